@@ -1,5 +1,5 @@
-"""The Python client, sync and asyncio: `Client(target).predict(model, x) -> Prediction`.
-Knows the wire contract only; nothing of the server or of kernels. torch tensors are taken, torch is not imported."""
+"""The Python client, sync and asyncio: `Client(target).predict(model, x) -> Prediction`. Knows the wire
+contract only, nothing of the server or of kernels. torch tensors are taken, but torch is not imported."""
 
 from service.client.aio import AsyncClient
 from service.client.channel import Tls
