@@ -73,7 +73,7 @@ def _in_wire_dtype(array: NDArray[Any]) -> tuple[NDArray[Any], pb.DataType]:
             f"expected float32, float16, bfloat16, float64 or integers, got {array.dtype}: convert it"
         )
     little = array.dtype.newbyteorder("<") if wire_type != pb.BF16 else array.dtype
-    return np.ascontiguousarray(array, little), wire_type
+    return np.asarray(array, little, order="C"), wire_type
 
 
 def _from_sequence(x: object) -> NDArray[Any]:
