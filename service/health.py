@@ -57,6 +57,8 @@ class Health:
             if status is not last:
                 last = status
                 yield status
+            if self._draining:
+                return  # a watcher must not hold up the exit
             await changed.wait()
 
     def _notify(self) -> None:
