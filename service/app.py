@@ -4,7 +4,6 @@ The main thread runs the asyncio loop."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -16,8 +15,7 @@ from service import _engine
 from service.banner import banner
 from service.catalog import Catalog
 from service.fronts import make_front
-from service.handlers import Control
-from service.handlers.control import SERVED_SERVICES
+from service.handlers import SERVED_SERVICES, Control
 from service.health import SERVER, Health, Serving
 from service.logs import set_up_logging
 from service.metrics import EngineCollector, Exposition
@@ -32,72 +30,86 @@ def serve(settings: Settings) -> int:
     service cannot start."""
     set_up_logging(settings.log_format, settings.log_level)
     torch.set_num_threads(settings.kernel_threads)
-    engine = _engine.Engine(workers=settings.engine_workers, on_kernel_error=_log_kernel_error)
-    router = _engine.Router()
+    service = Service(settings)
+    # What was loaded stays: the collector need not walk it again in the middle of a request.
+    gc.collect()
+    gc.freeze()
     try:
-        catalog = Catalog(settings, engine, router)
-        catalog.load_all()
-        # What was loaded stays: the collector need not walk it again in the middle of a request.
-        gc.collect()
-        gc.freeze()
-        return asyncio.run(_Server(settings, engine, router, catalog).run())
+        asyncio.run(_serve_until_signal(service))
     finally:
-        engine.stop()
+        service.close()
+    return 0
 
 
-class _Server:
-    def __init__(
-        self, settings: Settings, engine: _engine.Engine, router: _engine.Router, catalog: Catalog
-    ) -> None:
-        self._settings = settings
-        self._engine = engine
-        self._router = router
-        self._catalog = catalog
+async def _serve_until_signal(service: Service) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, number, stopping)
+    await service.start()
+    print(banner(service), flush=True)
+    await stopping.wait()
+    await service.stop()
 
-    async def run(self) -> int:
-        loop = asyncio.get_running_loop()
-        stopping = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal, number, stopping)
-        health = Health()
-        control = Control(self._settings, self._catalog, health)
-        front = make_front(self._settings, self._engine, self._router, control)
-        exposition = Exposition(EngineCollector(self._engine, self._catalog, front.name))
-        pages = Pages(render=exposition.render, ready=lambda: health.ready)
-        metrics = MetricsServer(self._settings.metrics_host, self._settings.metrics_port, pages)
+
+def _on_signal(number: int, stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        log.warning("second signal: exit without waiting")
+        os._exit(128 + number)
+    stopping.set()
+
+
+class Service:
+    """All parts of one process. Constructing loads the models; start() and stop() run on one asyncio loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.engine = _engine.Engine(workers=settings.engine_workers, on_kernel_error=_log_kernel_error)
+        self.router = _engine.Router()
+        self.catalog = Catalog(settings, self.engine, self.router)
+        self.grpc_port = self.metrics_port = 0
         try:
-            port = await front.start()
-            self._report_health(health)
-            self._catalog.on_change(lambda: loop.call_soon_threadsafe(self._report_health, health))
-            print(banner(self._settings, self._catalog, front.name, port, metrics.port), flush=True)
-            await stopping.wait()
-            log.info("stopping: answering what was accepted, at most %g s", self._settings.drain_timeout_s)
-            health.drain()
-            self._engine.begin_drain()
-        finally:
-            await front.stop(self._settings.drain_timeout_s)
-            metrics.stop()
+            self.catalog.load_all()
+        except BaseException:
+            self.engine.stop()
+            raise
+
+    async def start(self) -> None:
+        """Listen on both ports; ready when it returns."""
+        loop = asyncio.get_running_loop()
+        self._health = Health()
+        control = Control(self.settings, self.catalog, self._health)
+        self.front = make_front(self.settings, self.engine, self.router, control)
+        exposition = Exposition(EngineCollector(self.engine, self.catalog, self.front.name))
+        pages = Pages(render=exposition.render, ready=lambda: self._health.ready)
+        self._metrics = MetricsServer(self.settings.metrics_host, self.settings.metrics_port, pages)
+        self.metrics_port = self._metrics.port
+        self.grpc_port = await self.front.start()
+        self._report_health()
+        self.catalog.on_change(lambda: loop.call_soon_threadsafe(self._report_health))
+
+    async def stop(self) -> None:
+        """Turn unhealthy, answer what was accepted, then let go."""
+        log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
+        self._health.drain()
+        self.engine.begin_drain()
+        await self.front.stop(self.settings.drain_timeout_s)
+        self._metrics.stop()
         log.info("stopped")
-        return 0
 
-    def _report_health(self, health: Health) -> None:
+    def close(self) -> None:
+        self.engine.stop()
+
+    def _report_health(self) -> None:
         """A model is healthy when one of its versions can answer, the server when any model is."""
-        models = {model.name: bool(model.ready) for model in self._catalog.models()}
-        for name in set(health.all()) - models.keys() - {SERVER, *SERVED_SERVICES}:
-            health.remove(name)
+        models = {model.name: bool(model.ready) for model in self.catalog.models()}
+        services = (SERVER, *SERVED_SERVICES)
+        for name in self._health.all().keys() - models.keys() - set(services):
+            self._health.remove(name)
         for name, ready in models.items():
-            health.set(name, Serving.SERVING if ready else Serving.NOT_SERVING)
-        server = Serving.SERVING if any(models.values()) else Serving.NOT_SERVING
-        for name in (SERVER, *SERVED_SERVICES):
-            health.set(name, server)
-
-    def _on_signal(self, number: int, stopping: asyncio.Event) -> None:
-        if stopping.is_set():
-            log.warning("second signal: exit without waiting")
-            with contextlib.suppress(Exception):
-                logging.shutdown()
-            os._exit(128 + number)
-        stopping.set()
+            self._health.set(name, Serving.SERVING if ready else Serving.NOT_SERVING)
+        for name in services:
+            self._health.set(name, Serving.SERVING if any(models.values()) else Serving.NOT_SERVING)
 
 
 def _log_kernel_error(lane: str, text: str) -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from importlib.metadata import version as package_version
+from typing import TYPE_CHECKING
 
 from kernels import KernelInfo
-from service.catalog import Catalog
-from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.app import Service
 
 
-def banner(settings: Settings, catalog: Catalog, front: str, grpc_port: int, metrics_port: int) -> str:
+def banner(service: Service) -> str:
+    settings, models = service.settings, service.catalog.models()
     lines = [
         f"fused-mlp {package_version('fused-mlp')}: serving the {settings.variant} variant",
-        f"  gRPC     {settings.host}:{grpc_port} ({front} front)",
-        f"  metrics  http://{settings.metrics_host}:{metrics_port}/metrics",
+        f"  gRPC     {settings.host}:{service.grpc_port} ({service.front.name} front)",
+        f"  metrics  http://{settings.metrics_host}:{service.metrics_port}/metrics",
     ]
-    for model in catalog.models():
+    for model in models:
         for served in model.versions:
             name = f"{served.model}/{served.version}"
             if served.mlp is None:
@@ -25,9 +28,9 @@ def banner(settings: Settings, catalog: Catalog, front: str, grpc_port: int, met
                 continue
             lines.append(f"  model    {name}: {served.mlp.spec.summary()}, answers {served.variant}")
             lines += [f"           {_kernel(info)}" for info in served.kernels]
-    examples = [m.name for m in catalog.models() if m.default and m.default.mlp and m.default.mlp.example]
+    examples = [m.name for m in models if m.default and m.default.mlp and m.default.mlp.example]
     if examples:
-        target = "" if grpc_port == 8001 else f" --target {settings.host}:{grpc_port}"
+        target = "" if service.grpc_port == 8001 else f" --target {settings.host}:{service.grpc_port}"
         lines.append(f"  try      {_command()} predict {examples[0]} --example{target}")
     return "\n".join(lines)
 
