@@ -150,12 +150,13 @@ class Catalog:
                 raise
             variant, reason = "unfused", f"no fused kernel: {error}"
             log.error("%s/%d: serving UNFUSED, %s", name, found.version, reason)
+        built = {v: built[v] for v in VARIANTS if v in built}
         lanes = {v: self._add_lane(name, found.version, v, kernel) for v, kernel in built.items()}
         log.info(
             "loaded %s/%d (%s) in %.0f ms", name, found.version, mlp.spec.summary(),
             1000 * (time.monotonic() - started),
         )  # fmt: skip
-        infos = tuple(built[v].describe() for v in VARIANTS if v in built)
+        infos = tuple(kernel.describe() for kernel in built.values())
         return ServedVersion(name, found.version, "READY", reason, mlp, variant, infos, lanes)
 
     def _add_lane(self, name: str, version: int, variant: Variant, kernel: Kernel) -> _engine.Lane:

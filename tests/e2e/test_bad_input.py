@@ -54,7 +54,7 @@ BAD_PREDICTS = {
     "data and values": (predict(input=tensor([1, 64], values=[1.0] * 64)), INVALID, ["both"]),
     "too few values": (predict(input=fm.Tensor(values=[1.0] * 7)), INVALID, ["64", "7"]),
     "unknown variant": (predict(variant=7), INVALID, ["7", "FUSED"]),
-    "no input": (predict(input=None), INVALID, ["input"]),
+    "no input": (predict(input=None), INVALID, ["shape", "[rows, 64]"]),
     "unknown model": (predict(model="nonesuch"), NOT_FOUND, ["nonesuch"]),
     "long unknown model": (predict(model="x" * 100_000), NOT_FOUND, ["..."]),
     "unknown version": (predict(version=99), NOT_FOUND, ["99"]),
@@ -123,13 +123,15 @@ def test_bad_infer_is_refused(channel: grpc.Channel, case: str) -> None:
     assert all(text in details for text in said), details
 
 
-def test_truncated_message_fails_alone(channel: grpc.Channel) -> None:
+def test_truncated_message_fails_alone(server: Server, channel: grpc.Channel) -> None:
+    before = server.metric("fused_mlp_requests_total", model="", code="INVALID_ARGUMENT")
     call = channel.unary_unary("/fused_mlp.v1.Inference/Predict")
     whole = predict().SerializeToString()
     with pytest.raises(grpc.RpcError) as failure:
         call(whole[: len(whole) // 2])
-    # grpcio answers INTERNAL for what its deserializer refuses; the native front knows better.
-    assert failure.value.code() in (grpc.StatusCode.INTERNAL, INVALID)
+    assert failure.value.code() is INVALID
+    assert "fused_mlp.v1.PredictRequest" in failure.value.details()
+    assert server.metric("fused_mlp_requests_total", model="", code="INVALID_ARGUMENT") == before + 1
 
 
 def test_message_beyond_the_size_limit_is_refused(channel: grpc.Channel) -> None:
