@@ -70,7 +70,7 @@ class Catalog:
         try:
             return self._models[name]
         except KeyError:
-            raise ModelNotFound(name) from None
+            raise ModelNotFound(_engine.quote_name(name)) from None
 
     def find(self, name: str, version: int = 0) -> ServedVersion:
         """A version by number; 0 is the default. Raises ModelNotFound."""
@@ -80,7 +80,7 @@ class Catalog:
         for served in model.versions:
             if served.version == version or version == 0:
                 return served
-        raise ModelNotFound(name, str(version))
+        raise ModelNotFound(_engine.quote_name(name), version)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Called after every load and unload, on the thread that did it."""
@@ -150,12 +150,13 @@ class Catalog:
                 raise
             variant, reason = "unfused", f"no fused kernel: {error}"
             log.error("%s/%d: serving UNFUSED, %s", name, found.version, reason)
+        built = {v: built[v] for v in VARIANTS if v in built}
         lanes = {v: self._add_lane(name, found.version, v, kernel) for v, kernel in built.items()}
         log.info(
             "loaded %s/%d (%s) in %.0f ms", name, found.version, mlp.spec.summary(),
             1000 * (time.monotonic() - started),
         )  # fmt: skip
-        infos = tuple(built[v].describe() for v in VARIANTS if v in built)
+        infos = tuple(kernel.describe() for kernel in built.values())
         return ServedVersion(name, found.version, "READY", reason, mlp, variant, infos, lanes)
 
     def _add_lane(self, name: str, version: int, variant: Variant, kernel: Kernel) -> _engine.Lane:
