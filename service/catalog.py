@@ -116,9 +116,9 @@ class Catalog:
         if served is not None:
             models[name] = served
         self._models = models
-        self._router.publish([
-            _route(version, self._settings) for model in models.values() for version in model.ready
-        ])
+        self._router.publish(
+            [_route(version, self._settings) for model in models.values() for version in model.ready]
+        )
         for version in old.ready if old else ():
             for lane in version.lanes.values():
                 self._engine.remove_lane(lane)
