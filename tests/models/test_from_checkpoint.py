@@ -216,10 +216,14 @@ def sharded(tmp_path):
     save_file({"a.0.weight": tensors["a.0.weight"]}, tmp_path / "model-00001-of-00002.safetensors")
     save_file({"a.1.weight": tensors["a.1.weight"]}, tmp_path / "model-00002-of-00002.safetensors")
     index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({
-        "metadata": {"total_size": 1},
-        "weight_map": {f"a.{i}.weight": f"model-0000{i + 1}-of-00002.safetensors" for i in range(2)},
-    }))  # fmt: skip
+    index.write_text(
+        json.dumps(
+            {
+                "metadata": {"total_size": 1},
+                "weight_map": {f"a.{i}.weight": f"model-0000{i + 1}-of-00002.safetensors" for i in range(2)},
+            }
+        )
+    )
     return index
 
 
@@ -259,7 +263,7 @@ def test_damaged_shards_and_indexes_are_refused(sharded):
         ({"in.weight": torch.ones(2, 2), "hidden.weight": torch.ones(2, 2)}, "order of hidden and in"),
         ({"fc1.weight": torch.ones(2, 2), "out.weight": torch.ones(2, 2)}, "order of fc1 and out"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_understood_is_refused_by_name(tensors, text, tmp_path):
     save_file(tensors, tmp_path / "m.safetensors")
     with pytest.raises(ModelLoadError, match=text):

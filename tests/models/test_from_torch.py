@@ -92,7 +92,7 @@ def test_every_activation_survives_the_round_trip(name: OutputActivation):
         lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(init=0.4), nn.Linear(5, 2), nn.Hardtanh(0, 6)),
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU6()),
     ],
-)  # fmt: skip
+)
 def test_modules_become_the_same_function(make):
     module = make().eval()
     first = next(part for part in module.modules() if isinstance(part, nn.Linear | nn.BatchNorm1d))
@@ -206,10 +206,14 @@ def after_linear(*modules: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: after_linear(nn.ReLU(), nn.Linear(2, 2), nn.Conv1d(1, 1, 1)),
-         "^layer 3: Conv1d is not part of an MLP$"),
-        (lambda: after_linear(nn.Sequential(nn.ReLU(), nn.LayerNorm(2))),
-         "^layer 1.1: LayerNorm is not part of an MLP$"),
+        (
+            lambda: after_linear(nn.ReLU(), nn.Linear(2, 2), nn.Conv1d(1, 1, 1)),
+            "^layer 3: Conv1d is not part of an MLP$",
+        ),
+        (
+            lambda: after_linear(nn.Sequential(nn.ReLU(), nn.LayerNorm(2))),
+            "^layer 1.1: LayerNorm is not part of an MLP$",
+        ),
         (lambda: nn.Conv2d(1, 1, 1), "^Conv2d is not part of an MLP$"),
         (lambda: after_linear(nn.Threshold(0, 0)), "layer 1: Threshold is not part"),
         (lambda: after_linear(nn.ELU(alpha=0.5)), r"layer 1: ELU\(alpha=0.5\) is not part"),
@@ -223,11 +227,17 @@ def after_linear(*modules: nn.Module) -> nn.Module:
         (lambda: nn.Sequential(nn.ReLU(), nn.Linear(3, 2)), "layer 0: ReLU comes before the first linear"),
         (lambda: after_linear(nn.ReLU(), nn.Tanh()), "layer 2: Tanh follows another activation"),
         (lambda: after_linear(nn.Softmax(-1), nn.Linear(2, 2)), "layer 2: Linear follows a softmax"),
-        (lambda: nn.Sequential(GatedLinear(nn.Linear(3, 2), nn.Linear(3, 2), nn.ReLU()), nn.Tanh(),
-                               nn.Linear(2, 2)), "layer 2: Linear follows a tanh after a gated layer"),
+        (
+            lambda: nn.Sequential(
+                GatedLinear(nn.Linear(3, 2), nn.Linear(3, 2), nn.ReLU()), nn.Tanh(), nn.Linear(2, 2)
+            ),
+            "layer 2: Linear follows a tanh after a gated layer",
+        ),
         (lambda: after_linear(nn.ReLU(), batch_norm(2)), "layer 2: BatchNorm1d has no linear layer"),
-        (lambda: after_linear(nn.ReLU(), batch_norm(2), nn.ReLU(), nn.Linear(2, 2)),
-         "layer 3: ReLU follows layer 2: BatchNorm1d"),
+        (
+            lambda: after_linear(nn.ReLU(), batch_norm(2), nn.ReLU(), nn.Linear(2, 2)),
+            "layer 3: ReLU follows layer 2: BatchNorm1d",
+        ),
         (lambda: after_linear(nn.BatchNorm1d(2, track_running_stats=False)), "depends on the batch"),
         (lambda: after_linear(batch_norm(3)), "layer 1: BatchNorm1d: expected 2 features, got"),
         (lambda: after_linear(nn.Linear(3, 2)), "layer 1: Linear takes 3 inputs, but layer 0"),
@@ -243,7 +253,7 @@ def after_linear(*modules: nn.Module) -> nn.Module:
         (lambda: with_weight(torch.nan), "'layers.0.weight': 1 of 6 values are NaN or infinite"),
         (lambda: with_weight(-torch.inf), "'layers.0.weight': 1 of 6 values are NaN or infinite"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_represented_is_refused_by_name(make, text):
     module = make()
     with pytest.raises(ModelLoadError, match=text) as caught:
