@@ -28,9 +28,7 @@ class Front(Protocol):
         """Refuse new calls, let those under way end within the time, then cancel them."""
 
 
-def make_front(
-    settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control
-) -> Front:
+def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control) -> Front:
     native = _engine.NATIVE_FRONT
     if settings.transport == "native" and not native:
         raise SettingsError(

@@ -65,7 +65,7 @@ def test_ready_says_why_it_gave_up(connect, scripted):
     scripted.statuses.set("tiny", HealthCheckResponse.NOT_SERVING)
     with pytest.raises(PredictError, match=r"UNAVAILABLE: model 'tiny' at .* is NOT_SERVING"):
         connect(scripted.target).ready(0.2, model="tiny")
-    with pytest.raises(PredictError, match="no answer from 127.0.0.1:1: Connection refused"):
+    with pytest.raises(PredictError, match=r"no answer from 127\.0\.0\.1:1: Connection refused"):
         connect("127.0.0.1:1").ready(0.2)
 
 

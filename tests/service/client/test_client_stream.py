@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from service.client import AsyncClient, Prediction, PredictError
+from service.client import AsyncClient, PredictError, Prediction
 
 
 def inputs(count: int) -> list[np.ndarray]:
