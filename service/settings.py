@@ -41,7 +41,9 @@ class Settings(BaseSettings):
         "fused", description="which variant answers requests: fused, or eager nn.Linear to compare with"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where kernels run")
-    backend: str = Field("auto", description="fused kernel by name; auto takes the best that passes its check")
+    backend: str = Field(
+        "auto", description="fused kernel by name; auto takes the best that passes its check"
+    )
     threads: int | None = Field(
         None, ge=1, le=1024, description="threads of one kernel call; default: by the cores at hand"
     )
@@ -71,7 +73,9 @@ class Settings(BaseSettings):
     allow_admin: bool = Field(False, description="allow loading and unloading models over gRPC")
     reflection: bool = Field(True, description="serve gRPC reflection")
     log_format: Literal["text", "json"] = Field("text", description="log lines for people or for machines")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe line logged"
+    )
 
     @property
     def kernel_threads(self) -> int:
