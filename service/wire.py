@@ -83,7 +83,7 @@ def write_predict(
     if ask.typed:
         tensor.values.extend(np.frombuffer(done.data or b"", np.float32))
     else:
-        tensor.data = done.data
+        tensor.data = done.data or b""
     return fm.PredictResponse(
         output=tensor,
         model=route.model,
@@ -152,7 +152,7 @@ def write_infer(
                 name=OUTPUT, datatype=_engine.dtype_name(ask.dtype), shape=[done.rows, route.out_features]
             )
         ],
-        raw_output_contents=[done.data],
+        raw_output_contents=[done.data or b""],
     )
     response.parameters["variant"].string_param = route.variant.name
     return response

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from protos import fused_mlp_pb2 as fm
-from protos import fused_mlp_pb2_grpc
+from protos import fused_mlp_pb2_grpc, open_inference_pb2_grpc
 from protos import open_inference_pb2 as oip
-from protos import open_inference_pb2_grpc
 from service.client import Client
 from tests.server import Server
 
@@ -90,7 +89,11 @@ def entry(**fields: object) -> oip.ModelInferRequest.InferInputTensor:
 
 TYPED = oip.InferTensorContents(fp32_contents=[0.0] * 64)
 BAD_INFERS = {
-    "wrong width": (infer(inputs=[entry(shape=[1, 63])], raw_input_contents=[ROW[:-4]]), INVALID, ["64", "63"]),
+    "wrong width": (
+        infer(inputs=[entry(shape=[1, 63])], raw_input_contents=[ROW[:-4]]),
+        INVALID,
+        ["64", "63"],
+    ),
     "wrong name": (infer(inputs=[entry(name="x")]), INVALID, ["input", "'x'"]),
     "two inputs": (infer(inputs=[entry(), entry()], raw_input_contents=[ROW, ROW]), INVALID, ["one"]),
     "no input": (infer(inputs=[], raw_input_contents=[]), INVALID, ["none"]),

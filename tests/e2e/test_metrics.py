@@ -14,7 +14,9 @@ HISTOGRAMS = ("request_duration_seconds", "queue_duration_seconds", "compute_dur
 DIGITS_FUSED = {"model": "digits", "version": "1", "variant": "fused"}
 
 
-def test_promtool_finds_nothing_to_complain_about(server: Server, client: Client, example: np.ndarray) -> None:
+def test_promtool_finds_nothing_to_complain_about(
+    server: Server, client: Client, example: np.ndarray
+) -> None:
     client.predict("digits", example)
     promtool = shutil.which("promtool")
     assert promtool, "promtool is missing: `apt-get install prometheus` (make test does it)"
@@ -34,7 +36,9 @@ def test_each_request_and_row_is_counted_once(server: Server, client: Client, ex
 
 
 @pytest.mark.parametrize("name", HISTOGRAMS)
-def test_histogram_has_cumulative_buckets_that_start_small(server: Server, client: Client, example: np.ndarray, name: str) -> None:
+def test_histogram_has_cumulative_buckets_that_start_small(
+    server: Server, client: Client, example: np.ndarray, name: str
+) -> None:
     client.predict("digits", example, variant="fused")
     buckets = [
         line

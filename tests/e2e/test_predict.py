@@ -99,7 +99,9 @@ def test_stream_answers_each_request_and_goes_on_after_a_bad_one(client: Client,
     assert [items[index].unwrap().output.shape for index in (0, 2, 3)] == [(10,), (10,), (5, 10)]
 
 
-async def test_async_client_gets_the_same_answers(server: Server, client: Client, example: np.ndarray) -> None:
+async def test_async_client_gets_the_same_answers(
+    server: Server, client: Client, example: np.ndarray
+) -> None:
     async with AsyncClient(server.target) as other:
         prediction = await other.predict("digits", example, variant="fused")
     expected = client.predict("digits", example, variant="fused")

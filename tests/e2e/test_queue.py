@@ -57,7 +57,8 @@ def test_expired_request_never_reaches_the_kernel(puppet: PuppetService, stub) -
     mate = stub.Predict.future(request(3.0))
     puppet.wait_for(lambda: puppet.lane().snapshot().queued_rows >= 1)
     puppet.release()
-    assert mate.result(30) and running.result(30)
+    assert mate.result(30)
+    assert running.result(30)
     seen = np.concatenate(puppet.kernel.batches)[:, 0]
     assert sorted(seen) == [1.0, 3.0]
 
