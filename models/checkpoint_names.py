@@ -135,10 +135,11 @@ def _read_block(
     """The steps of the block that exactly these leaves form, or none."""
     paths = {leaf: f"{parent}.{leaf}" if parent else leaf for leaf in leaves}
     for block in _BLOCKS:
-        if leaves != {leaf for leaf in block[:3] if leaf is not None}:
+        parts = [leaf for leaf in (block.gate, block.up, block.down) if leaf is not None]
+        if leaves != set(parts):
             continue
         read = {
-            leaf: _read_linear(paths[leaf], modules[paths[leaf]], transposed, block.conv1d) for leaf in leaves
+            leaf: _read_linear(paths[leaf], modules[paths[leaf]], transposed, block.conv1d) for leaf in parts
         }
         gate, up = read[block.gate] if block.gate else None, read[block.up]
         if block.gate == "w1" and gate and gate[0].shape != up[0].shape:

@@ -68,8 +68,14 @@ def import_model(
     path = Path(source)
     kind = detect_format(path)
     if kind in ("native", "onnx"):
-        given = {"activation": activation, "prefix": prefix, "name_map": name_map, "transposed": transposed}
-        if unused := [key for key, value in given.items() if value not in (None, "")]:
+        given = {
+            "activation": activation,
+            "output_activation": output_activation,
+            "prefix": prefix,
+            "name_map": name_map,
+            "transposed": transposed,
+        }
+        if unused := [key for key, value in given.items() if value not in (None, "", "identity")]:
             raise ModelLoadError(
                 f"{path}: {', '.join(unused)}: of no use here, a {kind} model says it itself"
             )

@@ -57,6 +57,11 @@ BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Pow": torch.pow,
     "PRelu": lambda x, slope: torch.where(x < 0, slope * x, x),
     "Sub": torch.sub,
+    # Conditions, as 0 and 1: exporters guard a softplus with x > 20.
+    "Greater": lambda a, b: (a > b).double(),
+    "GreaterOrEqual": lambda a, b: (a >= b).double(),
+    "Less": lambda a, b: (a < b).double(),
+    "LessOrEqual": lambda a, b: (a <= b).double(),
 }
 
 _DTYPES = {1: torch.float32, 7: torch.int64, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}

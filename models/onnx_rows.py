@@ -111,6 +111,8 @@ def _apply(node: Node, inputs: list[Value]) -> Sequence[Value]:
             return [Rows(first.step, UNARY[node.op](first.function, node.attributes), node.where)]
     if node.op in BINARY and len(inputs) == 2:
         return [_binary(node, inputs[0], inputs[1])]
+    if node.op == "Where" and len(inputs) == 3:
+        return [_where(node, inputs)]
     raise ModelLoadError(f"{node.where} is not part of an MLP")
 
 
@@ -229,6 +231,21 @@ def _binary(node: Node, left: Value, right: Value) -> Rows:
         operands = (rows.function, scalar) if rows is left else (scalar, rows.function)
         return Rows(rows.step, BINARY[node.op](*operands), node.where)
     return _affine(node, rows, _vector(node, other), rows_first=rows is left)
+
+
+def _where(node: Node, inputs: list[Value]) -> Rows:
+    steps = {value.step for value in inputs if isinstance(value, Rows)}
+    parts = [
+        value.function if isinstance(value, Rows) else value.reshape(()).double()
+        for value in inputs
+        if isinstance(value, Rows) or (isinstance(value, Tensor) and value.numel() == 1)
+    ]
+    if len(steps) != 1 or len(parts) != 3:
+        raise ModelLoadError(
+            f"{node.where} is not part of an MLP: expected a choice within one layer's output"
+        )
+    condition, chosen, otherwise = parts
+    return Rows(steps.pop(), torch.where(condition != 0, chosen, otherwise), node.where)
 
 
 def _gated(node: Node, left: Rows, right: Rows) -> Rows:
