@@ -21,6 +21,15 @@ class SettingsError(Exception):
     """A setting has a value that cannot be used. The text is one readable line."""
 
 
+# The headings of --help and of the README's table, by the field each begins with.
+GROUPS = {
+    "host": "Where it listens",
+    "model_repository": "What it serves, and how",
+    "max_batch_rows": "Batching and limits",
+    "allow_admin": "Operation",
+}
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
