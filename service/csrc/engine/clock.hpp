@@ -29,10 +29,9 @@ class Clock {
   virtual void unsubscribe(const void* /*who*/) {}
 };
 
-// CLOCK_MONOTONIC. Stateless, so one instance serves the process.
+// CLOCK_MONOTONIC.
 class SteadyClock final : public Clock {
  public:
-  static SteadyClock& instance() noexcept;
   Nanos now() const noexcept override;
   void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock, Nanos deadline) override;
 };

@@ -19,7 +19,7 @@ class EngineCore;
 
 struct EngineOptions {
   unsigned workers = 1;
-  Clock* clock = nullptr;  // null: SteadyClock. Must outlive the engine
+  std::shared_ptr<Clock> clock;  // null: the monotonic clock of the system
   // A batch failed. Called after its tickets were answered, on the thread that ran it. `text` may hold a
   // traceback and is for the log only.
   std::function<void(const Lane& lane, std::string_view text)> on_kernel_error;

@@ -38,7 +38,7 @@ struct RouteEntry {
 // What a request says about where it wants to go. Also where a key for the A/B split will travel.
 struct RouteQuery {
   std::string_view model;
-  std::int64_t version = 0;  // 0: the default, which is the highest
+  std::int64_t version = 0;  // 0: the default, which is the highest that is ready
   Variant variant = Variant::unspecified;
 };
 
@@ -65,10 +65,13 @@ class RouteTable {
       return std::hash<std::string_view>{}(text);
     }
   };
-  using Versions = std::map<std::int64_t, const RouteEntry*>;
+  struct Model {
+    std::map<std::int64_t, const RouteEntry*> versions;
+    const RouteEntry* preferred = nullptr;  // what version 0 means
+  };
 
   const std::vector<RouteEntry> entries_;
-  std::unordered_map<std::string, Versions, Hash, std::equal_to<>> models_;
+  std::unordered_map<std::string, Model, Hash, std::equal_to<>> models_;
 };
 
 class Router {
