@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from models.activation_match import match_activation
+from models.activation_match import POINTS, match_activation
 from models.assembly import Assembler
 from models.errors import ModelLoadError
 from models.modules import GatedLinear
@@ -160,9 +160,13 @@ def _gate_activation(where: str, function: object) -> tuple[Activation, float]:
         if name in ("softmax", "log_softmax"):
             raise ModelLoadError(f"{where}: {name} cannot be the activation of a gate")
         return name, slope  # type: ignore[return-value]  # mypy does not narrow a Literal by `in`
-    if callable(function) and (found := match_activation(function)) is not None:
-        return found
-    raise ModelLoadError(f"{where}: its activation {function!r} is none of the activations of an MLP")
+    found = None
+    if callable(function):
+        with torch.inference_mode():
+            found = match_activation(function(POINTS.clone()))
+    if found is None:
+        raise ModelLoadError(f"{where}: its activation {function!r} is none of the activations of an MLP")
+    return found
 
 
 def _add_gated_block(assembler: Assembler, where: str, block: nn.Module) -> None:

@@ -64,7 +64,8 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.engine = _engine.Engine(workers=settings.engine_workers, on_kernel_error=_log_kernel_error)
+        self.engine = _engine.Engine(workers=settings.engine_workers)
+        self.engine.on_kernel_error = _log_kernel_error
         self.router = _engine.Router()
         self.catalog = Catalog(settings, self.engine, self.router)
         self.grpc_port = self.metrics_port = 0

@@ -70,7 +70,7 @@ class Catalog:
         try:
             return self._models[name]
         except KeyError:
-            raise ModelNotFound(name) from None
+            raise ModelNotFound(_engine.quote_name(name)) from None
 
     def find(self, name: str, version: int = 0) -> ServedVersion:
         """A version by number; 0 is the default. Raises ModelNotFound."""
@@ -80,7 +80,7 @@ class Catalog:
         for served in model.versions:
             if served.version == version or version == 0:
                 return served
-        raise ModelNotFound(name, str(version))
+        raise ModelNotFound(_engine.quote_name(name), version)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Called after every load and unload, on the thread that did it."""

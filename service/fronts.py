@@ -31,7 +31,7 @@ class Front(Protocol):
 def make_front(
     settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control
 ) -> Front:
-    native = _engine.has_native_front
+    native = _engine.NATIVE_FRONT
     if settings.transport == "native" and not native:
         raise SettingsError(
             "FUSED_MLP_TRANSPORT=native: the native front was not built; install libnghttp2-dev, libssl-dev and "
@@ -40,7 +40,7 @@ def make_front(
     limit = max_message_bytes(settings, control)
     predictor = Predictor(engine, router, Submitter(engine))
     rpcs = [*predictor.rpcs(), *control_rpcs(control)]
-    return PythonFront(settings, rpcs, limit, engine.now_ns)
+    return PythonFront(settings, rpcs, limit, engine.now)
 
 
 def max_message_bytes(settings: Settings, control: Control) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from protos import fused_mlp_pb2 as fm
 from protos import open_inference_pb2 as oip
 from service import _engine
-from service.errors import Answer, Code, InvalidInput, ModelNotFound, NotReady, ServiceError, answer
+from service.errors import Answer, Code, EngineRefused, answer
 from service.fan_out import fan_out
 from service.rpc import Call, Rpc, rpcs_of
 from service.submission import Submitter
@@ -87,12 +87,12 @@ class Predictor:
         request_id: str,
         call: Call,
     ) -> Any:
-        started = self._engine.now_ns()
+        started = self._engine.now()
         lane: _engine.Lane | None = None
         code = Code.INTERNAL
         try:
             ask = read()
-            route = self._resolve(ask)
+            route = self._router.resolve(ask.model, ask.version, ask.variant)
             lane = route.lane
             rows = ask.check_rows(route)
             done = await self._submitter.run(lane, ask.data, ask.dtype, rows, call.deadline_ns)
@@ -101,7 +101,7 @@ class Predictor:
             return response
         except asyncio.CancelledError:
             # grpc ends a handler the same way when its deadline passes and when its caller hangs up.
-            expired = 0 < call.deadline_ns <= self._engine.now_ns()
+            expired = 0 < call.deadline_ns <= self._engine.now()
             code = Code.DEADLINE_EXCEEDED if expired else Code.CANCELLED
             raise
         except Exception as error:
@@ -111,35 +111,17 @@ class Predictor:
                 lane.refuse_invalid()
             raise RequestFailed(told) from error
         finally:
-            duration = self._engine.now_ns() - started
+            duration = self._engine.now() - started
             if lane is None:
                 self._engine.record_unrouted(code, duration)
             else:
                 lane.record(code, duration)
 
-    def _resolve(self, ask: Ask) -> _engine.Route:
-        try:
-            return self._router.resolve(ask.model, ask.version, ask.variant)
-        except _engine.RouteError as error:
-            raise _route_error(error, ask) from error
-
-
-def _route_error(error: _engine.RouteError, ask: Ask) -> ServiceError:
-    match error.status:
-        case _engine.Status.model_not_found:
-            return ModelNotFound(ask.model)
-        case _engine.Status.version_not_found:
-            return ModelNotFound(ask.model, str(ask.version))
-        case _engine.Status.not_ready | _engine.Status.variant_not_loaded:
-            return NotReady(str(error))
-    return InvalidInput(str(error))
-
 
 def _tell(error: Exception, request_id: str) -> Answer:
-    """What the caller is told. The engine's own checks raise InvalidInput of their own; what is INTERNAL gets an
-    id, so that the caller's report and our log line can be brought together."""
-    if isinstance(error, _engine.InvalidInput):
-        return answer(InvalidInput(str(error)), request_id)
+    """What is INTERNAL gets an id, so that the caller's report and our log line can be brought together."""
+    if isinstance(error, _engine.Refused):
+        error = EngineRefused(_engine.grpc_code(error.status), str(error), error.retry_after_ms)
     request_id = request_id or secrets.token_hex(8)
     told = answer(error, request_id)
     if told.code is Code.INTERNAL:

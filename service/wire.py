@@ -77,9 +77,9 @@ def read_predict(request: fm.PredictRequest) -> Ask:
 def write_predict(request: fm.PredictRequest, ask: Ask, route: _engine.Route, done: _engine.Completion) -> Any:
     tensor = fm.Tensor(shape=[done.rows, route.out_features], dtype=PROTO_DTYPES[ask.dtype])
     if ask.typed:
-        tensor.values.extend(np.frombuffer(done.output, np.float32))
+        tensor.values.extend(np.frombuffer(done.data or b"", np.float32))
     else:
-        tensor.data = done.output
+        tensor.data = done.data
     return fm.PredictResponse(
         output=tensor,
         model=route.model,
@@ -130,7 +130,7 @@ def _typed_contents(contents: oip.InferTensorContents, dtype: _engine.DType) -> 
     wanted = {_engine.DType.fp32: "fp32_contents", _engine.DType.fp64: "fp64_contents"}
     expected = wanted.get(dtype, "raw_input_contents")
     raise InvalidInput(
-        f"contents: expected {expected} for {dtype.name.upper()}, got {', '.join(filled) or 'nothing'}"
+        f"contents: expected {expected} for {_engine.dtype_name(dtype)}, got {', '.join(filled) or 'nothing'}"
     )
 
 
@@ -141,10 +141,10 @@ def write_infer(request: oip.ModelInferRequest, ask: Ask, route: _engine.Route, 
         id=request.id,
         outputs=[
             oip.ModelInferResponse.InferOutputTensor(
-                name=OUTPUT, datatype=ask.dtype.name.upper(), shape=[done.rows, route.out_features]
+                name=OUTPUT, datatype=_engine.dtype_name(ask.dtype), shape=[done.rows, route.out_features]
             )
         ],
-        raw_output_contents=[done.output],
+        raw_output_contents=[done.data],
     )
     response.parameters["variant"].string_param = route.variant.name
     return response

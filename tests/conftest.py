@@ -16,7 +16,7 @@ def transport(request: pytest.FixtureRequest) -> str:
     """Every test that asks for a server runs over both fronts."""
     from service import _engine
 
-    if request.param == "native" and not _engine.has_native_front:
+    if request.param == "native" and not _engine.NATIVE_FRONT:
         pytest.skip("the native front was not built here: its -dev packages are missing")
     return request.param
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from models import ModelLoadError
 from protos import open_inference_pb2 as pb
+from service._engine import quote_name
 from service.catalog import Catalog, ServedModel, ServedVersion
 from service.errors import InvalidInput, ModelNotFound, NotReady, PermissionDenied, ServiceError
 from service.handlers.statistics import model_statistics
@@ -50,7 +51,7 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health) -> list[Rpc]:
         models = [catalog.get(request.name)] if request.name else catalog.models()
         versions = [v for m in models for v in m.ready if wanted in (0, v.version)]
         if request.name and not versions:
-            raise ModelNotFound(request.name, request.version)
+            raise ModelNotFound(quote_name(request.name), wanted)
         return pb.ModelStatisticsResponse(model_stats=[model_statistics(v) for v in versions])
 
     async def index(request: Any, _: Call) -> Any:
