@@ -1,29 +1,17 @@
 #include "front/call.hpp"
 
 #include "front/connection.hpp"
+#include "front/framing.hpp"
 #include "front/loop.hpp"
 
 namespace fused_mlp::front {
 namespace {
 
-constexpr size_t kPrefixBytes = 5;
 constexpr size_t kKeptBytes = 16u << 10;  // of a recycled call's output buffer
-
-void write_prefix(uint8_t* at, size_t size) {
-  at[0] = 0;  // not compressed
-  at[1] = static_cast<uint8_t>(size >> 24);
-  at[2] = static_cast<uint8_t>(size >> 16);
-  at[3] = static_cast<uint8_t>(size >> 8);
-  at[4] = static_cast<uint8_t>(size);
-}
 
 }  // namespace
 
-uint8_t* Call::add_message(size_t size) {
-  uint8_t* place = out_.extend(kPrefixBytes + size);
-  write_prefix(place, size);
-  return place + kPrefixBytes;
-}
+uint8_t* Call::add_message(size_t size) { return begin_message(out_, size); }
 
 void Call::add_framed(Buffer& framed) {
   if (out_.empty()) {

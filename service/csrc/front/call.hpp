@@ -1,5 +1,6 @@
-// One gRPC call: a stream of HTTP/2, its request messages on the way in and its answer on the way out; and the
-// interface of whoever answers. Everything here happens on the thread of the loop that owns the connection.
+// One gRPC call: a stream of HTTP/2, its request messages on the way in and its answer on the way out; and
+// the interface of whoever answers. Everything here happens on the thread of the loop that owns the
+// connection.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +53,8 @@ class Application {
 
 class Call {
  public:
-  // --- for methods -------------------------------------------------------------------------------------------
+  // --- for methods
+  // -------------------------------------------------------------------------------------------
   Loop& loop() const { return *loop_; }
   RequestHead& head() { return head_; }
   int64_t arrival_ns() const { return arrival_ns_; }
@@ -62,7 +64,8 @@ class Call {
   size_t unsent_bytes() const { return out_.size(); }
   std::string peer() const;
 
-  // Adds one message to the answer and returns where its `size` bytes go. Nothing is sent before flush or finish.
+  // Adds one message to the answer and returns where its `size` bytes go. Nothing is sent before flush or
+  // finish.
   uint8_t* add_message(size_t size);
   // The same for a message with its prefix in place; takes the bytes over when it can.
   void add_framed(Buffer& framed);
@@ -95,9 +98,9 @@ class Call {
   uint32_t messages_in_flight_ = 0;
   bool half_closed_ = false, started_ = false, finished_ = false, has_message_ = false, has_trailers_ = false;
   int64_t arrival_ns_ = 0, deadline_ns_ = 0;
-  int64_t waiting_since_ns_ = 0;   // for the rest of a message; 0: not waiting
-  int64_t unsent_since_ns_ = 0;    // bytes wait that the peer does not take; 0: none
-  size_t withheld_bytes_ = 0;      // of the stream's window, until the method has caught up
+  int64_t waiting_since_ns_ = 0;  // for the rest of a message; 0: not waiting
+  int64_t unsent_since_ns_ = 0;   // bytes wait that the peer does not take; 0: none
+  size_t withheld_bytes_ = 0;     // of the stream's window, until the method has caught up
   RequestHead head_;
   MessageReader reader_;
   Message message_;  // of a unary call, until its half-close

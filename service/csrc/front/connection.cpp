@@ -14,9 +14,9 @@ namespace fused_mlp::front {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int kReadsPerTurn = 8;                 // then the other connections have theirs
-constexpr size_t kKeptOutputBytes = 64u << 10;   // of an empty output buffer
-constexpr int64_t kDrainNotice = 1 * kSecond;    // a peer that answers no ping has seen GOAWAY by then
+constexpr int kReadsPerTurn = 8;                // then the other connections have theirs
+constexpr size_t kKeptOutputBytes = 64u << 10;  // of an empty output buffer
+constexpr int64_t kDrainNotice = 1 * kSecond;   // a peer that answers no ping has seen GOAWAY by then
 
 int64_t nanos(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
@@ -92,8 +92,7 @@ void Connection::receive(const uint8_t* data, size_t size) {
   current_ = nullptr;
   if (taken >= 0) return mark_dirty();
   if (taken == NGHTTP2_ERR_BAD_CLIENT_MAGIC) return close(End::handshake);  // HTTP/1, or no HTTP at all
-  nghttp2_session_terminate_session(session_,
-                                    flooded_ ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_INTERNAL_ERROR);
+  nghttp2_session_terminate_session(session_, flooded_ ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_INTERNAL_ERROR);
   write();
   close(flooded_ || taken == NGHTTP2_ERR_FLOODED ? End::flood : End::protocol);
 }
@@ -127,8 +126,8 @@ void Connection::begin_drain() {
   if (drain_ != Drain::no) return;
   drain_ = Drain::noticed;
   drain_since_ns_ = loop_.now();
-  // GOAWAY that refuses nothing yet, and a ping: once it is answered, the peer has seen GOAWAY and whatever it
-  // sent before is here. Only then is the last call known.
+  // GOAWAY that refuses nothing yet, and a ping: once it is answered, the peer has seen GOAWAY and whatever
+  // it sent before is here. Only then is the last call known.
   nghttp2_submit_shutdown_notice(session_);
   nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nullptr);
   mark_dirty();

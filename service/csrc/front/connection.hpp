@@ -1,5 +1,5 @@
-// One HTTP/2 connection: an nghttp2 session over a transport, its calls, and the limits that keep one peer from
-// costing the others. Lives on one loop and is touched by its thread only.
+// One HTTP/2 connection: an nghttp2 session over a transport, its calls, and the limits that keep one peer
+// from costing the others. Lives on one loop and is touched by its thread only.
 #pragma once
 
 #include <nghttp2/nghttp2.h>
@@ -26,7 +26,8 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // --- for the loop ------------------------------------------------------------------------------------------
+  // --- for the loop
+  // ------------------------------------------------------------------------------------------
   int fd() const { return transport_.fd(); }
   void on_readable();
   // Writes what the session and the calls have to send. One system call when the socket takes it all.
@@ -41,7 +42,8 @@ class Connection {
   uint32_t epoll_events_set = 0;
   bool dirty = false;  // on the loop's list of those to write
 
-  // --- for its calls -----------------------------------------------------------------------------------------
+  // --- for its calls
+  // -----------------------------------------------------------------------------------------
   void answer(Call& call);
   void let_in(Call& call);
   std::string peer() const;  // as gRPC writes it: ipv4:127.0.0.1:4711
@@ -69,21 +71,21 @@ class Connection {
   Transport transport_;
   nghttp2_session* session_ = nullptr;
   Call* current_ = nullptr;  // whose frame is being received: saves looking it up for every header
-  Call* calls_ = nullptr;  // the open ones
+  Call* calls_ = nullptr;    // the open ones
   uint32_t open_calls_ = 0;
-  Buffer out_;             // serialised frames the socket has not taken
+  Buffer out_;  // serialised frames the socket has not taken
   bool closed_ = false;
-  bool started_ = false;   // the peer's SETTINGS have come
+  bool started_ = false;  // the peer's SETTINGS have come
   bool flooded_ = false;
   enum class Drain : uint8_t { no, noticed, final } drain_ = Drain::no;
 
   int64_t born_ns_;
-  int64_t age_limit_ns_ = 0;     // 0: none
-  int64_t heard_ns_;             // last byte from the peer
-  int64_t pinged_ns_ = 0;        // keepalive; 0: no ping is out
-  int64_t idle_since_ns_;        // without calls
+  int64_t age_limit_ns_ = 0;  // 0: none
+  int64_t heard_ns_;          // last byte from the peer
+  int64_t pinged_ns_ = 0;     // keepalive; 0: no ping is out
+  int64_t idle_since_ns_;     // without calls
   int64_t drain_since_ns_ = 0;
-  int64_t blocked_since_ns_ = 0; // the socket takes nothing; 0: it does
+  int64_t blocked_since_ns_ = 0;  // the socket takes nothing; 0: it does
   Rate resets_, pings_, settings_, control_frames_;
 };
 

@@ -117,7 +117,8 @@ void Connection::take_half_close(Call& call) {
   }
   Method& method = *call.head_.method();
   if (method.client_streams()) return method.on_half_close(call);
-  if (!call.has_message_) return refuse(call, 200, kInvalidArgument, "expected one request message, got none");
+  if (!call.has_message_)
+    return refuse(call, 200, kInvalidArgument, "expected one request message, got none");
   method.on_message(call, std::move(call.message_));
 }
 
@@ -129,7 +130,8 @@ void Connection::refuse_read(Call& call, ReadError error) {
     case ReadError::no_memory_left:
       return refuse(call, 200, kResourceExhausted, "too many unfinished messages; retry later");
     case ReadError::not_compressed:
-      return refuse(call, 200, kInternal, "message is marked compressed, but grpc-encoding names no compression");
+      return refuse(call, 200, kInternal,
+                    "message is marked compressed, but grpc-encoding names no compression");
     case ReadError::bad_gzip:
       return refuse(call, 200, kInvalidArgument, "message: expected gzip data");
     case ReadError::bad_prefix:

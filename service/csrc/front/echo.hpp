@@ -1,4 +1,5 @@
-// Answers every unary call with its own message: what this front costs without any work (a benchmark's ceiling).
+// Answers every unary call with its own message: what this front costs without any work (a benchmark's
+// ceiling).
 #pragma once
 
 #include <memory>

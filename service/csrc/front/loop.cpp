@@ -27,7 +27,7 @@ constexpr uint64_t kListenTag = 1;
 
 thread_local const Loop* this_thread_loop = nullptr;
 
-int64_t clock_ns() { return SteadyClock::instance().now(); }
+int64_t clock_ns() { return SteadyClock().now(); }
 
 int checked(int fd, const char* what) {
   if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
@@ -136,8 +136,8 @@ void Loop::accept_all() {
     if (fd >= 0) {
       on_accept_(fd);
     } else if (errno == EMFILE || errno == ENFILE) {
-      // Out of descriptors: give up the spare one for a moment to turn the caller away, or it would be reported
-      // again and again.
+      // Out of descriptors: give up the spare one for a moment to turn the caller away, or it would be
+      // reported again and again.
       ::close(spare_fd_);
       if (const int refused = ::accept(listen_fd_, nullptr, nullptr); refused >= 0) ::close(refused);
       spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -1,6 +1,6 @@
 // One event loop: a thread, an epoll set, and the connections it owns. In each round it reads all that has
-// arrived, lets the application compute, and writes all answers: one batch and one write per connection, however
-// many requests came.
+// arrived, lets the application compute, and writes all answers: one batch and one write per connection,
+// however many requests came.
 #pragma once
 
 #include <atomic>
@@ -40,7 +40,8 @@ class Loop final : public CompletionSink {
   Loop(const Limits& limits, const TlsContext* tls, std::function<void()> on_connection_closed);
   ~Loop();  // stop() must have been called if start() was
 
-  // --- from any thread ---------------------------------------------------------------------------------------
+  // --- from any thread
+  // ---------------------------------------------------------------------------------------
   void start(std::unique_ptr<Application> application);
   void post(Completion* completion) noexcept;
   void flush() noexcept override;  // wakes the loop, unless it is the one calling
@@ -53,7 +54,8 @@ class Loop final : public CompletionSink {
   Stats& stats() { return stats_; }
   uint64_t connections() const { return assigned_.load(std::memory_order_relaxed); }
 
-  // --- from its own thread -----------------------------------------------------------------------------------
+  // --- from its own thread
+  // -----------------------------------------------------------------------------------
   const Limits& limits() const { return limits_; }
   int64_t now() const { return now_ns_; }  // read once per round, and once more after computing
   SlabPool& slabs() { return slabs_; }

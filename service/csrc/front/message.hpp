@@ -11,8 +11,8 @@
 
 namespace fused_mlp::front {
 
-// Request bytes that wait for the rest of their message, over all calls of a loop; and the memory they waited in,
-// kept for the next large message.
+// Request bytes that wait for the rest of their message, over all calls of a loop; and the memory they waited
+// in, kept for the next large message.
 class AssemblyPool {
  public:
   explicit AssemblyPool(size_t most_bytes) : most_bytes_(most_bytes) {}
@@ -34,12 +34,13 @@ class AssemblyPool {
   std::vector<Buffer> free_;
 };
 
-// Bytes that stay where they are until the message is released: in the slab they were read into, or in a buffer
-// of their own when they came in pieces or compressed.
+// Bytes that stay where they are until the message is released: in the slab they were read into, or in a
+// buffer of their own when they came in pieces or compressed.
 class Message {
  public:
   Message() = default;
-  Message(const uint8_t* data, size_t size, SlabRef slab) : data_(data), size_(size), slab_(std::move(slab)) {}
+  Message(const uint8_t* data, size_t size, SlabRef slab)
+      : data_(data), size_(size), slab_(std::move(slab)) {}
   Message(Buffer&& buffer, size_t charged, AssemblyPool* pool)
       : data_(buffer.data()), size_(buffer.size()), own_(std::move(buffer)), charged_(charged), pool_(pool) {}
   Message(Message&& other) noexcept { *this = std::move(other); }
@@ -78,7 +79,8 @@ class MessageReader {
     encoding_ = encoding;
   }
   // Takes bytes from the front of [data, data + size) until a message is complete or nothing is left; `size`
-  // becomes what was not taken. True: `message` is complete. The bytes lie in the slab that `slabs` now fills.
+  // becomes what was not taken. True: `message` is complete. The bytes lie in the slab that `slabs` now
+  // fills.
   bool feed(const uint8_t*& data, size_t& size, SlabPool& slabs, Message& message, ReadError& error);
   // Inside a message: more bytes must come.
   bool mid_message() const { return prefix_have_ != 0; }

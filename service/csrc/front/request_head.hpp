@@ -17,7 +17,8 @@ namespace fused_mlp::front {
 class Application;
 class Method;
 
-using Metadata = std::vector<std::pair<std::string, std::string>>;  // binary values as they are, not in base64
+using Metadata =
+    std::vector<std::pair<std::string, std::string>>;  // binary values as they are, not in base64
 
 // How a request that never becomes a call is answered.
 struct Rejection {
@@ -36,8 +37,8 @@ class RequestHead {
   Method* method() const { return method_; }
   Encoding encoding() const { return encoding_; }
   int64_t timeout_ns() const { return timeout_ns_; }  // -1: none
-  std::string_view path() const { return path_; }     // only of methods that want metadata, and of unknown ones
-  Metadata& metadata() { return metadata_; }          // likewise, without the headers that belong to gRPC itself
+  std::string_view path() const { return path_; }  // only of methods that want metadata, and of unknown ones
+  Metadata& metadata() { return metadata_; }       // likewise, without the headers that belong to gRPC itself
 
  private:
   void keep(std::string_view name, std::string_view value);

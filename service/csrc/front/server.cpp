@@ -71,8 +71,8 @@ void Server::start(const MakeApplication& make_application) {
   loops_.front()->listen(std::exchange(listen_fd_, -1), [this](int fd) { place(fd); });
 }
 
-// On the accepting loop's thread. By count, not by hash: with eight connections on two loops, chance would often
-// leave one loop with six.
+// On the accepting loop's thread. By count, not by hash: with eight connections on two loops, chance would
+// often leave one loop with six.
 void Server::place(int fd) {
   uint64_t total = 0;
   Loop* least = loops_.front().get();
@@ -95,7 +95,8 @@ void Server::begin_drain() {
 bool Server::wait_drained(std::chrono::nanoseconds timeout) {
   std::unique_lock lock(mutex_);
   return drained_.wait_for(lock, timeout, [this] {
-    return std::all_of(loops_.begin(), loops_.end(), [](const auto& loop) { return loop->connections() == 0; });
+    return std::all_of(loops_.begin(), loops_.end(),
+                       [](const auto& loop) { return loop->connections() == 0; });
   });
 }
 

@@ -16,7 +16,9 @@ constexpr uint32_t kFrameBytes = 64u << 10;
 constexpr size_t kFrameHeaderBytes = 9;
 constexpr size_t kMostAcknowledgements = 256;  // to pings and settings, waiting for a peer that does not read
 
-std::string_view text(const uint8_t* data, size_t size) { return {reinterpret_cast<const char*>(data), size}; }
+std::string_view text(const uint8_t* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 // Where socket reads land. A message that arrived whole is decoded where it lies: it holds its slab until the
-// batch has been gathered. One pool per loop; reference counts are plain integers, touched by the loop thread only.
+// batch has been gathered. One pool per loop; reference counts are plain integers, touched by the loop thread
+// only.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +48,10 @@ class SlabPool {
   static constexpr size_t kMostRead = 128u << 10;
 
   SlabPool() : current_(fresh()) {}
-  ~SlabPool() { delete current_; for (Slab* slab : free_) delete slab; }
+  ~SlabPool() {
+    delete current_;
+    for (Slab* slab : free_) delete slab;
+  }
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
 
@@ -65,7 +69,10 @@ class SlabPool {
   SlabRef hold() { return SlabRef(this, current_); }
   void give_back(Slab* slab) {
     if (slab == current_) return;
-    if (free_.size() < kKept) free_.push_back(slab); else delete slab;
+    if (free_.size() < kKept)
+      free_.push_back(slab);
+    else
+      delete slab;
   }
 
  private:

@@ -9,20 +9,21 @@ namespace fused_mlp::front {
 
 // Why a connection ended, or was never begun.
 enum class End : uint8_t {
-  peer,        // the peer closed, or the network failed
-  done,        // drained
-  handshake,   // no TLS, or no HTTP/2 within the time
-  protocol,    // broken HTTP/2
-  flood,       // resets, pings, settings, control frames
-  slow_reader, // did not take its answers
-  keepalive,   // did not answer a ping
+  peer,         // the peer closed, or the network failed
+  done,         // drained
+  handshake,    // no TLS, or no HTTP/2 within the time
+  protocol,     // broken HTTP/2
+  flood,        // resets, pings, settings, control frames
+  slow_reader,  // did not take its answers
+  keepalive,    // did not answer a ping
   idle,
-  refused,     // too many connections
-  stopped,     // the server was
+  refused,  // too many connections
+  stopped,  // the server was
 };
 inline constexpr int kEndCount = static_cast<int>(End::stopped) + 1;
 inline constexpr std::array<const char*, kEndCount> kEndNames = {
-    "peer", "done", "handshake", "protocol", "flood", "slow_reader", "keepalive", "idle", "refused", "stopped"};
+    "peer",        "done",      "handshake", "protocol", "flood",
+    "slow_reader", "keepalive", "idle",      "refused",  "stopped"};
 
 struct Stats {
   std::atomic<uint64_t> accepted{0};

@@ -38,7 +38,8 @@ int choose_alpn(SSL*, const unsigned char** out, unsigned char* out_size, const 
 TlsContext::TlsContext(const TlsFiles& files) : context_(SSL_CTX_new(TLS_server_method())) {
   if (context_ == nullptr) fail(nullptr, "TLS");
   SSL_CTX_set_min_proto_version(context_, TLS1_2_VERSION);
-  SSL_CTX_set_options(context_, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+  SSL_CTX_set_options(context_,
+                      SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_mode(context_, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                  SSL_MODE_RELEASE_BUFFERS);
   // The ciphers of TLS 1.2 that HTTP/2 allows (RFC 9113, 9.2.2); those of 1.3 all are.
