@@ -13,6 +13,7 @@ from service.client import Client
 @connected
 def command(
     client: Client,
+    *,
     model: Annotated[str, typer.Argument(help="Ask for one model instead of the server.")] = "",
 ) -> None:
     """Say whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not."""

@@ -17,6 +17,7 @@ _EXTRAS = "Said about the model"
 
 
 def command(
+    *,
     source: Annotated[Path, typer.Argument(help="ONNX file, state_dict, safetensors file or folder.")],
     repository: Annotated[Path, typer.Option("--repository", "-r", help="Folder to import into.")],
     name: Annotated[str, typer.Option("--name", "-n", help="Name to serve it under.")],

@@ -15,6 +15,7 @@ from service.client import Client
 @connected
 def command(
     client: Client,
+    *,
     name: Annotated[str, typer.Argument(help="Show everything about this model.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

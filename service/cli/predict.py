@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @connected
 def command(
     client: Client,
+    *,
     model: Annotated[str, typer.Argument(help="Name of the model.")],
     source: Annotated[
         str | None,

@@ -56,7 +56,7 @@ def _parameter(doc: SettingDoc) -> inspect.Parameter:
 
 def _sentence(text: str) -> str:
     """With a capital, unless the first word has its own idea of them (gRPC)."""
-    return text[:1].upper() + text[1:] if text.split()[0].islower() else text
+    return text[:1].upper() + text[1:] if text.split(maxsplit=1)[0].islower() else text
 
 
 _parameters = [_parameter(doc) for doc in setting_docs()]
