@@ -3,6 +3,7 @@ every few seconds in a container and must not wait for what only `serve` needs. 
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -26,7 +27,9 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            return None
+            close = get_close_matches(cmd_name, COMMANDS)
+            hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {cmd_name!r}; {hint}")
         single = typer.Typer(add_completion=False, rich_markup_mode="rich")
         single.command(cmd_name)(import_module(COMMANDS[cmd_name]).command)
         return get_command(single)

@@ -22,7 +22,7 @@ def command(
     repository: Annotated[Path, typer.Option("--repository", "-r", help="Folder to import into.")],
     name: Annotated[str, typer.Option("--name", "-n", help="Name to serve it under.")],
     version: Annotated[
-        int | None, typer.Option(help="Version; the next free one if not given.", min=1)
+        int | None, typer.Option(help="Version; the next free one if not given.", min=1, metavar="N")
     ] = None,
     dtype: Annotated[
         str | None, typer.Option(metavar="float32|float16|bfloat16", help="Convert the weights to this.")

@@ -28,11 +28,13 @@ def command(
         typer.Option("--input", "-i", metavar="FILE", help="Rows: .npy, .csv or .json; - reads stdin."),
     ] = None,
     example: Annotated[bool, typer.Option("--example", help="Use the example the model ships.")] = False,
-    version: Annotated[int | None, typer.Option(help="Version; the default one if not given.", min=1)] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Version; the default one if not given.", min=1, metavar="N")
+    ] = None,
     variant: Annotated[
         str | None, typer.Option(metavar="fused|unfused", help="Variant; the server's choice if not given.")
     ] = None,
-    top: Annotated[int, typer.Option(help="How many labels to show.", min=1)] = 3,
+    top: Annotated[int, typer.Option(help="How many labels to show.", min=1, metavar="N")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     save_to: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the outputs as .npy.")

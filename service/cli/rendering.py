@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from service.client import ModelInfo, Prediction, VersionInfo
+from service.client import KernelInfo, ModelInfo, Prediction, VersionInfo
 
 MOST_ROWS = 10
-MOST_COLUMNS = 8
+MOST_COLUMNS = 6
+MOST_VALUES = 24
 _BAR_WIDTH = 24
 
 
@@ -44,7 +45,8 @@ def _label_table(rows: NDArray[Any], labels: Sequence[str], top: int, probabilit
     count = min(top, len(labels))
     order = np.argsort(-rows[:MOST_ROWS], axis=1, kind="stable")[:, :count]
     if len(rows) == 1:
-        table = _table("label", "probability" if probabilities else "score")
+        kind = "probability" if probabilities else "score"
+        table = _table("label", kind, "", numbers=[kind])
         for rank, column in enumerate(order[0]):
             value = float(rows[0, column])
             bar = "━" * round(_BAR_WIDTH * value) if probabilities and 0 <= value <= 1 else ""
@@ -61,16 +63,17 @@ def _label_table(rows: NDArray[Any], labels: Sequence[str], top: int, probabilit
 
 def _value_table(rows: NDArray[Any]) -> RenderableType:
     if len(rows) == 1:
-        table = _table("output", "value")
-        for index, value in enumerate(rows[0][: 4 * MOST_COLUMNS]):
+        table = _table("output", "value", numbers=["value"])
+        for index, value in enumerate(rows[0][:MOST_VALUES]):
             table.add_row(str(index), _number(float(value)))
-        if rows.shape[1] > 4 * MOST_COLUMNS:
+        if rows.shape[1] > MOST_VALUES:
             table.add_row("...", f"{rows.shape[1]} in all")
         return table
     width = min(rows.shape[1], MOST_COLUMNS)
-    table = _table("row", *map(str, range(width)), *(["..."] if rows.shape[1] > width else []))
+    columns = [str(column) for column in range(width)]
+    table = _table("row", *columns, *(["..."] if rows.shape[1] > width else []), numbers=columns)
     for index, row in enumerate(rows[:MOST_ROWS]):
-        table.add_row(str(index), *(_number(float(value)) for value in row[:width]))
+        table.add_row(str(index), *(f"{value:.4g}" for value in row[:width]))
     return table
 
 
@@ -82,8 +85,8 @@ def _summary(prediction: Prediction) -> str:
     timings = prediction.timings
     rows = "1 row" if timings.batch_rows == 1 else f"{timings.batch_rows} rows"
     return (
-        f"{prediction.model} version {prediction.version}, {prediction.variant} ({prediction.strategy}): "
-        f"{timings.compute_us:,.1f} us for a batch of {rows}, after {timings.queue_us:,.1f} us in the queue"
+        f"{prediction.model}/{prediction.version} {prediction.variant} ({prediction.strategy}): "
+        f"{timings.queue_us:,.1f} us queued, {timings.compute_us:,.1f} us for a batch of {rows}"
     )
 
 
@@ -96,9 +99,7 @@ def models_table(models: Sequence[ModelInfo]) -> RenderableType:
             if version.state != "READY":
                 table.add_row(name, f"{version.version}", Text(version.state, "red"), "", "", version.reason)
                 continue
-            kernels = "\n".join(
-                f"{kernel.variant}: {kernel.backend} {kernel.isa}" for kernel in version.kernels
-            )
+            kernels = "\n".join(map(_kernel, version.kernels))
             table.add_row(
                 name, f"{version.version}{default}", _layers(version), version.dtype, version.variant, kernels
             )
@@ -114,13 +115,9 @@ def model_view(model: ModelInfo) -> RenderableType:
         parts.append(_facts(version))
         for kernel in version.kernels:
             threads = "1 thread" if kernel.threads == 1 else f"{kernel.threads} threads"
-            parts.append(
-                _indented(
-                    f"{kernel.variant} kernel",
-                    f"{kernel.backend} on {kernel.device}, {kernel.isa or 'any instruction set'}, {kernel.dtype}, "
-                    f"{threads}; {kernel.strategy}\n{kernel.reason}",
-                )
-            )
+            what = (kernel.backend, f"on {kernel.device}", kernel.isa, kernel.dtype, threads, kernel.strategy)
+            text = ", ".join(part for part in what if part)
+            parts.append(_indented(f"{kernel.variant} kernel", f"{text}\n{kernel.reason}".strip()))
         parts.append(Text(""))
     return Group(*parts[:-1])
 
@@ -147,12 +144,18 @@ def _indented(key: str, value: str) -> RenderableType:
     return grid
 
 
+def _kernel(kernel: KernelInfo) -> str:
+    why = f" ({kernel.reason})" if kernel.reason else ""
+    return f"{kernel.variant}: {kernel.backend} {kernel.isa}".rstrip() + why
+
+
 def _layers(version: VersionInfo) -> str:
     return " ".join(("-".join(map(str, version.widths)), ", ".join(version.activations))).strip()
 
 
-def _table(*columns: str) -> Table:
+def _table(*columns: str, numbers: Collection[str] = ()) -> Table:
+    """`numbers` are the columns to align on the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", justify="right" if column in numbers else "left")
     return table
