@@ -9,10 +9,8 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from service import _engine
-from service.errors import Code, InvalidInput, answer
+from service.errors import Code, answer
 from service.rpc import Call, Rpc, text_metadata
 from service.settings import Settings, SettingsError
 
@@ -121,11 +119,11 @@ class _HandedCall:
     async def _run(self, body: bytes, call: Call) -> None:
         try:
             if self._rpc.kind == "unary_unary":
-                response = await self._rpc.handle(self._decode(body), call)
+                response = await self._rpc.handle(self._rpc.decode(body), call)
                 self._server.send(self._number, self._rpc.encode(response))
             else:
                 streams = self._rpc.kind == "stream_stream"
-                requests = self._requests() if streams else self._decode(body)
+                requests = self._requests() if streams else self._rpc.decode(body)
                 async for response in self._rpc.handle(requests, call):
                     await self._send(self._rpc.encode(response))
             self._server.finish(self._number, Code.OK)
@@ -135,19 +133,13 @@ class _HandedCall:
     async def _requests(self) -> AsyncIterator[Any]:
         while (body := await self.inbox.get()) is not _END:
             self._server.message_done(self._number)
-            yield self._decode(body)
+            yield self._rpc.decode(body)
 
     async def _send(self, message: bytes) -> None:
         """Returns when the peer's window and socket have taken it: a slow reader slows its handler down."""
         self.writable.clear()
         self._server.send(self._number, message)
         await self.writable.wait()
-
-    def _decode(self, body: bytes) -> Any:
-        try:
-            return self._rpc.decode(body)
-        except DecodeError:
-            raise InvalidInput(f"message: {self._rpc.path} expects another one") from None
 
     def _fail(self, error: Exception) -> None:
         request_id = secrets.token_hex(8)
