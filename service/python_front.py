@@ -46,7 +46,10 @@ class PythonFront:
         """Listen; returns the port."""
         address = f"{self._settings.host}:{self._settings.grpc_port}"
         try:
-            port = self._server.add_insecure_port(address)
+            if credentials := _credentials(self._settings):
+                port = self._server.add_secure_port(address, credentials)
+            else:
+                port = self._server.add_insecure_port(address)
         except RuntimeError:
             port = 0
         if port == 0:
@@ -98,6 +101,17 @@ class PythonFront:
             metadata=text_metadata(context.invocation_metadata() or ()),
             deadline_ns=0 if remaining is None else max(1, self._now_ns() + int(remaining * 1e9)),
         )
+
+
+def _credentials(settings: Settings) -> Any:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    try:
+        pair = (settings.tls_key.read_bytes(), settings.tls_certificate.read_bytes())
+        authorities = settings.tls_client_ca.read_bytes() if settings.tls_client_ca else None
+    except OSError as error:
+        raise SettingsError(f"TLS: {error.strerror}: {error.filename}") from None
+    return grpc.ssl_server_credentials([pair], authorities, require_client_auth=authorities is not None)
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -62,8 +62,8 @@ def decode(message: type[Any], data: bytes) -> Any:
     try:
         return message.FromString(data)
     except DecodeError:
-        name = message.DESCRIPTOR.full_name
-        raise InvalidInput(f"message: expected a {name}, got {len(data)} bytes that are not one") from None
+        name = message.DESCRIPTOR.name
+        raise InvalidInput(f"message: expected a {name}, got bytes that cannot be read as one") from None
 
 
 def text_metadata(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:

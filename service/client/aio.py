@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -88,6 +88,7 @@ class AsyncClient:
         call = self._inference.PredictStream(
             aiter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)
         )
+        status = _FirstStatus(call)
         try:
             async for response in call:
                 feed.slots.release()
@@ -96,7 +97,7 @@ class AsyncClient:
                 raise feed.error
             ledger.close()
         except grpc.RpcError as error:
-            raise self._calls.error(error) from None
+            raise self._calls.error(status.error or error) from None
         finally:
             feed.close()
             call.cancel()
@@ -182,6 +183,28 @@ class _Feed:
         """Let a waiting sender go."""
         self._closed = True
         self.slots.release()
+
+
+class _FirstStatus:
+    """What a stream ended with, noted as it arrives: a write that fails just after makes grpc.aio replace
+    the server's status with an INTERNAL of its own (grpc/grpc#36066)."""
+
+    def __init__(self, call: Any) -> None:
+        self.error: grpc.RpcError | None = None
+        call.add_done_callback(self._note)
+
+    def _note(self, call: Any) -> None:
+        code, trailers, details = map(_at_once, (call.code(), call.trailing_metadata(), call.details()))
+        self.error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details)
+
+
+def _at_once(ready: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that has nothing left to wait for, without a turn of the loop."""
+    try:
+        ready.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError(f"{ready} had to wait")
 
 
 async def _awaited(inputs: Iterable[ArrayLike]) -> AsyncIterator[ArrayLike]:

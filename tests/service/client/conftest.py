@@ -1,5 +1,5 @@
-"""A server that the client tests can script: the real wire contract over a real socket with a real model behind
-it, which fails, waits and reorders when told to. What a well-behaved server does is tested with ours, in tests/e2e."""
+"""A server that the client tests can script: the real wire contract over a real socket with a real model
+behind it, which fails, waits and reorders when told to. How our own server behaves is tested in tests/e2e."""
 
 from __future__ import annotations
 

