@@ -7,7 +7,7 @@ import triton.language as tl
 from kernels.cuda.activations import activate, softmax_tile
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
 def layer_kernel(
     x_ptr, w_ptr, b_ptr, y_ptr, rows,
     IN: tl.constexpr, X_ROW: tl.constexpr, W_ROW: tl.constexpr, N_PADDED: tl.constexpr,

@@ -46,7 +46,7 @@ def _with_chunk(h, j, chunk, CHUNKS: tl.constexpr):
     return g
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
 def whole_kernel(
     x_ptr, w_ptr, b_ptr, y_ptr, rows,
     IN: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
