@@ -108,7 +108,8 @@ def _compile_named(
 def _explain(kernel: Kernel, passed_over: list[str]) -> Kernel:
     if passed_over:
         note = "passed over " + "; ".join(passed_over)
-        kernel._info = replace(kernel._info, reason=note)
+        own = kernel._info.reason
+        kernel._info = replace(kernel._info, reason=f"{own}; {note}" if own else note)
     return kernel
 
 
