@@ -30,7 +30,9 @@ def _softplus(x):
 @triton.jit
 def _expm1(x):
     """For x <= 0: exp(x) - 1, by series where it would cancel."""
-    near = x * (1.0 + x * (0.5 + x * (0.16666667 + x * (0.041666668 + x * (0.0083333333 + x * 0.0013888889)))))
+    near = x * (
+        1.0 + x * (0.5 + x * (0.16666667 + x * (0.041666668 + x * (0.0083333333 + x * 0.0013888889))))
+    )
     return tl.where(x > -0.25, near, tl.exp(x) - 1.0)
 
 

@@ -9,12 +9,26 @@ from kernels.cuda.activations import activate, softmax_tile
 
 @triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
 def layer_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, rows,
-    IN: tl.constexpr, X_ROW: tl.constexpr, W_ROW: tl.constexpr, N_PADDED: tl.constexpr,
-    OUT: tl.constexpr, Y_ROW: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, GATED: tl.constexpr,
-    OUTPUT: tl.constexpr, OUTPUT_SLOPE: tl.constexpr, PRECISION: tl.constexpr,
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    rows,
+    IN: tl.constexpr,
+    X_ROW: tl.constexpr,
+    W_ROW: tl.constexpr,
+    N_PADDED: tl.constexpr,
+    OUT: tl.constexpr,
+    Y_ROW: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    SLOPE: tl.constexpr,
+    GATED: tl.constexpr,
+    OUTPUT: tl.constexpr,
+    OUTPUT_SLOPE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """x: (rows, IN) with rows X_ROW apart, y: (rows, OUT) with rows Y_ROW apart. w: (N_PADDED, W_ROW), zero-padded,
     followed by the gate's when GATED; b: (N_PADDED,) float32, likewise. OUTPUT is what follows the last layer.
@@ -59,8 +73,11 @@ def softmax_kernel(y_ptr, OUT: tl.constexpr, BLOCK: tl.constexpr, LOG: tl.conste
     lane = tl.arange(0, BLOCK)
     top = tl.full((BLOCK,), float("-inf"), tl.float32)
     for start in range(0, OUT, BLOCK):
-        top = tl.maximum(top, tl.load(y_row + start + lane, mask=start + lane < OUT, other=float("-inf")),
-                         propagate_nan=tl.PropagateNan.ALL)
+        top = tl.maximum(
+            top,
+            tl.load(y_row + start + lane, mask=start + lane < OUT, other=float("-inf")),
+            propagate_nan=tl.PropagateNan.ALL,
+        )
     peak = tl.max(top, 0)
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, OUT, BLOCK):

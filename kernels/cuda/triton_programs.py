@@ -3,8 +3,7 @@ buffers. The only module besides the kernels themselves and the check that impor
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,26 +11,13 @@ from torch import Tensor
 from kernels.cuda.layer_kernel import layer_kernel, softmax_kernel
 from kernels.cuda.packing import pack_layer, pack_whole
 from kernels.cuda.plans import KernelName, LaunchPlan, layered_plans, scratch_row, whole_plan
+from kernels.cuda.program import Allocate
 from kernels.cuda.tiles import Tile
 from kernels.cuda.whole_kernel import whole_kernel
 from models import Mlp
 from models.weights import TORCH_DTYPES
 
 KERNELS: dict[KernelName, Any] = {"whole": whole_kernel, "layer": layer_kernel, "softmax": softmax_kernel}
-Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]
-
-
-class Program(Protocol):
-    """A strategy bound to one model on one device. Immutable; any number of launch contexts share it."""
-
-    label: str
-    launches: int
-
-    def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
-        """Buffers for up to that many rows; one set per launch context."""
-
-    def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
-        """x: (>= rows, in_features), y: (>= rows, out_features), float32 on the device. Asynchronous."""
 
 
 class WholeProgram:

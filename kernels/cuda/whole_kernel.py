@@ -15,25 +15,51 @@ def _weight_tile(w, n, k, ROW: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _from_input(x_rows, w, live, n, IN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
-                CHUNK: tl.constexpr, PRECISION: tl.constexpr):
+def _from_input(
+    x_rows,
+    w,
+    live,
+    n,
+    IN: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """One chunk of the first layer, before bias: a loop over K, since the input may be wider than WIDTH."""
     ROW: tl.constexpr = (IN + BLOCK_K - 1) // BLOCK_K * BLOCK_K
     acc = tl.zeros((BLOCK_M, CHUNK), tl.float32)
     for k in range(0, IN, BLOCK_K):
         columns = k + tl.arange(0, BLOCK_K)
-        x = tl.load(x_rows[:, None] + columns[None, :], mask=live[:, None] & (columns < IN)[None, :], other=0.0)
-        acc = tl.dot(x.to(w.dtype.element_ty), _weight_tile(w, n, k, ROW, CHUNK, BLOCK_K), acc, input_precision=PRECISION)
+        x = tl.load(
+            x_rows[:, None] + columns[None, :], mask=live[:, None] & (columns < IN)[None, :], other=0.0
+        )
+        acc = tl.dot(
+            x.to(w.dtype.element_ty),
+            _weight_tile(w, n, k, ROW, CHUNK, BLOCK_K),
+            acc,
+            input_precision=PRECISION,
+        )
     return acc
 
 
 @triton.jit
-def _from_chunks(h, w, n, N: tl.constexpr, BLOCK_M: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
-                 PRECISION: tl.constexpr):
+def _from_chunks(
+    h,
+    w,
+    n,
+    N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """(BLOCK_M, N) columns of a later layer, before bias, from the tiles of the previous one."""
     acc = tl.zeros((BLOCK_M, N), tl.float32)
     for i in tl.static_range(CHUNKS):
-        acc = tl.dot(h[i], _weight_tile(w, n, i * CHUNK, CHUNK * CHUNKS, N, CHUNK), acc, input_precision=PRECISION)
+        acc = tl.dot(
+            h[i], _weight_tile(w, n, i * CHUNK, CHUNK * CHUNKS, N, CHUNK), acc, input_precision=PRECISION
+        )
     return acc
 
 
@@ -48,11 +74,24 @@ def _with_chunk(h, j, chunk, CHUNKS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
 def whole_kernel(
-    x_ptr, w_ptr, b_ptr, y_ptr, rows,
-    IN: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-    ACTIVATIONS: tl.constexpr, SLOPES: tl.constexpr, GATED: tl.constexpr,
-    OUTPUT: tl.constexpr, OUTPUT_SLOPE: tl.constexpr, PRECISION: tl.constexpr,
+    x_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    rows,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    ACTIVATIONS: tl.constexpr,
+    SLOPES: tl.constexpr,
+    GATED: tl.constexpr,
+    OUTPUT: tl.constexpr,
+    OUTPUT_SLOPE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """x: (rows, IN) float32, y: (rows, OUT) float32. w and b: as `packing.pack_whole` lays them out."""
     DEPTH: tl.constexpr = len(ACTIVATIONS)
@@ -71,9 +110,14 @@ def whole_kernel(
         h = h + (tl.zeros((BLOCK_M, CHUNK), dtype),)
     for j in range(CHUNKS):
         n = j * CHUNK
-        up = _from_input(x_rows, w_ptr, live, n, IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION) + tl.load(b_ptr + n + lane)[None, :]
+        up = (
+            _from_input(x_rows, w_ptr, live, n, IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION)
+            + tl.load(b_ptr + n + lane)[None, :]
+        )
         if GATED[0]:
-            gate = _from_input(x_rows, w_ptr + WIDTH * IN_ROW, live, n, IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION)
+            gate = _from_input(
+                x_rows, w_ptr + WIDTH * IN_ROW, live, n, IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION
+            )
             gate += tl.load(b_ptr + WIDTH + n + lane)[None, :]
             up = activate(gate, ACTIVATIONS[0], SLOPES[0]) * up
         else:
@@ -87,7 +131,10 @@ def whole_kernel(
         g = h
         for j in range(CHUNKS):
             n = j * CHUNK
-            up = _from_chunks(h, w_ptr, n, CHUNK, BLOCK_M, CHUNK, CHUNKS, PRECISION) + tl.load(b_ptr + n + lane)[None, :]
+            up = (
+                _from_chunks(h, w_ptr, n, CHUNK, BLOCK_M, CHUNK, CHUNKS, PRECISION)
+                + tl.load(b_ptr + n + lane)[None, :]
+            )
             if GATED[layer]:
                 gate = _from_chunks(h, w_ptr + WIDTH * WIDTH, n, CHUNK, BLOCK_M, CHUNK, CHUNKS, PRECISION)
                 gate += tl.load(b_ptr + WIDTH + n + lane)[None, :]
@@ -107,7 +154,10 @@ def whole_kernel(
     total = tl.zeros((BLOCK_M,), tl.float32)
     for n in range(0, OUT, BLOCK_N):
         columns = n + tl.arange(0, BLOCK_N)
-        y = _from_chunks(h, w_ptr, n, BLOCK_N, BLOCK_M, CHUNK, CHUNKS, PRECISION) + tl.load(b_ptr + columns)[None, :]
+        y = (
+            _from_chunks(h, w_ptr, n, BLOCK_N, BLOCK_M, CHUNK, CHUNKS, PRECISION)
+            + tl.load(b_ptr + columns)[None, :]
+        )
         if GATED[LAST]:
             gate = _from_chunks(h, w_ptr + OUT_ROWS * WIDTH, n, BLOCK_N, BLOCK_M, CHUNK, CHUNKS, PRECISION)
             gate += tl.load(b_ptr + OUT_ROWS + columns)[None, :]
