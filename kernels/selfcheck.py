@@ -68,7 +68,8 @@ def _multiplying_in_tf32(module: nn.Module) -> nn.Module:
 
 
 def _round_to_tf32(values: torch.Tensor) -> torch.Tensor:
-    """To nearest; adding half of the last kept bit to the integer image may carry into the exponent, as it should."""
+    """To nearest; adding half of the last kept bit to the integer image may carry into the exponent, as it
+    should."""
     bits = values.contiguous().view(torch.int32)
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
 

@@ -1,5 +1,5 @@
-"""The activations of the spec as Triton device functions: float32 in, float32 out.
-Only operations that Triton's interpreter runs too (no libdevice), so that every one of them is tested on a CPU."""
+"""The activations of the spec as Triton device functions: float32 in, float32 out. Only operations that
+Triton's interpreter runs too (no libdevice), so that every one of them is tested on a CPU."""
 
 import triton
 import triton.language as tl

@@ -1,5 +1,5 @@
-"""Registers the CUDA backends: `triton` (its own strategies and cublas, the fastest serves) and `cublas` alone.
-Imported with the package everywhere, so it imports triton only when a kernel is built."""
+"""Registers the CUDA backends: `triton` (its own strategies and cublas, the fastest serves) and `cublas`
+alone. Imported with the package everywhere, so it imports triton only when a kernel is built."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import os
 import torch
 
 from kernels.base import Kernel, KernelInfo
-from kernels.cuda.architectures import Architecture
 from kernels.cuda.cublas import CublasProgram
 from kernels.cuda.plans import precision_of
 from kernels.cuda.program import Program
@@ -35,7 +34,8 @@ def cublas_unavailable(_: Mlp) -> str | None:
 
 
 def triton_unavailable(mlp: Mlp) -> str | None:
-    """Why Triton kernels cannot run here, or None. Must not import triton: it is asked for on every machine."""
+    """Why Triton kernels cannot run here, or None. Must not import triton: it is asked for on every
+    machine."""
     why = cublas_unavailable(mlp)
     if why is not None:
         return why
@@ -48,7 +48,8 @@ def triton_unavailable(mlp: Mlp) -> str | None:
 
 
 def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
-    """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first usable one."""
+    """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
+    usable one."""
     use_kernel_cache()
     runtime = _runtime()
     architecture = runtime.architecture
@@ -59,7 +60,7 @@ def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) ->
     ordered = [preferred, *(tile for tile in tiles if tile != preferred)]
     candidates = [_triton_candidate(mlp, tile, runtime.device) for tile in ordered]
     candidates.append(_cublas_candidate(mlp, runtime.device))
-    return _build("triton", mlp, candidates, runtime, architecture.name, timed)
+    return _build("triton", architecture.name, mlp, candidates, runtime, timed=timed)
 
 
 def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
@@ -78,7 +79,7 @@ def use_kernel_cache() -> None:
 
 
 def _build(
-    backend: str, mlp: Mlp, candidates: list[Candidate], runtime: TorchRuntime, isa: str, timed: bool
+    backend: str, isa: str, mlp: Mlp, candidates: list[Candidate], runtime: TorchRuntime, *, timed: bool
 ) -> Kernel:
     precision = precision_of(mlp.spec, _tf32())
     info = KernelInfo(

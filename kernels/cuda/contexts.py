@@ -1,5 +1,6 @@
-"""Launch contexts: what one batch in flight needs for itself (a stream, static buffers, a graph per bucket), and a
-small pool of them, which is what makes a kernel re-entrant. Knows the Runtime seam, not CUDA."""
+"""Launch contexts: what one batch in flight needs for itself (a stream, static buffers, a graph per
+bucket), and a small pool of them, which is what makes a kernel re-entrant. Knows the Runtime seam, not
+CUDA."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from kernels.cuda.program import Program
 from kernels.cuda.runtime import Graph, Runtime
 from models import MlpSpec
 
-# A batch runs in the smallest bucket that holds it; a larger one in slices of the last. Powers of two waste at
-# most half of the rows, and 16 is the smallest tile.
+# A batch runs in the smallest bucket that holds it; a larger one in slices of the last. Powers of two waste
+# at most half of the rows, and 16 is the smallest tile.
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -49,8 +50,9 @@ class LaunchContext:
         return next(bucket for bucket in self.buckets if bucket >= rows)
 
     def run(self, x: Float32, y: Float32) -> None:
-        """x: (rows, in_features), y: (rows, out_features), in host memory. Rows of a bucket beyond the batch hold
-        what an earlier batch left there: rows do not influence each other, and those results are not read."""
+        """x: (rows, in_features), y: (rows, out_features), in host memory. Rows of a bucket beyond the
+        batch hold what an earlier batch left there: rows do not influence each other, and those results are
+        not read."""
         host_x, host_y = self._host_arrays
         for start, rows in self._slices(x.shape[0]):
             host_x[:rows] = x[start : start + rows]
@@ -81,8 +83,8 @@ class LaunchContext:
 
 
 class ContextPool:
-    """Hands a context to one thread at a time; a thread that finds none waits, without the GIL. The most recently
-    used one goes first: its buffers are the warmest."""
+    """Hands a context to one thread at a time; a thread that finds none waits, without the GIL. The most
+    recently used one goes first: its buffers are the warmest."""
 
     def __init__(self, contexts: list[LaunchContext]) -> None:
         self._free: queue.LifoQueue[LaunchContext] = queue.LifoQueue()

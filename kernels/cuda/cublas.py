@@ -12,8 +12,8 @@ from models.weights import TORCH_DTYPES
 
 
 class CublasProgram:
-    """Bias always, relu and tanh-gelu where they can, in the GEMM's epilogue; a gated layer multiplies by both of
-    its matrices at once. Temporaries come from the graph's private pool."""
+    """Bias always, relu and tanh-gelu where they can, in the GEMM's epilogue; a gated layer multiplies by
+    both of its matrices at once. Temporaries come from the graph's private pool."""
 
     label = "cublas"
 
@@ -58,5 +58,6 @@ class CublasProgram:
 
 
 def _in_epilogue(layer: LayerSpec, device: torch.device) -> bool:
-    """torch's fused GELU is the tanh form on CUDA (and the exact one on a CPU), so exact GELU runs on its own."""
+    """torch's fused GELU is the tanh form on CUDA (and the exact one on a CPU), so exact GELU runs on its
+    own."""
     return layer.activation == "relu" or (layer.activation == "gelu_tanh" and device.type == "cuda")

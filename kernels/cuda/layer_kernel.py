@@ -1,5 +1,6 @@
 """`layered`: one launch per layer, with bias and activation in the epilogue; a gated layer computes both
-projections and act(gate) * up in that one launch. Rows too wide for one tile get their softmax from a second kernel."""
+projections and act(gate) * up in that one launch. Rows too wide for one tile get their softmax from a
+second kernel."""
 
 import triton
 import triton.language as tl
@@ -30,9 +31,9 @@ def layer_kernel(
     OUTPUT_SLOPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """x: (rows, IN) with rows X_ROW apart, y: (rows, OUT) with rows Y_ROW apart. w: (N_PADDED, W_ROW), zero-padded,
-    followed by the gate's when GATED; b: (N_PADDED,) float32, likewise. OUTPUT is what follows the last layer.
-    N_PADDED and W_ROW are multiples of BLOCK_N and BLOCK_K, so only x and y need masks."""
+    """x: (rows, IN) with rows X_ROW apart, y: (rows, OUT) with rows Y_ROW apart. w: (N_PADDED, W_ROW),
+    zero-padded, followed by the gate's when GATED; b: (N_PADDED,) float32, likewise. OUTPUT is what follows
+    the last layer. N_PADDED and W_ROW are multiples of BLOCK_N and BLOCK_K, so only x and y need masks."""
     dtype = w_ptr.dtype.element_ty
     blocks = tl.cdiv(rows, BLOCK_M)
     # Neighbouring programs share a weight tile and differ in rows: each weight is read from memory once.

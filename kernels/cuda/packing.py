@@ -12,7 +12,8 @@ from models import LayerWeights, Mlp
 
 
 def pack_layer(layer: LayerWeights, n_padded: int, k_padded: int) -> tuple[Tensor, Tensor]:
-    """weights: (1 or 2 matrices) x (n_padded, k_padded); biases: (1 or 2) x (n_padded,) float32, zero if absent."""
+    """weights: (1 or 2 matrices) x (n_padded, k_padded); biases: (1 or 2) x (n_padded,) float32, zero if
+    absent."""
     pairs = [(layer.weight, layer.bias)]
     if layer.gate_weight is not None:
         pairs.append((layer.gate_weight, layer.gate_bias))

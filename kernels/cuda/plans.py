@@ -1,5 +1,5 @@
-"""What each strategy launches, as data: kernel, compile-time constants, pointer types, grid. Both the launcher and
-the ahead-of-time check read it, so that what is checked is what runs. Imports no triton."""
+"""What each strategy launches, as data: kernel, compile-time constants, pointer types, grid. Both the
+launcher and the ahead-of-time check read it, so that what is checked is what runs. Imports no triton."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def layered_plans(spec: MlpSpec, tile: Tile) -> list[LaunchPlan]:
 
 
 def scratch_row(width: int) -> int:
-    """Rows of the buffers between layers start 16 elements apart, so that loads stay vector loads at odd widths."""
+    """Rows of the buffers between layers start 16 elements apart, so that loads stay vector loads at odd
+    widths."""
     return pad(width, 16)
 
 

@@ -1,4 +1,5 @@
-"""What a program is: a strategy bound to one model on one device. Imports no triton, so that `cublas` needs none."""
+"""What a program is: a strategy bound to one model on one device. Imports no triton, so that `cublas` needs
+none."""
 
 from __future__ import annotations
 

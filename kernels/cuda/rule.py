@@ -1,5 +1,5 @@
-"""Which tile a model runs with when nothing was timed: the documented rule by width, depth and batch. Also the
-order in which candidates are tried. Imports no triton."""
+"""Which tile a model runs with when nothing was timed: the documented rule by width, depth and batch. Also
+the order in which candidates are tried. Imports no triton."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from kernels.cuda.tiles import Tile, select_tiles
 from models import MlpSpec
 
 KIB = 1024
-# In `whole` every program reads all weights, through one multiprocessor (some 100 GB/s from L2): past this size a
-# batch that fills few of them waits longer for weights than the launches it saves.
+# In `whole` every program reads all weights, through one multiprocessor (some 100 GB/s from L2): past this
+# size a batch that fills few of them waits longer for weights than the launches it saves.
 WHOLE_WEIGHT_BYTES = 1024 * KIB
 # Without tensor cores 16 rows x 256 x 256 take one multiprocessor about 10 us per layer; spread over many, 2.
 WHOLE_IEEE_WIDTH = 128
-# From here on blocks of 16 rows no longer gain by filling more multiprocessors, and re-read weights for nothing.
+# From here on blocks of 16 rows no longer gain by filling more multiprocessors, and re-read weights for
+# nothing.
 LARGE_BATCH_ROWS = 1024
 
 
 def tile_by_rule(spec: MlpSpec, architecture: Architecture, rows: int, tf32: bool = False) -> Tile:
-    """One launch while the weights are small enough for one multiprocessor to read; else layer by layer. Small
-    blocks of rows for small batches, large ones from LARGE_BATCH_ROWS up."""
+    """One launch while the weights are small enough for one multiprocessor to read; else layer by layer.
+    Small blocks of rows for small batches, large ones from LARGE_BATCH_ROWS up."""
     tiles = candidate_tiles(spec, architecture, tf32)
     whole = [tile for tile in tiles if tile.strategy == "whole" and _suits_whole(spec, tile)]
     chosen = whole or [tile for tile in tiles if tile.strategy == "layered"]

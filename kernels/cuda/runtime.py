@@ -1,5 +1,6 @@
-"""The CUDA calls the launcher makes, as a seam: `Runtime` says what they mean, `TorchRuntime` makes them through
-torch.cuda. Nothing above this module touches a stream, a graph or an event, so a CPU double can stand in."""
+"""The CUDA calls the launcher makes, as a seam: `Runtime` says what they mean, `TorchRuntime` makes them
+through torch.cuda. Nothing above this module touches a stream, a graph or an event, so a CPU double can
+stand in."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from kernels.cuda.architectures import Architecture, architecture_of
 
 
 class Graph(Protocol):
-    """Captured work. It reads and writes the buffers it was captured with, wherever their contents come from."""
+    """Captured work. It reads and writes the buffers it was captured with, wherever their contents come
+    from."""
 
     def replay(self) -> None:
         """Enqueue the captured work on the current stream."""

@@ -1,6 +1,7 @@
-"""Which candidate serves a model: each is checked for correctness and batch invariance, timed per bucket, and one
-is chosen for all buckets. One, because two strategies need not sum in the same order, and a row's result may not
-depend on the bucket it ran in. Runs on the loading thread; knows the Runtime seam, not CUDA."""
+"""Which candidate serves a model: each is checked for correctness and batch invariance, timed per bucket,
+and one is chosen for all buckets. One, because two strategies need not sum in the same order, and a row's
+result may not depend on the bucket it ran in. Runs on the loading thread; knows the Runtime seam, not
+CUDA."""
 
 from __future__ import annotations
 
@@ -70,8 +71,9 @@ def try_candidate(
 
 
 def is_batch_invariant(context: LaunchContext, in_features: int, out_features: int) -> bool:
-    """Every probe row, at many positions of every bucket, must come out bit for bit as in the smallest bucket.
-    Sums taken in another order differ in a good part of all results, so this many rows do not miss it."""
+    """Every probe row, at many positions of every bucket, must come out bit for bit as in the smallest
+    bucket. Sums taken in another order differ in a good part of all results, so this many rows do not miss
+    it."""
     rng = np.random.default_rng(1)
     probe = rng.standard_normal((PROBE_ROWS, in_features), dtype=np.float32)
     expected = np.empty((PROBE_ROWS, out_features), np.float32)
@@ -89,8 +91,8 @@ def is_batch_invariant(context: LaunchContext, in_features: int, out_features: i
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
-    """The least geometric mean, over all buckets, of time relative to the bucket's best: no bucket counts for more
-    because its times are longer. The first one wins a tie, and when nothing was timed."""
+    """The least geometric mean, over all buckets, of time relative to the bucket's best: no bucket counts
+    for more because its times are longer. The first one wins a tie, and when nothing was timed."""
     standing = [trial for trial in trials if not trial.excluded]
     if not standing:
         raise KernelError(
@@ -131,7 +133,8 @@ def select(
     contexts: int,
     timed: bool = True,
 ) -> CudaKernel:
-    """A kernel over the chosen candidate, with that many batches in flight. Untimed, the first usable one serves."""
+    """A kernel over the chosen candidate, with that many batches in flight. Untimed, the first usable one
+    serves."""
     trials: list[Trial] = []
     for candidate in candidates:
         trials.append(try_candidate(candidate, mlp, runtime, info, timed=timed))
@@ -155,4 +158,4 @@ def device_error(error: RuntimeError, mlp: Mlp) -> str:
     if not isinstance(error, torch.OutOfMemoryError):
         return f"CUDA failed: {said}"
     mib = sum(t.numel() * t.element_size() for t in mlp.tensors().values()) / (1 << 20)
-    return f"no room on the GPU for {mib:.1f} MiB of weights and their buffers ({said}): serve fewer models there"
+    return f"no room on the GPU for {mib:.1f} MiB of weights and buffers ({said}): serve fewer models there"

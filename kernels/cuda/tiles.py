@@ -1,6 +1,7 @@
-"""The static configuration table: tile sizes, warps and stages by strategy, precision, width and architecture.
-Every row was chosen by compiling it for each architecture it names (`python -m kernels.cuda.check`): the largest
-that neither spills nor exceeds shared memory in its heaviest use. Nothing is tuned at serve time."""
+"""The static configuration table: tile sizes, warps and stages by strategy, precision, width and
+architecture. Every row was chosen by compiling it for each architecture it names (`python -m
+kernels.cuda.check`): the largest that neither spills nor exceeds shared memory in its heaviest use. Nothing
+is tuned at serve time."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ SMALL = (86, 89, 120)
 
 @dataclass(frozen=True)
 class Tile:
-    """One row. A program computes block_m rows; block_n columns of a layer (of the last one, in `whole`) at a
-    time; block_k of the sum at a time. `whole` pads hidden layers to `width`, held as chunks of `chunk` columns."""
+    """One row. A program computes block_m rows; block_n columns of a layer (of the last one, in `whole`) at
+    a time; block_k of the sum at a time. `whole` pads hidden layers to `width`, held as chunks of `chunk`
+    columns."""
 
     strategy: Strategy
     precision: Precision
@@ -54,13 +56,13 @@ class Tile:
         for entry in ARCHITECTURES:
             if entry.capability in self.capabilities and self.staged_bytes > entry.shared_bytes:
                 raise ValueError(
-                    f"{self.staged_bytes} bytes of staged tiles exceed {entry.shared_bytes} on {entry.name}: {self}"
+                    f"{self.staged_bytes} staged bytes exceed {entry.shared_bytes} on {entry.name}: {self}"
                 )
 
     @property
     def staged_bytes(self) -> int:
-        """What the pipeline of the inner loop keeps in shared memory at least; the compiler's own figure, which
-        the check reads, is higher for gated layers."""
+        """What the pipeline of the inner loop keeps in shared memory at least; the compiler's own figure,
+        which the check reads, is higher for gated layers."""
         element = 2 if self.precision == "half" else 4
         held = max(self.stages - 1, 1)
         if self.strategy == "whole":
@@ -78,6 +80,7 @@ def _whole(
     width: int,
     chunk: int,
     block_m: int,
+    *,
     warps: int,
     stages: int = 2,
     capabilities: tuple[int, ...] = CAPABILITIES,
@@ -125,8 +128,8 @@ TILES: tuple[Tile, ...] = (
 
 
 def select_tiles(architecture: Architecture, precision: Precision, hidden_width: int) -> list[Tile]:
-    """The rows a model may use, smallest block_m first: of `whole` those of the narrowest width that holds the
-    hidden layers (none when there is no hidden layer or it is too wide), then the layered ones."""
+    """The rows a model may use, smallest block_m first: of `whole` those of the narrowest width that holds
+    the hidden layers (none when there is no hidden layer or it is too wide), then the layered ones."""
     usable = [
         tile for tile in TILES if architecture.capability in tile.capabilities and tile.precision == precision
     ]

@@ -1,5 +1,6 @@
 """The Triton strategies as programs: weights on a device, and `enqueue`, which launches the plan on static
-buffers. The only module besides the kernels themselves and the check that imports triton. Runs under graph capture."""
+buffers. The only module besides the kernels themselves and the check that imports triton. Runs under graph
+capture."""
 
 from __future__ import annotations
 

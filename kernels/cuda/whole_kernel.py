@@ -1,6 +1,6 @@
-"""`whole`: an entire MLP in one launch. A program owns a block of rows; between layers its activations stay on
-the chip. Hidden widths are padded to one WIDTH, kept as WIDTH / CHUNK tiles of CHUNK columns, because Triton
-cannot slice a tile: a layer is then a small unrolled product of tiles, in fixed K order."""
+"""`whole`: an entire MLP in one launch. A program owns a block of rows; between layers its activations stay
+on the chip. Hidden widths are padded to one WIDTH, kept as WIDTH / CHUNK tiles of CHUNK columns, because
+Triton cannot slice a tile: a layer is then a small unrolled product of tiles, in fixed K order."""
 
 import triton
 import triton.language as tl
