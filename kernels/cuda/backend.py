@@ -66,9 +66,8 @@ def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) ->
 def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
     runtime = _runtime()
     major, minor = torch.cuda.get_device_capability()
-    return _build(
-        "cublas", mlp, [_cublas_candidate(mlp, runtime.device)], runtime, f"sm_{major}{minor}", True
-    )
+    candidates = [_cublas_candidate(mlp, runtime.device)]
+    return _build("cublas", f"sm_{major}{minor}", mlp, candidates, runtime, timed=True)
 
 
 def use_kernel_cache() -> None:
