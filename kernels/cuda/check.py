@@ -44,6 +44,8 @@ def compile_all(work: Sequence[Job], processes: int, console: Console) -> list[R
         for future in as_completed(futures):
             results[futures[future]] = future.result()
             progress.advance(task)
+            if not console.is_terminal and len(results) % 50 == 0:  # a log, where bars do not show
+                console.print(f"compiled {len(results)} of {len(work)}")
     return [results[job] for job in work]
 
 

@@ -14,6 +14,12 @@ from models import Dtype, LayerSpec, MlpSpec
 # Heaviest: every layer gated (two accumulators), exact GELU, and a softmax over more columns than one tile
 # holds. Its odd widths leave masks and scalar loads in place.
 LIGHT, HEAVY = "plain", "gated"
+QUICK = {
+    ("whole/16", 128, "bfloat16"),
+    ("layered/128", 0, "bfloat16"),
+    ("layered/16", 0, "tf32"),
+    ("whole/16", 64, "ieee"),
+}
 FLOAT_TYPES: dict[str, tuple[Dtype, ...]] = {
     "half": ("float16", "bfloat16"),
     "tf32": ("float32",),
@@ -111,9 +117,7 @@ def _first_layered() -> Tile:
 
 
 def _is_quick(job: Job) -> bool:
-    if job.use != HEAVY or job.precision == "float16":
-        return False
-    return job.label.startswith("layered") or (job.width == 128 and job.label == "whole/16")
+    return job.use == HEAVY and (job.label, job.width, job.precision) in QUICK
 
 
 def _model(

@@ -116,13 +116,14 @@ TILES: tuple[Tile, ...] = (
     _whole("tf32", 128, 32, 32, warps=8),
     _whole("ieee", 32, 32, 32, warps=8),
     _whole("ieee", 64, 32, 32, warps=8),
-    # One launch per layer, any width.
-    Tile("layered", "half", block_m=16, block_n=64, block_k=64, warps=4, stages=4),
+    # One launch per layer, any width. Few rows: narrow tiles, so that a layer of 512 columns still keeps 16
+    # multiprocessors busy, and long ones, so that each has enough bytes in flight.
+    Tile("layered", "half", block_m=16, block_n=32, block_k=128, warps=4, stages=4),
     Tile("layered", "half", block_m=128, block_n=64, block_k=64, warps=8, stages=3, capabilities=LARGE),
     Tile("layered", "half", block_m=128, block_n=64, block_k=64, warps=8, stages=2, capabilities=SMALL),
-    Tile("layered", "tf32", block_m=16, block_n=64, block_k=32, warps=4, stages=4),
+    Tile("layered", "tf32", block_m=16, block_n=32, block_k=64, warps=4, stages=4),
     Tile("layered", "tf32", block_m=64, block_n=64, block_k=32, warps=8, stages=2),
-    Tile("layered", "ieee", block_m=16, block_n=64, block_k=32, warps=4, stages=4),
+    Tile("layered", "ieee", block_m=16, block_n=32, block_k=64, warps=4, stages=4),
     Tile("layered", "ieee", block_m=64, block_n=64, block_k=32, warps=8, stages=2),
 )
 
