@@ -7,7 +7,7 @@ Assumptions, in words:
 * A launch costs 2.2 us inside a CUDA graph's replay when it waits for the one before it, 5 us from eager
   Python when the queue runs dry (small batches are bound by the host), and a replay itself 4 us.
 * A phase takes the longer of bytes / bandwidth and FLOPs / (0.6 of the peak, what good GEMMs reach), both
-  scaled down to the multiprocessors that its blocks occupy.
+  scaled down to the multiprocessors that its blocks occupy (all of them for eager: cuBLAS splits sums).
 * `whole` reads every weight once per block of rows; `layered` once per launch; eager once per GEMM, and it
   writes and reads each activation once more.
 * Copies between host and device are left out: they are the same for all.
