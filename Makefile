@@ -18,8 +18,18 @@ help: ## this list
 serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
 
-test: install-dev ## build what is needed and run the whole test suite
+test: install-dev test-cpp ## build what is needed and run the whole test suite
 	$(BIN)/python -m pytest
+
+# One build per sanitizer, of the C++ tests alone: no Python, no torch.
+test-cpp: test-cpp-thread test-cpp-address,undefined ## the C++ tests under ThreadSanitizer and AddressSanitizer
+
+test-cpp-%: install-dev
+	@$(BIN)/cmake -S . -B build/cpp-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON -DFUSED_MLP_SANITIZE=$* >build/cpp-$*.log \
+	  || { cat build/cpp-$*.log; exit 1; }
+	@$(BIN)/cmake --build build/cpp-$*
+	@$(BIN)/ctest --test-dir build/cpp-$* --output-on-failure
 
 install: $(VENV)/.installed ## venv, build, install
 install-dev: $(VENV)/.installed-dev

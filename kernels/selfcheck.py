@@ -74,6 +74,9 @@ def _round_to_tf32(values: torch.Tensor) -> torch.Tensor:
     return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
-def _largest(difference: np.ndarray[tuple[int, ...], np.dtype[np.float64]], where: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
+def _largest(
+    difference: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    where: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+) -> float:
     values = np.abs(difference[where])
     return float(np.max(values, initial=0.0)) if not np.isnan(values).any() else float("nan")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import kernels
 from kernels import Kernel, KernelError, KernelInfo, Variant
@@ -61,7 +61,7 @@ class Catalog:
         self._repository = Repository(settings.model_repository)
         self._models: dict[str, ServedModel] = {}
         self._changing = threading.Lock()
-        self._on_change: list[Callable[[], None]] = []
+        self._on_change: list[Callable[[], object]] = []
 
     def models(self) -> list[ServedModel]:
         return sorted(self._models.values(), key=lambda model: model.name)
@@ -78,11 +78,11 @@ class Catalog:
         if version == 0 and model.default is not None:
             return model.default
         for served in model.versions:
-            if served.version == version or version == 0:
+            if version in (0, served.version):
                 return served
         raise ModelNotFound(_engine.quote_name(name), version)
 
-    def on_change(self, callback: Callable[[], None]) -> None:
+    def on_change(self, callback: Callable[[], object]) -> None:
         """Called after every load and unload, on the thread that did it."""
         self._on_change.append(callback)
 
@@ -116,9 +116,9 @@ class Catalog:
         if served is not None:
             models[name] = served
         self._models = models
-        self._router.publish([
-            _route(version, self._settings) for model in models.values() for version in model.ready
-        ])
+        self._router.publish(
+            [_route(version, self._settings) for model in models.values() for version in model.ready]
+        )
         for version in old.ready if old else ():
             for lane in version.lanes.values():
                 self._engine.remove_lane(lane)
@@ -150,16 +150,17 @@ class Catalog:
                 raise
             variant, reason = "unfused", f"no fused kernel: {error}"
             log.error("%s/%d: serving UNFUSED, %s", name, found.version, reason)
+        built = {v: built[v] for v in VARIANTS if v in built}
         lanes = {v: self._add_lane(name, found.version, v, kernel) for v, kernel in built.items()}
         log.info(
             "loaded %s/%d (%s) in %.0f ms", name, found.version, mlp.spec.summary(),
             1000 * (time.monotonic() - started),
         )  # fmt: skip
-        infos = tuple(built[v].describe() for v in VARIANTS if v in built)
+        infos = tuple(kernel.describe() for kernel in built.values())
         return ServedVersion(name, found.version, "READY", reason, mlp, variant, infos, lanes)
 
     def _add_lane(self, name: str, version: int, variant: Variant, kernel: Kernel) -> _engine.Lane:
-        capsule = kernel.capsule()
+        capsule: Any = kernel.capsule()
         return self._engine.add_lane(
             name=f"{name}/{version}/{variant}",
             kernel=kernel.run if capsule is None else capsule,

@@ -84,10 +84,11 @@ class Answer:
 
 def answer(error: Exception, request_id: str) -> Answer:
     """Anything unknown is INTERNAL, and nothing of its text is told."""
+    code = Code.INTERNAL
     if isinstance(error, EngineRefused):
         code = error.code
-    else:
-        code = CODES.get(type(error), Code.INTERNAL)  # type: ignore[arg-type]
+    elif isinstance(error, ServiceError):
+        code = CODES.get(type(error), code)
     if code is Code.INTERNAL:
         return Answer(code, f"internal error; request id {request_id[:64]}")
     retry = getattr(error, "retry_after_ms", 0)

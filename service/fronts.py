@@ -28,9 +28,7 @@ class Front(Protocol):
         """Refuse new calls, let those under way end within the time, then cancel them."""
 
 
-def make_front(
-    settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control
-) -> Front:
+def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control) -> Front:
     native = _engine.NATIVE_FRONT
     if settings.transport == "native" and not native:
         raise SettingsError(
@@ -38,6 +36,10 @@ def make_front(
             "libprotozero-dev, then build again, or take python"
         )
     limit = max_message_bytes(settings, control)
+    if native and settings.transport != "python":
+        from service.native_front import NativeFront  # its classes exist only where it was built
+
+        return NativeFront(settings, control_rpcs(control), limit, engine, router)
     predictor = Predictor(engine, router, Submitter(engine))
     rpcs = [*predictor.rpcs(), *control_rpcs(control)]
     return PythonFront(settings, rpcs, limit, engine.now)

@@ -58,8 +58,20 @@ def _histograms(lanes: list[LaneSample]) -> Iterator[Metric]:
     seconds = [bound / 1e9 for bound in _engine.DURATION_BOUNDS_NS]
     rows = [float(bound) for bound in _engine.ROW_BOUNDS]
     for name, text, attribute, bounds, unit in (
-        ("request_duration_seconds", "From a request's arrival to its answer.", "requests.duration", seconds, 1e9),
-        ("queue_duration_seconds", "From acceptance to the start of the batch.", "queue_duration", seconds, 1e9),
+        (
+            "request_duration_seconds",
+            "From a request's arrival to its answer.",
+            "requests.duration",
+            seconds,
+            1e9,
+        ),
+        (
+            "queue_duration_seconds",
+            "From acceptance to the start of the batch.",
+            "queue_duration",
+            seconds,
+            1e9,
+        ),
         ("compute_duration_seconds", "The kernel call of one batch.", "compute_duration", seconds, 1e9),
         ("batch_rows", "Rows in one batch.", "batch_rows", rows, 1),
     ):
@@ -111,7 +123,9 @@ def _add_codes(family: CounterMetricFamily, labels: tuple[str, ...], codes: dict
 def _gauges(lanes: list[LaneSample]) -> Iterator[Metric]:
     queued = GaugeMetricFamily("fused_mlp_queue_rows", "Rows waiting now.", labels=LANE)
     capacity = GaugeMetricFamily("fused_mlp_queue_capacity_rows", "Rows that may wait.", labels=LANE)
-    in_flight = GaugeMetricFamily("fused_mlp_in_flight", "Requests accepted and not yet answered.", labels=LANE)
+    in_flight = GaugeMetricFamily(
+        "fused_mlp_in_flight", "Requests accepted and not yet answered.", labels=LANE
+    )
     for lane in lanes:
         queued.add_metric(lane.labels, lane.counters.queued_rows)
         capacity.add_metric(lane.labels, lane.queue_rows)

@@ -152,7 +152,9 @@ def _config(served: ServedVersion, settings: Settings) -> Any:
             pb.ModelInstanceGroup(
                 name=info.variant,
                 count=settings.engine_workers,
-                kind=pb.ModelInstanceGroup.KIND_GPU if info.device == "cuda" else pb.ModelInstanceGroup.KIND_CPU,
+                kind=pb.ModelInstanceGroup.KIND_GPU
+                if info.device == "cuda"
+                else pb.ModelInstanceGroup.KIND_CPU,
             )
             for info in served.kernels
         ],

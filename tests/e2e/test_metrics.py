@@ -1,5 +1,6 @@
 """/metrics of a live server, as Prometheus would read it."""
 
+import re
 import shutil
 import subprocess
 
@@ -13,7 +14,9 @@ HISTOGRAMS = ("request_duration_seconds", "queue_duration_seconds", "compute_dur
 DIGITS_FUSED = {"model": "digits", "version": "1", "variant": "fused"}
 
 
-def test_promtool_finds_nothing_to_complain_about(server: Server, client: Client, example: np.ndarray) -> None:
+def test_promtool_finds_nothing_to_complain_about(
+    server: Server, client: Client, example: np.ndarray
+) -> None:
     client.predict("digits", example)
     promtool = shutil.which("promtool")
     assert promtool, "promtool is missing: `apt-get install prometheus` (make test does it)"
@@ -33,7 +36,9 @@ def test_each_request_and_row_is_counted_once(server: Server, client: Client, ex
 
 
 @pytest.mark.parametrize("name", HISTOGRAMS)
-def test_histogram_has_cumulative_buckets_from_5_us(server: Server, client: Client, example: np.ndarray, name: str) -> None:
+def test_histogram_has_cumulative_buckets_that_start_small(
+    server: Server, client: Client, example: np.ndarray, name: str
+) -> None:
     client.predict("digits", example, variant="fused")
     buckets = [
         line
@@ -43,7 +48,8 @@ def test_histogram_has_cumulative_buckets_from_5_us(server: Server, client: Clie
     counts = [float(line.rsplit(" ", 1)[1]) for line in buckets]
     assert counts == sorted(counts)
     assert counts[-1] == server.metric(f"fused_mlp_{name}_count", variant="fused") > 0
-    assert 'le="5e-06"' in buckets[0] if name.endswith("seconds") else 'le="1"' in buckets[0]
+    first = float(re.search('le="([^"]*)"', buckets[0])[1])
+    assert first == (1e-6 if name.endswith("seconds") else 1)  # a small fused kernel takes a few us
 
 
 def test_info_says_what_runs(server: Server) -> None:

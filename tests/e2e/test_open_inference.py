@@ -59,7 +59,9 @@ def test_infer_answers_in_raw_contents(
     np.testing.assert_array_equal(answered, client.predict("digits", x).output.astype(dtype))
 
 
-def test_stream_infer_goes_on_after_a_bad_message(stub: GRPCInferenceServiceStub, example: np.ndarray) -> None:
+def test_stream_infer_goes_on_after_a_bad_message(
+    stub: GRPCInferenceServiceStub, example: np.ndarray
+) -> None:
     def request(name: str, model: str) -> pb.ModelInferRequest:
         tensor = pb.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[1, 64])
         return pb.ModelInferRequest(
@@ -74,7 +76,9 @@ def test_stream_infer_goes_on_after_a_bad_message(stub: GRPCInferenceServiceStub
     assert len(answers["c"].infer_response.raw_output_contents[0]) == 40
 
 
-def test_statistics_count_rows_and_batches(stub: GRPCInferenceServiceStub, client: Client, example: np.ndarray) -> None:
+def test_statistics_count_rows_and_batches(
+    stub: GRPCInferenceServiceStub, client: Client, example: np.ndarray
+) -> None:
     def count() -> tuple[int, int, int]:
         (stats,) = stub.ModelStatistics(pb.ModelStatisticsRequest(name="digits")).model_stats
         return stats.inference_count, stats.execution_count, stats.inference_stats.success.count
@@ -97,19 +101,22 @@ def test_loading_and_unloading_are_off_by_default(stub: GRPCInferenceServiceStub
 
 def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(tmp_path: Path, transport: str) -> None:
     root = demo_copy(tmp_path)
-    with Server(transport=transport, model_repository=root, allow_admin=1) as server, Client(server.target) as client:
-        with grpc.insecure_channel(server.target) as channel:
-            stub = GRPCInferenceServiceStub(channel)
-            models.save(models.load(root / "digits" / "1"), root / "digits" / "2")
-            stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="digits"))
-            assert client.predict("digits", [0.0] * 64).version == 2
-            assert client.predict("digits", [0.0] * 64, version=1).version == 1
-            stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="digits"))
-            assert not stub.ModelReady(pb.ModelReadyRequest(name="digits")).ready
-            for name in ("digits", "../digits"):
-                with pytest.raises(grpc.RpcError) as failure:
-                    stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name=name))
-                assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+    with (
+        Server(transport=transport, model_repository=root, allow_admin=1) as server,
+        Client(server.target) as client,
+        grpc.insecure_channel(server.target) as channel,
+    ):
+        stub = GRPCInferenceServiceStub(channel)
+        models.save(models.load(root / "digits" / "1"), root / "digits" / "2")
+        stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="digits"))
+        assert client.predict("digits", [0.0] * 64).version == 2
+        assert client.predict("digits", [0.0] * 64, version=1).version == 1
+        stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="digits"))
+        assert not stub.ModelReady(pb.ModelReadyRequest(name="digits")).ready
+        for name in ("digits", "../digits"):
             with pytest.raises(grpc.RpcError) as failure:
-                stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="../digits"))
-            assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name=name))
+            assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.RpcError) as failure:
+            stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="../digits"))
+        assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
