@@ -74,9 +74,7 @@ def check_tensor(
 ) -> int:
     """The rows of a valid tensor ([rows, width], or [width] for one). Raises InvalidInput."""
 
-def check_values(
-    shape: Sequence[int], value_count: int, in_features: int, max_request_rows: int
-) -> int:
+def check_values(shape: Sequence[int], value_count: int, in_features: int, max_request_rows: int) -> int:
     """The same for numbers sent one by one; an empty shape means one row."""
 
 class HistogramSnapshot:
@@ -308,7 +306,5 @@ class Router:
 
     def __init__(self) -> None: ...
     def publish(self, entries: Sequence[RouteEntry]) -> None: ...
-    def resolve(
-        self, model: str, version: int = 0, variant: Variant = Variant.unspecified
-    ) -> Route:
+    def resolve(self, model: str, version: int = 0, variant: Variant = Variant.unspecified) -> Route:
         """Raises Refused."""
