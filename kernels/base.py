@@ -90,8 +90,6 @@ class Kernel(ABC):
 
     def _check(self, tensor: torch.Tensor, width: int, name: str) -> None:
         if tensor.ndim != 2 or tensor.shape[1] != width:
-            raise KernelInputError(
-                f"{name}: expected shape (rows, {width}), got {tuple(tensor.shape)}"
-            )
+            raise KernelInputError(f"{name}: expected shape (rows, {width}), got {tuple(tensor.shape)}")
         if not tensor.is_floating_point():
             raise KernelInputError(f"{name}: expected a float dtype, got {tensor.dtype}")

@@ -41,9 +41,7 @@ def register(backend: Backend) -> None:
 
 def backends(variant: Variant | None = None, device: Device | None = None) -> list[Backend]:
     """The registered backends, best first."""
-    return [
-        b for b in _BACKENDS if variant in (None, b.variant) and device in (None, b.device)
-    ]
+    return [b for b in _BACKENDS if variant in (None, b.variant) and device in (None, b.device)]
 
 
 def compile(  # noqa: A001 - the public name, as in torch.compile
@@ -86,9 +84,7 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     )
 
 
-def _compile_named(
-    mlp: Mlp, variant: Variant, device: Device, name: str, threads: int | None
-) -> Kernel:
+def _compile_named(mlp: Mlp, variant: Variant, device: Device, name: str, threads: int | None) -> Kernel:
     for candidate in backends(variant, device):
         if candidate.name == name:
             why = candidate.unavailable(mlp)
@@ -100,9 +96,7 @@ def _compile_named(
     else:
         why = f"there is no {variant} backend of that name on {device}"
     usable = [b.name for b in backends(variant, device) if b.unavailable(mlp) is None]
-    raise KernelUnavailable(
-        f"backend {name!r}: {why}; usable here: {', '.join(usable) or 'none'}"
-    )
+    raise KernelUnavailable(f"backend {name!r}: {why}; usable here: {', '.join(usable) or 'none'}")
 
 
 def _explain(kernel: Kernel, passed_over: list[str]) -> Kernel:

@@ -49,6 +49,9 @@ def check_against_float64(kernel: Kernel, mlp: Mlp) -> None:
         )
 
 
-def _largest(difference: np.ndarray[tuple[int, ...], np.dtype[np.float64]], where: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
+def _largest(
+    difference: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    where: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+) -> float:
     values = np.abs(difference[where])
     return float(np.max(values, initial=0.0)) if not np.isnan(values).any() else float("nan")

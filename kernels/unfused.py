@@ -45,7 +45,5 @@ def _no_cuda(_: Mlp) -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
-register(
-    Backend("eager", "unfused", "cpu", 0, lambda _: None, lambda m, t: EagerKernel(m, "cpu", t))
-)
+register(Backend("eager", "unfused", "cpu", 0, lambda _: None, lambda m, t: EagerKernel(m, "cpu", t)))
 register(Backend("eager", "unfused", "cuda", 0, _no_cuda, lambda m, t: EagerKernel(m, "cuda", t)))

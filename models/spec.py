@@ -27,10 +27,17 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 
 Width = Annotated[int, Field(ge=1, le=1 << 20)]
 Slope = Annotated[float, Field(allow_inf_nan=False)]
+DEFAULT_SLOPE = 0.01  # of leaky_relu, as in PyTorch
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _check_slope(field: str, slope: float, activation: OutputActivation) -> None:
+    """A slope that nothing reads would be a second way to write the same model."""
+    if activation != "leaky_relu" and slope != DEFAULT_SLOPE:
+        raise ValueError(f"{field} {slope} without leaky_relu: {activation} has no slope, leave it out")
 
 
 class LayerSpec(_Frozen):
@@ -39,8 +46,13 @@ class LayerSpec(_Frozen):
     out_features: Width
     bias: bool = True
     activation: Activation = "identity"
-    negative_slope: Slope = 0.01  # leaky_relu only
+    negative_slope: Slope = DEFAULT_SLOPE  # leaky_relu only
     gated: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_slope("negative_slope", self.negative_slope, self.activation)
+        return self
 
 
 class MlpSpec(_Frozen):
@@ -50,7 +62,7 @@ class MlpSpec(_Frozen):
     in_features: Width
     layers: Annotated[tuple[LayerSpec, ...], Field(min_length=1, max_length=256)]
     output_activation: OutputActivation = "identity"
-    output_negative_slope: Slope = 0.01  # leaky_relu only
+    output_negative_slope: Slope = DEFAULT_SLOPE  # leaky_relu only
     dtype: Dtype = "float32"
     labels: tuple[str, ...] | None = None
     description: str = ""
@@ -62,6 +74,7 @@ class MlpSpec(_Frozen):
             raise ValueError(
                 f"the last layer has activation {last.activation!r}: write it as output_activation"
             )
+        _check_slope("output_negative_slope", self.output_negative_slope, self.output_activation)
         if self.labels is not None and len(self.labels) != last.out_features:
             raise ValueError(
                 f"{len(self.labels)} labels for {last.out_features} outputs: give one per output"

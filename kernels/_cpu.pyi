@@ -1,0 +1,44 @@
+"""The compiled CPU kernel (csrc/module.cpp). Used through `kernels.compile`; nothing else imports it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float32 = NDArray[np.float32]
+
+class Layer:
+    """Borrowed weights of one layer: weight (out, in), bias (out,), float32 and C-contiguous."""
+    def __init__(
+        self,
+        weight: Float32,
+        bias: Float32 | None,
+        gate_weight: Float32 | None,
+        gate_bias: Float32 | None,
+        activation: str,
+        negative_slope: float,
+    ) -> None: ...
+
+class Kernel:
+    """Packs the layers. Raises ValueError for an unknown activation or instruction set."""
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        output_activation: str,
+        output_slope: float,
+        threads: int,
+        isa: str | None = None,
+    ) -> None: ...
+    def run(self, x: Float32, y: Float32) -> bool:
+        """Write the result for x (rows, in_features) to y (rows, out_features), without the GIL. False where
+        the shapes do not fit, TypeError unless both are float32, C-contiguous and on the CPU."""
+    def run_at(self, x: int, rows: int, y: int) -> None:
+        """`run` on addresses, for callers that have made all of its checks themselves."""
+    def strategy(self, rows: int) -> str: ...
+    def capsule(self) -> object: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+
+def usable_isas() -> list[str]: ...

@@ -1,0 +1,130 @@
+"""The fused CPU kernel: hands a model's weights to the compiled module `_cpu` and wraps what comes back.
+Everything per call happens there, without the GIL; nothing here computes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from kernels.base import Array, Float32, Kernel, KernelInfo
+from kernels.cores import usable_cores
+from kernels.errors import KernelInputError, KernelUnavailable
+from kernels.registry import Backend, register
+from models import Mlp
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+try:
+    from kernels import _cpu
+except ImportError:  # not built: the backend says so, everything else works
+    _cpu = None  # type: ignore[assignment]
+
+# Batch sizes up to which `describe()` looks for changes of strategy.
+_DESCRIBED_ROWS = 512
+
+
+class NativeKernel(Kernel):
+    """One native call for the whole MLP. Weights of half-precision models are widened to float32 once,
+    and computed in float32: closer to the exact result than eager in that dtype."""
+
+    def __init__(self, mlp: Mlp, threads: int | None, isa: str | None = None) -> None:
+        self._native = _build(mlp, threads or usable_cores(), isa)
+        self._run = self._native.run
+        self._run_at = self._native.run_at
+        self._in_features = mlp.spec.in_features
+        self._out_features = mlp.spec.out_features
+        super().__init__(
+            mlp.spec,
+            KernelInfo(
+                variant="fused",
+                backend="native",
+                device="cpu",
+                strategy=_describe_strategies(self._native),
+                isa=self._native.isa,
+                dtype="float32",
+                threads=self._native.threads,
+            ),
+        )
+
+    def run(self, x: Float32, y: Float32) -> str:
+        if not self._run(x, y):
+            raise KernelInputError(
+                f"expected x (rows, {self._in_features}) and y (rows, {self._out_features}), "
+                f"got {x.shape} and {y.shape}"
+            )
+        return self._native.strategy(len(x))
+
+    def capsule(self) -> object:
+        return self._native.capsule()
+
+    def __call__(self, x: Array, out: Array | None = None) -> Array:
+        # The fast path: float32, C-contiguous, on the CPU. Whatever does not fit falls through to the base
+        # class, which converts it or says what is wrong with it.
+        if isinstance(x, torch.Tensor):
+            rows = self._rows_in_place(x, self._in_features)
+            if rows >= 0:
+                # Addresses: DLPack costs 3 us a tensor, x.numpy() 1 us, this 0.1 us.
+                if out is None:
+                    # numpy allocates faster than torch.
+                    result = torch.from_numpy(np.empty((rows, self._out_features), np.float32))
+                    self._run_at(x.data_ptr(), rows, result.data_ptr())
+                    return result
+                if isinstance(out, torch.Tensor) and self._rows_in_place(out, self._out_features) == rows:
+                    self._run_at(x.data_ptr(), rows, out.data_ptr())
+                    return out
+        else:
+            try:
+                target = np.empty((x.shape[0], self._out_features), np.float32) if out is None else out
+                if self._run(x, target):
+                    return target
+            except (TypeError, IndexError):
+                pass
+        return super().__call__(x, out)
+
+    @staticmethod
+    def _rows_in_place(tensor: Tensor, width: int) -> int:
+        """The rows of a tensor that the kernel can use where it is, or -1."""
+        if tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous():
+            shape = tensor.shape
+            if len(shape) == 2 and shape[1] == width:
+                return shape[0]
+        return -1
+
+
+def _build(mlp: Mlp, threads: int, isa: str | None) -> _cpu.Kernel:
+    def widen(tensor: Tensor | None) -> Float32 | None:
+        return None if tensor is None else tensor.float().numpy()
+
+    layers = [
+        _cpu.Layer(
+            weight=layer.weight.float().numpy(),
+            bias=widen(layer.bias),
+            gate_weight=widen(layer.gate_weight),
+            gate_bias=widen(layer.gate_bias),
+            activation=spec.activation,
+            negative_slope=spec.negative_slope,
+        )
+        for spec, layer in zip(mlp.spec.layers, mlp.layers, strict=True)
+    ]
+    try:
+        return _cpu.Kernel(layers, mlp.spec.output_activation, mlp.spec.output_negative_slope, threads, isa)
+    except (ValueError, MemoryError) as error:
+        raise KernelUnavailable(f"native kernel: {error}") from error
+
+
+def _describe_strategies(native: _cpu.Kernel) -> str:
+    """`gemv to 5 rows, row_block above`: each strategy with the largest batch that uses it."""
+    names = [native.strategy(rows) for rows in range(1, _DESCRIBED_ROWS + 1)]
+    ends = [rows for rows in range(1, _DESCRIBED_ROWS) if names[rows - 1] != names[rows]]
+    parts = [f"{names[rows - 1]} to {rows} row{'s' if rows > 1 else ''}" for rows in ends]
+    return ", ".join([*parts, f"{names[-1]} above" if ends else names[-1]])
+
+
+def _unavailable(_: Mlp) -> str | None:
+    return None if _cpu is not None else "the compiled module kernels._cpu is missing: run `make install`"
+
+
+register(Backend("native", "fused", "cpu", 100, _unavailable, NativeKernel))

@@ -1,0 +1,128 @@
+// Activations over one register, for every instruction set: no tables, no branches, the same operations
+// in every lane, so that a value's neighbours never change it. Errors are measured by tests/ulp_test.cpp.
+// NaN and infinities behave as in eager PyTorch: min and max are written so that NaN passes through.
+#pragma once
+
+#include "activation.hpp"
+
+namespace fused_mlp {
+
+template <class V>
+struct Math {
+  using Reg = typename V::Reg;
+
+  static Reg c(float v) { return V::set1(v); }
+
+  static Reg polynomial(Reg, Reg sum) { return sum; }
+  // Horner, highest power first: ((sum * x + next) * x + ...)
+  template <class... Rest>
+  static Reg polynomial(Reg x, Reg sum, float next, Rest... rest) {
+    return polynomial(x, V::fma(sum, x, c(next)), rest...);
+  }
+
+  // x = n ln2 + r with |r| <= ln2 / 2. Returns e^r - 1; `biased` is 1.5 * 2^23 + n.
+  static Reg reduce(Reg x, Reg& biased) {
+    const Reg magic = c(12582912.0f);
+    biased = V::fma(x, c(1.44269504f), magic);
+    const Reg n = biased - magic;
+    Reg r = V::fma(n, c(-0.693359375f), x);
+    r = V::fma(n, c(2.12194440e-4f), r);
+    const Reg q =
+        polynomial(r, c(0.001394580605f), 0.008366239788f, 0.04166629407f, 0.1666654656f, 0.5000000057f);
+    return V::fma(r * r, q, r);
+  }
+
+  // Gradual underflow and overflow to infinity, as libm.
+  static Reg exp(Reg x) {
+    x = V::min(c(89.0f), V::max(c(-104.0f), x));
+    Reg biased, first, second;
+    const Reg m = reduce(x, biased);
+    V::pow2_factors(biased, first, second);
+    return V::fma(m, first, first) * second;
+  }
+
+  // Zero below 2^-126: for uses that add 1 to it.
+  static Reg exp_for_sum(Reg x) {
+    x = V::min(c(89.0f), V::max(c(-87.0f), x));
+    Reg biased;
+    const Reg m = reduce(x, biased);
+    const Reg half = V::pow2(biased - c(1.0f));  // half, so that n = 128 still has an exponent
+    const Reg e = V::fma(m, half, half);
+    return e + e;
+  }
+
+  // For x <= 88.
+  static Reg expm1(Reg x) {
+    x = V::max(c(-20.0f), x);
+    Reg biased;
+    const Reg m = reduce(x, biased);
+    const Reg scale = V::pow2(biased);
+    return V::fma(m, scale, scale - c(1.0f));
+  }
+
+  // For 0 <= t <= 1: 2 atanh(t / (2 + t)).
+  static Reg log1p(Reg t) {
+    const Reg s = t / (c(2.0f) + t);
+    const Reg z = s * s;
+    const Reg q = polynomial(z, c(0.1195868354f), 0.1076796528f, 0.1430310277f, 0.1999965102f, 0.3333333509f);
+    const Reg twice = s + s;
+    return V::fma(twice * z, q, twice);
+  }
+
+  static Reg sigmoid(Reg x) { return c(1.0f) / (c(1.0f) + exp_for_sum(-x)); }
+
+  static Reg tanh(Reg x) {
+    const Reg t = V::abs(x);
+    const Reg e = expm1(V::min(c(20.0f), t + t));
+    return V::copysign(e / (e + c(2.0f)), x);
+  }
+
+  static Reg softplus(Reg x) { return V::max(c(0.0f), x) + log1p(exp(-V::abs(x))); }
+
+  // (1 + erf(x / sqrt 2)) / 2, to full relative precision in the lower tail too, where 1 + erf cancels.
+  static Reg normal_cdf(Reg x) {
+    const Reg t = V::min(c(15.0f), V::abs(x));
+    const Reg v = (t - c(3.0f)) / (t + c(3.0f));
+    const Reg g = polynomial(v, c(5.316219047e-5f), 0.0001150138385f, -0.0003390132065f, -0.000983288378f,
+                             0.002904387547f, 0.006131942333f, -0.04621326366f, 0.1232250412f, -0.2064026204f,
+                             0.1215139475f);
+    // e^(-t^2 / 2), with what rounding t^2 lost put back.
+    const Reg square = t * t;
+    const Reg lost = V::fma(t, t, -square);
+    const Reg e = exp(c(-0.5f) * square);
+    const Reg tail = g * V::fma(e, c(-0.5f) * lost, e);
+    return V::select(V::less(x, c(0.0f)), tail, c(1.0f) - tail);
+  }
+
+  template <Activation A>
+  static Reg apply(Reg x, Reg slope) {
+    if constexpr (A == Activation::kRelu) return V::max(c(0.0f), x);
+    if constexpr (A == Activation::kLeakyRelu) return V::select(V::less(c(0.0f), x), x, x * slope);
+    if constexpr (A == Activation::kGelu) return x * normal_cdf(x);
+    if constexpr (A == Activation::kGeluTanh) {
+      // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
+      const Reg u = c(0.7978845608f) * V::fma(c(0.044715f) * x * x, x, x);
+      return x / (c(1.0f) + exp_for_sum(c(-2.0f) * u));
+    }
+    if constexpr (A == Activation::kSilu) return x / (c(1.0f) + exp_for_sum(-x));
+    if constexpr (A == Activation::kTanh) return tanh(x);
+    if constexpr (A == Activation::kSigmoid) return sigmoid(x);
+    if constexpr (A == Activation::kElu) {
+      return V::select(V::less(c(0.0f), x), x, expm1(V::min(c(0.0f), x)));
+    }
+    if constexpr (A == Activation::kSoftplus) return softplus(x);
+    if constexpr (A == Activation::kHardswish) {
+      return x * V::min(c(6.0f), V::max(c(0.0f), x + c(3.0f))) / c(6.0f);
+    }
+    if constexpr (A == Activation::kRelu6) return V::min(c(6.0f), V::max(c(0.0f), x));
+    if constexpr (A == Activation::kMish) {
+      // tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2)
+      const Reg e = exp(V::min(c(20.0f), x));
+      const Reg n = V::fma(e, e, e + e);
+      return x * (n / (n + c(2.0f)));
+    }
+    return x;
+  }
+};
+
+}  // namespace fused_mlp

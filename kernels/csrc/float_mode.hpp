@@ -1,0 +1,33 @@
+// The default floating point mode for the time of a call. A caller that flushes denormals would otherwise
+// get other results from its own thread than from the pool's, and so depend on the thread count.
+#pragma once
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace fused_mlp {
+
+class FloatMode {
+ public:
+#if defined(__x86_64__)
+  FloatMode() : saved_(_mm_getcsr()) {
+    // The low six bits are sticky status flags, not modes.
+    if ((saved_ & ~0x3Fu) != kDefault) _mm_setcsr(kDefault);
+  }
+  ~FloatMode() {
+    if ((saved_ & ~0x3Fu) != kDefault) _mm_setcsr(saved_);
+  }
+
+ private:
+  static constexpr unsigned kDefault = 0x1F80;  // all exceptions masked, round to nearest, denormals kept
+  unsigned saved_;
+#else
+  FloatMode() {}
+  ~FloatMode() {}
+#endif
+  FloatMode(const FloatMode&) = delete;
+  FloatMode& operator=(const FloatMode&) = delete;
+};
+
+}  // namespace fused_mlp

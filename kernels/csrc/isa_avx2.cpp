@@ -1,0 +1,13 @@
+// The avx2 table. Only this file is built with the flags of that instruction set (see CMakeLists.txt).
+#include "isa.hpp"
+#include "layer.hpp"
+#include "softmax.hpp"
+#include "vec_avx2.hpp"
+
+namespace fused_mlp {
+
+extern const Isa kAvx2Isa = {
+    "avx2", Layer<Avx2>::kPanel, Avx2::kMaxRows, Layer<Avx2>::run, Layer<Avx2>::activate, Softmax<Avx2>::run,
+};
+
+}  // namespace fused_mlp

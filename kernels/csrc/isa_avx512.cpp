@@ -1,0 +1,14 @@
+// The avx512 table. Only this file is built with the flags of that instruction set (see CMakeLists.txt).
+#include "isa.hpp"
+#include "layer.hpp"
+#include "softmax.hpp"
+#include "vec_avx512.hpp"
+
+namespace fused_mlp {
+
+extern const Isa kAvx512Isa = {
+    "avx512",           Layer<Avx512>::kPanel,   Avx512::kMaxRows,
+    Layer<Avx512>::run, Layer<Avx512>::activate, Softmax<Avx512>::run,
+};
+
+}  // namespace fused_mlp

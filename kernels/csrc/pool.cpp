@@ -1,0 +1,94 @@
+#include "pool.hpp"
+
+#include <pthread.h>
+
+#include <system_error>
+
+#include "spin.hpp"
+
+namespace fused_mlp {
+
+Pool::~Pool() {
+  ending_.store(true, std::memory_order_relaxed);
+  call_.fetch_add(1, std::memory_order_release);
+  call_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Pool::run(unsigned helpers, Task task, void* job) {
+  std::unique_lock<std::mutex> owner(owner_, std::defer_lock);
+  if (helpers == 0 || !owner.try_lock()) return task(job, 0);
+  if (threads_.size() < helpers) grow(helpers);
+
+  task_ = task;
+  job_ = job;
+  invited_ = helpers;
+  door_.store(helpers * kPlace, std::memory_order_release);
+  call_.fetch_add(1, std::memory_order_release);
+  // Each costs a system call only where somebody sleeps.
+  for (unsigned i = 0; i < helpers; ++i) call_.notify_one();
+
+  task(job, 0);
+
+  // Late helpers find the door closed; those inside are waited for, because the job lives on our stack.
+  std::uint32_t door = door_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
+  while ((door & kInside) != 0) door = wait_while_equal(door_, door);
+}
+
+void Pool::grow(unsigned helpers) {
+  try {
+    while (threads_.size() < helpers) threads_.emplace_back([this] { serve(); });
+  } catch (const std::system_error&) {
+    // No more threads to be had: those there are, at worst the caller alone, do the work.
+  }
+}
+
+void Pool::serve() {
+  std::uint32_t seen = 0;
+  while (true) {
+    seen = wait_while_equal(call_, seen);
+    if (ending_.load(std::memory_order_relaxed)) return;
+    unsigned participant = 0;
+    if (!enter(&participant)) continue;
+    task_(job_, participant);
+    leave();
+  }
+}
+
+bool Pool::enter(unsigned* participant) {
+  std::uint32_t door = door_.load(std::memory_order_relaxed);
+  while (true) {
+    const std::uint32_t places = (door & ~kClosed) / kPlace;
+    if ((door & kClosed) != 0 || places == 0) return false;
+    const std::uint32_t entered = door - kPlace + 1;
+    if (door_.compare_exchange_weak(door, entered, std::memory_order_acquire, std::memory_order_relaxed)) {
+      *participant = invited_ - places + 1;
+      return true;
+    }
+  }
+}
+
+void Pool::leave() {
+  const std::uint32_t door = door_.fetch_sub(1, std::memory_order_release) - 1;
+  if ((door & kInside) == 0) door_.notify_all();
+}
+
+namespace {
+std::atomic<Pool*> shared_pool{nullptr};
+}  // namespace
+
+Pool& Pool::shared() {
+  Pool* pool = shared_pool.load(std::memory_order_acquire);
+  if (pool != nullptr) return *pool;
+  static const int at_fork = pthread_atfork(nullptr, nullptr, [] {
+    // The child has no helpers, and perhaps a lock that nobody will open: it leaves the parent's pool behind.
+    shared_pool.store(nullptr, std::memory_order_release);
+  });
+  (void)at_fork;
+  Pool* made = new Pool;
+  if (shared_pool.compare_exchange_strong(pool, made, std::memory_order_acq_rel)) return *made;
+  delete made;
+  return *pool;
+}
+
+}  // namespace fused_mlp

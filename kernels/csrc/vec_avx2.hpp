@@ -1,0 +1,50 @@
+// AVX2 + FMA: 8 lanes, 16 registers. min and max return the second operand when either is NaN.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+
+namespace fused_mlp {
+
+struct Avx2 {
+  using Reg = __m256;
+  using Mask = __m256;
+  static constexpr int kLanes = 8;
+  static constexpr int kVectors = 2;  // registers per panel row
+  static constexpr int kMaxRows = 6;  // 6 x 2 sums + 2 weights + 1 input = 15 of 16 registers
+  // Panels a tile of that many rows works on at once: 8 or more independent sums hide FMA latency.
+  static constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+
+  static Reg zero() { return _mm256_setzero_ps(); }
+  static Reg set1(float v) { return _mm256_set1_ps(v); }
+  static Reg load(const float* p) { return _mm256_loadu_ps(p); }
+  static void store(float* p, Reg v) { _mm256_storeu_ps(p, v); }
+  static Reg broadcast(const float* p) { return _mm256_broadcast_ss(p); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+  static Reg min(Reg a, Reg b) { return _mm256_min_ps(a, b); }
+  static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
+  static Mask less(Reg a, Reg b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+  static Reg select(Mask m, Reg yes, Reg no) { return _mm256_blendv_ps(no, yes, m); }
+  static Reg abs(Reg v) { return _mm256_andnot_ps(set1(-0.0f), v); }
+  static Reg copysign(Reg magnitude, Reg sign) {
+    return _mm256_or_ps(magnitude, _mm256_and_ps(set1(-0.0f), sign));
+  }
+
+  // t = 1.5 * 2^23 + n: the integer n sits in the low bits of t.
+  static Reg pow2(Reg t) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 << 23)));
+  }
+  // 2^n as a product of two factors that are both normal numbers, for -252 <= n <= 254.
+  static void pow2_factors(Reg t, Reg& first, Reg& second) {
+    const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(0x4B400000));
+    const __m256i half = _mm256_srai_epi32(n, 1);
+    const __m256i bias = _mm256_set1_epi32(127);
+    first = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23));
+    const __m256i rest = _mm256_sub_epi32(n, half);
+    second = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+  }
+};
+
+}  // namespace fused_mlp

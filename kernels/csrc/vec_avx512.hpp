@@ -1,0 +1,51 @@
+// AVX-512F: 16 lanes, 32 registers. min and max return the second operand when either is NaN.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+
+namespace fused_mlp {
+
+struct Avx512 {
+  using Reg = __m512;
+  using Mask = __mmask16;
+  static constexpr int kLanes = 16;
+  static constexpr int kVectors = 2;   // registers per panel row
+  static constexpr int kMaxRows = 12;  // 12 x 2 sums + 2 weights + 1 input = 27 of 32 registers
+  // Panels a tile of that many rows works on at once: 8 or more independent sums hide FMA latency.
+  static constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+
+  static Reg zero() { return _mm512_setzero_ps(); }
+  static Reg set1(float v) { return _mm512_set1_ps(v); }
+  static Reg load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
+  static Reg broadcast(const float* p) { return _mm512_set1_ps(*p); }
+  static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+  static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
+  static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
+  static Mask less(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  static Reg select(Mask m, Reg yes, Reg no) { return _mm512_mask_blend_ps(m, no, yes); }
+  static Reg abs(Reg v) { return _mm512_abs_ps(v); }
+  static Reg copysign(Reg magnitude, Reg sign) {
+    const __m512i bits = _mm512_and_epi32(_mm512_castps_si512(sign), _mm512_set1_epi32(1 << 31));
+    return _mm512_castsi512_ps(_mm512_or_epi32(_mm512_castps_si512(magnitude), bits));
+  }
+
+  // t = 1.5 * 2^23 + n: the integer n sits in the low bits of t.
+  static Reg pow2(Reg t) {
+    const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32(127 << 23)));
+  }
+  // 2^n as a product of two factors that are both normal numbers, for -252 <= n <= 254.
+  static void pow2_factors(Reg t, Reg& first, Reg& second) {
+    const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(0x4B400000));
+    const __m512i half = _mm512_srai_epi32(n, 1);
+    const __m512i bias = _mm512_set1_epi32(127);
+    first = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(half, bias), 23));
+    const __m512i rest = _mm512_sub_epi32(n, half);
+    second = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(rest, bias), 23));
+  }
+};
+
+}  // namespace fused_mlp

@@ -1,0 +1,69 @@
+// GCC/Clang vector extensions: 4 lanes, on any target. min and max return the second operand when either
+// is NaN, as on x86. Multiply-add is fused on aarch64 and two roundings elsewhere.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace fused_mlp {
+
+struct Portable {
+  using Reg = float __attribute__((vector_size(16)));
+  using Mask = std::int32_t __attribute__((vector_size(16)));
+  static constexpr int kLanes = 4;
+  static constexpr int kVectors = 4;  // registers per panel row
+#if defined(__aarch64__)
+  static constexpr int kMaxRows = 6;  // 6 x 4 sums + 4 weights + 1 input = 29 of 32 registers
+#else
+  static constexpr int kMaxRows = 2;  // 2 x 4 sums + 4 weights + 1 input = 13 of 16 registers
+#endif
+  static constexpr int panels_at_once(int rows) { return rows == 1 ? 2 : 1; }
+
+  static Reg zero() { return Reg{}; }
+  static Reg set1(float v) { return Reg{v, v, v, v}; }
+  static Reg load(const float* p) {
+    Reg v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static void store(float* p, Reg v) { __builtin_memcpy(p, &v, sizeof v); }
+  static Reg broadcast(const float* p) {
+    float v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return set1(v);
+  }
+#if defined(__aarch64__)
+  static Reg fma(Reg a, Reg b, Reg c) {
+    return (Reg)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+  }
+#else
+  static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+#endif
+  static Mask less(Reg a, Reg b) { return (Mask)(a < b); }
+  static Reg select(Mask m, Reg yes, Reg no) { return (Reg)((m & (Mask)yes) | (~m & (Mask)no)); }
+  static Reg min(Reg a, Reg b) { return select(less(a, b), a, b); }
+  static Reg max(Reg a, Reg b) { return select(less(b, a), a, b); }
+  static Reg abs(Reg v) { return (Reg)((Mask)v & 0x7FFFFFFF); }
+  static Reg copysign(Reg magnitude, Reg sign) { return (Reg)((Mask)magnitude | ((Mask)sign & INT32_MIN)); }
+
+  // t = 1.5 * 2^23 + n: the integer n sits in the low bits of t.
+  static Reg pow2(Reg t) { return exponent((Mask)t - kMagicBits); }
+  // 2^n as a product of two factors that are both normal numbers, for -252 <= n <= 254.
+  static void pow2_factors(Reg t, Reg& first, Reg& second) {
+    const Mask n = (Mask)t - kMagicBits;
+    const Mask half = n >> 1;
+    first = exponent(half);
+    second = exponent(n - half);
+  }
+
+ private:
+  using Unsigned = std::uint32_t __attribute__((vector_size(16)));
+  static constexpr std::int32_t kMagicBits = 0x4B400000;
+  // Shifted as unsigned: a NaN's n is meaningless, and must not be undefined behaviour as well.
+  static Reg exponent(Mask n) { return (Reg)(((Unsigned)n + 127u) << 23); }
+};
+
+}  // namespace fused_mlp

@@ -1,0 +1,48 @@
+"""`models.load`: one entry for every file that says on its own what model it holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from models.errors import ModelLoadError
+from models.from_onnx import from_onnx
+from models.native_format import JSON_NAME, load_version
+from models.weights import Mlp
+
+# Formats without activations, by extension, and what reads them when told the rest.
+CHECKPOINTS = {
+    ".pt": "models.from_state_dict",
+    ".pth": "models.from_state_dict",
+    ".bin": "models.from_state_dict",
+    ".safetensors": "models.from_safetensors",
+}
+
+
+def load(path: str | os.PathLike[str]) -> Mlp:
+    """The model at `path`: a version directory (or the model.json in it), or an ONNX file.
+
+    Checkpoints hold tensors but no activations; read those with `from_state_dict` or `from_safetensors`."""
+    path = Path(path)
+    if not path.exists():
+        raise ModelLoadError(f"{path}: no such file or directory")
+    if path.is_dir():
+        return _load_directory(path)
+    if path.name == JSON_NAME:
+        return load_version(path.parent)
+    if path.suffix == ".onnx":
+        return from_onnx(path)
+    if path.suffix in CHECKPOINTS:
+        raise ModelLoadError(
+            f"{path}: a checkpoint says nothing of activations; read it with {CHECKPOINTS[path.suffix]}"
+        )
+    raise ModelLoadError(f"{path}: expected a version directory with {JSON_NAME} in it, or an .onnx file")
+
+
+def _load_directory(path: Path) -> Mlp:
+    if not (path / JSON_NAME).exists():
+        versions = [int(entry.name) for entry in path.iterdir() if entry.is_dir() and entry.name.isdecimal()]
+        if versions:
+            newest = path / str(max(versions))
+            raise ModelLoadError(f"{path}: a model's directory; load one of its versions, such as {newest}")
+    return load_version(path)

@@ -1,0 +1,157 @@
+"""A repository: `<root>/<model>/<version>/{model.json,model.safetensors}`. Owns names, versions and what lies
+where; the formats are somebody else's. Plain file access: call it at load time, from one thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.errors import ModelLoadError
+from models.native_format import JSON_NAME, WEIGHTS_NAME, inspect_version, load_version
+from models.spec import MlpSpec
+from models.weights import Mlp
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # fits an int64, as the wire contract has it
+
+
+@dataclass(frozen=True)
+class FoundVersion:
+    """One version directory. `problem` says why it cannot be served; `spec` is None then. Weights are not
+    read by a scan, so that `load` may still find more to complain about."""
+
+    version: int
+    path: Path
+    spec: MlpSpec | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model and its versions, lowest first. `problems` lists what lies beside them and is not a version."""
+
+    name: str
+    versions: tuple[FoundVersion, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> tuple[FoundVersion, ...]:
+        return tuple(version for version in self.versions if version.problem is None)
+
+    @property
+    def default(self) -> FoundVersion | None:
+        """The highest version without a problem: what is served when nobody asks for a version."""
+        return self.usable[-1] if self.usable else None
+
+
+def check_name(name: str) -> str:
+    """The name, if it can be a model's: nothing that a path, a label or a log line could stumble over."""
+    if not _NAME.fullmatch(name):
+        raise ModelLoadError(
+            f"model name {name[:160]!r}: expected 1-128 of A-Z a-z 0-9 . _ -, starting with a letter or digit"
+        )
+    return name
+
+
+class Repository:
+    """The models below a directory. Symbolic links are followed as long as they stay inside it."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+
+    def scan(self) -> list[FoundModel]:
+        """Every model, by name, with every version, broken ones included and marked. Raises ModelLoadError
+        when there is no repository or nothing in it."""
+        models = []
+        for entry in self._entries():
+            try:
+                check_name(entry.name)
+            except ModelLoadError as error:
+                log.warning("%s is passed over: %s", entry, error)
+                continue
+            models.append(self._find(entry))
+        if not models:
+            raise ModelLoadError(
+                f"model repository {self.root} is empty: expected <model>/<version>/{JSON_NAME} "
+                f"and {WEIGHTS_NAME} in it"
+            )
+        return models
+
+    def find(self, name: str) -> FoundModel:
+        """One model by name."""
+        path = self.root / check_name(name)
+        if not path.is_dir():
+            raise ModelLoadError(f"model {name!r} is not in repository {self.root}")
+        return self._find(path)
+
+    def load(self, name: str, version: int | None = None) -> Mlp:
+        """A version's model; the highest usable one when none is named."""
+        model = self.find(name)
+        if version is None:
+            if model.default is None:
+                why = "; ".join(f"version {v.version}: {v.problem}" for v in model.versions)
+                raise ModelLoadError(f"model {name!r} has no usable version: {why or 'there is none'}")
+            found = model.default
+        else:
+            matching = [v for v in model.versions if v.version == version]
+            if not matching:
+                have = ", ".join(str(v.version) for v in model.versions) or "none"
+                raise ModelLoadError(f"model {name!r} has no version {version}; it has {have}")
+            found = matching[0]
+        if found.problem is not None:
+            raise ModelLoadError(f"model {name!r} version {found.version}: {found.problem}")
+        return load_version(found.path)
+
+    def _entries(self) -> list[Path]:
+        """The directories right below the root, without hidden and private ones (`.git`, `__pycache__`)."""
+        try:
+            entries = sorted(self.root.iterdir())
+        except FileNotFoundError:
+            raise ModelLoadError(f"model repository {self.root} does not exist") from None
+        except NotADirectoryError:
+            raise ModelLoadError(f"model repository {self.root} is not a directory") from None
+        except OSError as error:
+            raise ModelLoadError(f"model repository {self.root}: {error.strerror or error}") from None
+        return [entry for entry in entries if entry.is_dir() and entry.name[0] not in "._"]
+
+    def _find(self, path: Path) -> FoundModel:
+        versions: list[FoundVersion] = []
+        problems: list[str] = []
+        try:
+            self._check_inside(path)
+            entries = sorted(path.iterdir())
+        except OSError as error:
+            return FoundModel(path.name, (), (f"{path}: {error.strerror or error}",))
+        except ModelLoadError as error:
+            return FoundModel(path.name, (), (str(error),))
+        for entry in entries:
+            if entry.name[0] in "._":
+                continue
+            if entry.is_dir() and _VERSION.fullmatch(entry.name):
+                versions.append(self._inspect(entry))
+            elif entry.name in (JSON_NAME, WEIGHTS_NAME):
+                problems.append(f"{entry}: belongs into a version directory, such as {path / '1'}")
+            elif entry.is_dir():
+                problems.append(
+                    f"{entry}: not a version, expected a whole number from 1 without leading zeros"
+                )
+        versions.sort(key=lambda found: found.version)
+        return FoundModel(path.name, tuple(versions), tuple(problems))
+
+    def _inspect(self, path: Path) -> FoundVersion:
+        version = int(path.name)
+        try:
+            for part in (path, path / JSON_NAME, path / WEIGHTS_NAME):
+                self._check_inside(part)
+            return FoundVersion(version, path, spec=inspect_version(path).spec)
+        except ModelLoadError as error:
+            return FoundVersion(version, path, problem=str(error))
+
+    def _check_inside(self, path: Path) -> None:
+        if not path.resolve().is_relative_to(self.root.resolve()):
+            raise ModelLoadError(f"{path}: a symbolic link that leads out of the repository is not followed")

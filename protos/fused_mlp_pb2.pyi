@@ -1,0 +1,194 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DATA_TYPE_UNSPECIFIED: _ClassVar[DataType]
+    FP32: _ClassVar[DataType]
+    FP16: _ClassVar[DataType]
+    BF16: _ClassVar[DataType]
+    FP64: _ClassVar[DataType]
+
+class Variant(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VARIANT_UNSPECIFIED: _ClassVar[Variant]
+    FUSED: _ClassVar[Variant]
+    UNFUSED: _ClassVar[Variant]
+DATA_TYPE_UNSPECIFIED: DataType
+FP32: DataType
+FP16: DataType
+BF16: DataType
+FP64: DataType
+VARIANT_UNSPECIFIED: Variant
+FUSED: Variant
+UNFUSED: Variant
+
+class Tensor(_message.Message):
+    __slots__ = ("shape", "dtype", "data", "values")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: DataType
+    data: bytes
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., data: _Optional[bytes] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class PredictRequest(_message.Message):
+    __slots__ = ("model", "version", "input", "variant", "request_id")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    input: Tensor
+    variant: Variant
+    request_id: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., input: _Optional[_Union[Tensor, _Mapping]] = ..., variant: _Optional[_Union[Variant, str]] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class Timings(_message.Message):
+    __slots__ = ("queue_ns", "compute_ns", "batch_rows")
+    QUEUE_NS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_NS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
+    queue_ns: int
+    compute_ns: int
+    batch_rows: int
+    def __init__(self, queue_ns: _Optional[int] = ..., compute_ns: _Optional[int] = ..., batch_rows: _Optional[int] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class PredictResponse(_message.Message):
+    __slots__ = ("output", "model", "version", "variant", "strategy", "timings", "request_id", "error")
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    output: Tensor
+    model: str
+    version: int
+    variant: Variant
+    strategy: str
+    timings: Timings
+    request_id: str
+    error: Error
+    def __init__(self, output: _Optional[_Union[Tensor, _Mapping]] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., variant: _Optional[_Union[Variant, str]] = ..., strategy: _Optional[str] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., request_id: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class Layer(_message.Message):
+    __slots__ = ("out_features", "bias", "activation", "gated", "negative_slope")
+    OUT_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    BIAS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    GATED_FIELD_NUMBER: _ClassVar[int]
+    NEGATIVE_SLOPE_FIELD_NUMBER: _ClassVar[int]
+    out_features: int
+    bias: bool
+    activation: str
+    gated: bool
+    negative_slope: float
+    def __init__(self, out_features: _Optional[int] = ..., bias: _Optional[bool] = ..., activation: _Optional[str] = ..., gated: _Optional[bool] = ..., negative_slope: _Optional[float] = ...) -> None: ...
+
+class Kernel(_message.Message):
+    __slots__ = ("variant", "backend", "device", "strategy", "isa", "dtype", "threads", "reason")
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    ISA_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    variant: Variant
+    backend: str
+    device: str
+    strategy: str
+    isa: str
+    dtype: str
+    threads: int
+    reason: str
+    def __init__(self, variant: _Optional[_Union[Variant, str]] = ..., backend: _Optional[str] = ..., device: _Optional[str] = ..., strategy: _Optional[str] = ..., isa: _Optional[str] = ..., dtype: _Optional[str] = ..., threads: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ModelVersion(_message.Message):
+    __slots__ = ("version", "state", "reason", "in_features", "out_features", "layers", "output_activation", "dtype", "parameters", "labels", "description", "kernels", "example", "variant")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    IN_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    OUT_FEATURES_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    KERNELS_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_FIELD_NUMBER: _ClassVar[int]
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    state: str
+    reason: str
+    in_features: int
+    out_features: int
+    layers: _containers.RepeatedCompositeFieldContainer[Layer]
+    output_activation: str
+    dtype: str
+    parameters: int
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    description: str
+    kernels: _containers.RepeatedCompositeFieldContainer[Kernel]
+    example: _containers.RepeatedScalarFieldContainer[float]
+    variant: Variant
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., in_features: _Optional[int] = ..., out_features: _Optional[int] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., output_activation: _Optional[str] = ..., dtype: _Optional[str] = ..., parameters: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., example: _Optional[_Iterable[float]] = ..., variant: _Optional[_Union[Variant, str]] = ...) -> None: ...
+
+class Model(_message.Message):
+    __slots__ = ("name", "default_version", "versions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    default_version: int
+    versions: _containers.RepeatedCompositeFieldContainer[ModelVersion]
+    def __init__(self, name: _Optional[str] = ..., default_version: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[ModelVersion, _Mapping]]] = ...) -> None: ...
+
+class ListModelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListModelsResponse(_message.Message):
+    __slots__ = ("models",)
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.RepeatedCompositeFieldContainer[Model]
+    def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
+
+class GetModelRequest(_message.Message):
+    __slots__ = ("model", "version")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class GetModelResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: Model
+    def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...

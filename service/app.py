@@ -1,0 +1,117 @@
+"""One serving process from start to exit: engine, models, front, metrics; then signals, drain and release.
+The main thread runs the asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+
+import torch
+
+from service import _engine
+from service.banner import banner
+from service.catalog import Catalog
+from service.fronts import make_front
+from service.handlers import SERVED_SERVICES, Control
+from service.health import SERVER, Health, Serving
+from service.logs import set_up_logging
+from service.metrics import EngineCollector, Exposition
+from service.metrics_http import MetricsServer, Pages
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def serve(settings: Settings) -> int:
+    """Serve until a signal; returns the exit code. Raises SettingsError, ModelLoadError or KernelError when the
+    service cannot start."""
+    set_up_logging(settings.log_format, settings.log_level)
+    torch.set_num_threads(settings.kernel_threads)
+    service = Service(settings)
+    # What was loaded stays: the collector need not walk it again in the middle of a request.
+    gc.collect()
+    gc.freeze()
+    try:
+        asyncio.run(_serve_until_signal(service))
+    finally:
+        service.close()
+    return 0
+
+
+async def _serve_until_signal(service: Service) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, number, stopping)
+    await service.start()
+    print(banner(service), flush=True)
+    await stopping.wait()
+    await service.stop()
+
+
+def _on_signal(number: int, stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        log.warning("second signal: exit without waiting")
+        os._exit(128 + number)
+    stopping.set()
+
+
+class Service:
+    """All parts of one process. Constructing loads the models; start() and stop() run on one asyncio loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.engine = _engine.Engine(workers=settings.engine_workers)
+        self.engine.on_kernel_error = _log_kernel_error
+        self.router = _engine.Router()
+        self.catalog = Catalog(settings, self.engine, self.router)
+        self.grpc_port = self.metrics_port = 0
+        try:
+            self.catalog.load_all()
+        except BaseException:
+            self.engine.stop()
+            raise
+
+    async def start(self) -> None:
+        """Listen on both ports; ready when it returns."""
+        loop = asyncio.get_running_loop()
+        self._health = Health()
+        control = Control(self.settings, self.catalog, self._health)
+        self.front = make_front(self.settings, self.engine, self.router, control)
+        exposition = Exposition(EngineCollector(self.engine, self.catalog, self.front.name))
+        pages = Pages(render=exposition.render, ready=lambda: self._health.ready)
+        self._metrics = MetricsServer(self.settings.metrics_host, self.settings.metrics_port, pages)
+        self.metrics_port = self._metrics.port
+        self.grpc_port = await self.front.start()
+        self._report_health()
+        self.catalog.on_change(lambda: loop.call_soon_threadsafe(self._report_health))
+
+    async def stop(self) -> None:
+        """Turn unhealthy, answer what was accepted, then let go."""
+        log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
+        self._health.drain()
+        self.engine.begin_drain()
+        await self.front.stop(self.settings.drain_timeout_s)
+        self._metrics.stop()
+        log.info("stopped")
+
+    def close(self) -> None:
+        self.engine.stop()
+
+    def _report_health(self) -> None:
+        """A model is healthy when one of its versions can answer, the server when any model is."""
+        models = {model.name: bool(model.ready) for model in self.catalog.models()}
+        services = (SERVER, *SERVED_SERVICES)
+        for name in self._health.all().keys() - models.keys() - set(services):
+            self._health.remove(name)
+        for name, ready in models.items():
+            self._health.set(name, Serving.SERVING if ready else Serving.NOT_SERVING)
+        for name in services:
+            self._health.set(name, Serving.SERVING if any(models.values()) else Serving.NOT_SERVING)
+
+
+def _log_kernel_error(lane: str, text: str) -> None:
+    log.error("kernel of %s failed: %s", lane, text)

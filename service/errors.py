@@ -1,0 +1,95 @@
+"""What can go wrong with a request, as classes that carry data, and the one function that turns them into what a
+caller is told. Codes are numbers here: only the fronts know grpc.
+
+The engine has its own closed set of ends (csrc/engine/status.hpp, with its own table of codes and its own
+texts, shared by both fronts); they arrive here as EngineRefused."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Code(enum.IntEnum):
+    """gRPC status codes."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class ServiceError(Exception):
+    """Base of the errors that a caller is told about. The text is one line, fit to be sent."""
+
+
+class InvalidInput(ServiceError):
+    """The request cannot be right, whatever the server's state. The text says expected and got."""
+
+
+class ModelNotFound(ServiceError):
+    """`name` is quoted and cut already (see _engine.quote_name)."""
+
+    def __init__(self, name: str, version: int | None = None) -> None:
+        what = "is not served here" if version is None else f"has no version {version}"
+        super().__init__(f"model {name} {what}")
+
+
+class NotReady(ServiceError):
+    """The model exists but cannot answer."""
+
+
+class PermissionDenied(ServiceError):
+    """The settings do not allow what was asked for."""
+
+
+class EngineRefused(ServiceError):
+    """The engine did not run a request, or a kernel failed: `code` comes from the engine's own table."""
+
+    def __init__(self, code: int, text: str, retry_after_ms: int = 0) -> None:
+        super().__init__(text)
+        self.code = Code(code)
+        self.retry_after_ms = retry_after_ms
+
+
+CODES: dict[type[ServiceError], Code] = {
+    InvalidInput: Code.INVALID_ARGUMENT,
+    ModelNotFound: Code.NOT_FOUND,
+    NotReady: Code.UNAVAILABLE,
+    PermissionDenied: Code.PERMISSION_DENIED,
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a caller is told: gRPC code, text, trailing metadata."""
+
+    code: Code
+    text: str
+    trailers: tuple[tuple[str, str], ...] = ()
+
+
+def answer(error: Exception, request_id: str) -> Answer:
+    """Anything unknown is INTERNAL, and nothing of its text is told."""
+    code = Code.INTERNAL
+    if isinstance(error, EngineRefused):
+        code = error.code
+    elif isinstance(error, ServiceError):
+        code = CODES.get(type(error), code)
+    if code is Code.INTERNAL:
+        return Answer(code, f"internal error; request id {request_id[:64]}")
+    retry = getattr(error, "retry_after_ms", 0)
+    return Answer(code, str(error), (("retry-after-ms", str(retry)),) if retry else ())

@@ -1,0 +1,56 @@
+"""Which front serves: the native one where it was built, else the Python one, as the settings ask."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from service import _engine
+from service.handlers import Control, control_rpcs
+from service.predict import Predictor
+from service.python_front import PythonFront
+from service.settings import Settings, SettingsError
+from service.submission import Submitter
+
+# A request's fields besides its rows; names and ids are short.
+MESSAGE_SLACK_BYTES = 64 << 10
+# gRPC's own default: nobody expects less.
+LEAST_MESSAGE_BYTES = 4 << 20
+WIDEST_ELEMENT_BYTES = 8
+
+
+class Front(Protocol):
+    name: str
+
+    async def start(self) -> int:
+        """Listen; returns the port."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, let those under way end within the time, then cancel them."""
+
+
+def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control) -> Front:
+    native = _engine.NATIVE_FRONT
+    if settings.transport == "native" and not native:
+        raise SettingsError(
+            "FUSED_MLP_TRANSPORT=native: the native front was not built; install libnghttp2-dev, libssl-dev and "
+            "libprotozero-dev, then build again, or take python"
+        )
+    limit = max_message_bytes(settings, control)
+    if native and settings.transport != "python":
+        from service.native_front import NativeFront  # its classes exist only where it was built
+
+        return NativeFront(settings, control_rpcs(control), limit, engine, router)
+    predictor = Predictor(engine, router, Submitter(engine))
+    rpcs = [*predictor.rpcs(), *control_rpcs(control)]
+    return PythonFront(settings, rpcs, limit, engine.now)
+
+
+def max_message_bytes(settings: Settings, control: Control) -> int:
+    """Room for the largest request that the row limit allows on the widest model."""
+    if settings.max_message_bytes is not None:
+        return settings.max_message_bytes
+    widest = max(
+        (v.mlp.spec.in_features for m in control.catalog.models() for v in m.ready if v.mlp), default=1
+    )
+    rows = settings.max_request_rows * widest * WIDEST_ELEMENT_BYTES
+    return max(LEAST_MESSAGE_BYTES, rows + MESSAGE_SLACK_BYTES)

@@ -1,0 +1,32 @@
+"""grpc.health.v1: Check, Watch and List, for the server ("") and for each model by name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from grpc_health.v1 import health_pb2 as pb
+
+from service._engine import quote_name
+from service.errors import ModelNotFound
+from service.health import Health
+from service.rpc import Call, Rpc, rpcs_of
+
+
+def rpcs(health: Health) -> list[Rpc]:
+    async def check(request: Any, _: Call) -> Any:
+        status = health.get(request.service)
+        if status is None:
+            raise ModelNotFound(quote_name(request.service))
+        return pb.HealthCheckResponse(status=status)
+
+    async def watch(request: Any, _: Call) -> AsyncIterator[Any]:
+        async for status in health.watch(request.service):
+            yield pb.HealthCheckResponse(status=status)
+
+    async def list_all(_request: Any, _: Call) -> Any:
+        statuses = {name: pb.HealthCheckResponse(status=s) for name, s in health.all().items()}
+        return pb.HealthListResponse(statuses=statuses)
+
+    service = pb.DESCRIPTOR.services_by_name["Health"]
+    return rpcs_of(service, {"Check": check, "Watch": watch, "List": list_all})

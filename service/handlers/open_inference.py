@@ -1,0 +1,168 @@
+"""The Open Inference Protocol without its predictions: liveness, metadata, configuration, statistics and the
+repository. Loading and unloading are refused unless the settings allow them."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version as package_version
+from typing import Any
+
+from models import ModelLoadError
+from protos import open_inference_pb2 as pb
+from service._engine import quote_name
+from service.catalog import Catalog, ServedModel, ServedVersion
+from service.errors import InvalidInput, ModelNotFound, NotReady, PermissionDenied, ServiceError
+from service.handlers.statistics import model_statistics
+from service.health import Health
+from service.rpc import Call, Rpc, rpcs_of
+from service.settings import Settings
+
+PLATFORM = "fused_mlp"
+EXTENSIONS = ("model_configuration", "model_repository", "statistics")
+
+
+def rpcs(settings: Settings, catalog: Catalog, health: Health) -> list[Rpc]:
+    async def server_live(_request: Any, _: Call) -> Any:
+        return pb.ServerLiveResponse(live=True)
+
+    async def server_ready(_request: Any, _: Call) -> Any:
+        return pb.ServerReadyResponse(ready=health.ready)
+
+    async def model_ready(request: Any, _: Call) -> Any:
+        try:
+            served = catalog.find(request.name, parse_version(request.version))
+        except ServiceError:
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=health.ready and served.state == "READY")
+
+    async def server_metadata(_request: Any, _: Call) -> Any:
+        return pb.ServerMetadataResponse(
+            name="fused-mlp", version=package_version("fused-mlp"), extensions=EXTENSIONS
+        )
+
+    async def model_metadata(request: Any, _: Call) -> Any:
+        return _metadata(catalog.get(request.name), _ready(catalog, request))
+
+    async def model_config(request: Any, _: Call) -> Any:
+        return pb.ModelConfigResponse(config=_config(_ready(catalog, request), settings))
+
+    async def statistics(request: Any, _: Call) -> Any:
+        wanted = parse_version(request.version)
+        models = [catalog.get(request.name)] if request.name else catalog.models()
+        versions = [v for m in models for v in m.ready if wanted in (0, v.version)]
+        if request.name and not versions:
+            raise ModelNotFound(quote_name(request.name), wanted)
+        return pb.ModelStatisticsResponse(model_stats=[model_statistics(v) for v in versions])
+
+    async def index(request: Any, _: Call) -> Any:
+        return pb.RepositoryIndexResponse(
+            models=[
+                pb.RepositoryIndexResponse.ModelIndex(
+                    name=v.model, version=str(v.version), state=v.state, reason=v.reason
+                )
+                for model in catalog.models()
+                for v in model.versions
+                if v.state == "READY" or not request.ready
+            ]
+        )
+
+    async def load(request: Any, _: Call) -> Any:
+        _allow(settings)
+        try:
+            await asyncio.to_thread(catalog.load, request.model_name)
+        except ModelLoadError as error:
+            raise InvalidInput(str(error)) from error
+        return pb.RepositoryModelLoadResponse()
+
+    async def unload(request: Any, _: Call) -> Any:
+        _allow(settings)
+        await asyncio.to_thread(catalog.unload, request.model_name)
+        return pb.RepositoryModelUnloadResponse()
+
+    return rpcs_of(
+        pb.DESCRIPTOR.services_by_name["GRPCInferenceService"],
+        {
+            "ServerLive": server_live,
+            "ServerReady": server_ready,
+            "ModelReady": model_ready,
+            "ServerMetadata": server_metadata,
+            "ModelMetadata": model_metadata,
+            "ModelConfig": model_config,
+            "ModelStatistics": statistics,
+            "RepositoryIndex": index,
+            "RepositoryModelLoad": load,
+            "RepositoryModelUnload": unload,
+        },
+    )
+
+
+def parse_version(text: str) -> int:
+    """A model_version of this protocol: empty for the default, else a whole number from 1."""
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:19]) < 1 << 63 and len(text) < 20):
+        raise InvalidInput(f"model_version: expected a whole number from 1 or nothing, got {text[:40]!r}")
+    return int(text)
+
+
+def _allow(settings: Settings) -> None:
+    if not settings.allow_admin:
+        raise PermissionDenied(
+            "loading and unloading models is off: start the server with FUSED_MLP_ALLOW_ADMIN=1"
+        )
+
+
+def _ready(catalog: Catalog, request: Any) -> ServedVersion:
+    served = catalog.find(request.name, parse_version(request.version))
+    if served.mlp is None:
+        raise NotReady(f"model {served.model!r} version {served.version} could not be loaded")
+    return served
+
+
+def _metadata(model: ServedModel, served: ServedVersion) -> Any:
+    assert served.mlp is not None
+    spec = served.mlp.spec
+    tensor = pb.ModelMetadataResponse.TensorMetadata
+    return pb.ModelMetadataResponse(
+        name=model.name,
+        versions=[str(v.version) for v in model.ready],
+        platform=PLATFORM,
+        inputs=[tensor(name="input", datatype="FP32", shape=[-1, spec.in_features])],
+        outputs=[tensor(name="output", datatype="FP32", shape=[-1, spec.out_features])],
+    )
+
+
+def _config(served: ServedVersion, settings: Settings) -> Any:
+    assert served.mlp is not None
+    spec = served.mlp.spec
+    return pb.ModelConfig(
+        name=served.model,
+        platform=PLATFORM,
+        backend=PLATFORM,
+        version_policy=pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All()),
+        # Triton's meaning: the row dimension is not part of dims below.
+        max_batch_size=settings.max_request_rows,
+        input=[pb.ModelInput(name="input", data_type=pb.TYPE_FP32, dims=[spec.in_features])],
+        output=[pb.ModelOutput(name="output", data_type=pb.TYPE_FP32, dims=[spec.out_features])],
+        dynamic_batching=pb.ModelDynamicBatching(
+            preferred_batch_size=[settings.max_batch_rows],
+            max_queue_delay_microseconds=settings.max_wait_us,
+        ),
+        instance_group=[
+            pb.ModelInstanceGroup(
+                name=info.variant,
+                count=settings.engine_workers,
+                kind=pb.ModelInstanceGroup.KIND_GPU
+                if info.device == "cuda"
+                else pb.ModelInstanceGroup.KIND_CPU,
+            )
+            for info in served.kernels
+        ],
+        default_model_filename="model.safetensors",
+        parameters={
+            "variant": pb.ModelParameter(string_value=served.variant),
+            **{
+                f"kernel.{info.variant}": pb.ModelParameter(string_value=str(info)) for info in served.kernels
+            },
+        },
+    )

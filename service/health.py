@@ -1,0 +1,67 @@
+"""Who is fit to serve: one status per name (the server, its gRPC services, each model), and watchers that
+hear of changes. Lives on the asyncio loop; set() may be called only there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from enum import IntEnum
+
+SERVER = ""
+
+
+class Serving(IntEnum):
+    """As grpc.health.v1.HealthCheckResponse.ServingStatus."""
+
+    SERVING = 1
+    NOT_SERVING = 2
+    SERVICE_UNKNOWN = 3
+
+
+class Health:
+    def __init__(self) -> None:
+        self._statuses: dict[str, Serving] = {}
+        self._changed = asyncio.Event()
+        self._draining = False
+
+    def set(self, name: str, status: Serving) -> None:
+        """Once shutdown has begun nothing turns healthy again."""
+        self._statuses[name] = Serving.NOT_SERVING if self._draining else status
+        self._notify()
+
+    def remove(self, name: str) -> None:
+        self._statuses.pop(name, None)
+        self._notify()
+
+    def drain(self) -> None:
+        self._draining = True
+        self._statuses = dict.fromkeys(self._statuses, Serving.NOT_SERVING)
+        self._notify()
+
+    def get(self, name: str) -> Serving | None:
+        return self._statuses.get(name)
+
+    def all(self) -> dict[str, Serving]:
+        return dict(self._statuses)
+
+    @property
+    def ready(self) -> bool:
+        return self._statuses.get(SERVER) is Serving.SERVING
+
+    async def watch(self, name: str) -> AsyncIterator[Serving]:
+        """The status now, and again whenever it changes."""
+        last: Serving | None = None
+        while True:
+            changed, draining = self._changed, self._draining
+            status = self._statuses.get(name, Serving.SERVICE_UNKNOWN)
+            if status is not last:
+                last = status
+                yield status
+            if draining:
+                return  # a watcher must not hold up the exit
+            await changed.wait()
+
+    def _notify(self) -> None:
+        # A fresh event for each change: a watcher holds the one from before it looked, so it misses nothing.
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,74 @@
+"""The HTTP side of observability: /metrics, /healthz, /readyz. One daemon thread, one thread per request;
+knows nothing of what it serves but three callables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import ClassVar
+
+from service.settings import SettingsError
+
+
+@dataclass(frozen=True)
+class Pages:
+    """render: from an Accept header to (body, content type); live, ready: is the process, can it serve."""
+
+    render: Callable[[str], tuple[bytes, str]]
+    ready: Callable[[], bool]
+
+
+class MetricsServer:
+    def __init__(self, host: str, port: int, pages: Pages) -> None:
+        handler = type("Handler", (_Handler,), {"pages": pages})
+        try:
+            self._server = _Server((host, port), handler)
+        except OSError as error:
+            raise SettingsError(
+                f"cannot listen on {host}:{port} for metrics: {error.strerror}; set FUSED_MLP_METRICS_PORT"
+            ) from None
+        self.port: int = self._server.server_address[1]
+        self._thread = Thread(target=self._server.serve_forever, name="metrics-http", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A scraper that hangs up half way is not worth a traceback."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    pages: ClassVar[Pages]
+    protocol_version = "HTTP/1.1"
+    timeout = 10  # a client that never finishes its request does not keep a thread
+
+    def do_GET(self) -> None:
+        path = self.path.split("?", 1)[0]
+        if path == "/metrics":
+            body, content_type = self.pages.render(self.headers.get("Accept", ""))
+            self._send(200, body, content_type)
+        elif path == "/healthz":
+            self._send(200, b"ok\n")
+        elif path == "/readyz":
+            ready = self.pages.ready()
+            self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
+        else:
+            self._send(404, b"here are /metrics, /healthz and /readyz\n")
+
+    def _send(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
+        """Scrapes are not logged."""

@@ -1,0 +1,157 @@
+"""Every knob of the service, in one frozen record read from FUSED_MLP_* variables. Descriptions here are
+the single source of `fused-mlp serve --help` and of the table in the README."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ENV_PREFIX = "FUSED_MLP_"
+DEMO_REPOSITORY = Path(__file__).resolve().parent.parent / "models" / "demo"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Count = Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+class SettingsError(Exception):
+    """A setting has a value that cannot be used. The text is one readable line."""
+
+
+# The headings of --help and of the README's table, by the field each begins with.
+GROUPS = {
+    "host": "Where it listens",
+    "model_repository": "What it serves, and how",
+    "max_batch_rows": "Batching and limits",
+    "allow_admin": "Operation",
+}
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+
+    # Where it listens
+    host: str = Field("127.0.0.1", description="address of the gRPC port")
+    grpc_port: Port = Field(8001, description="gRPC port; 0 picks a free one and prints it")
+    metrics_host: str = Field("127.0.0.1", description="address of the metrics port")
+    metrics_port: Port = Field(8002, description="port of /metrics, /healthz and /readyz; 0 picks a free one")
+    transport: Literal["auto", "python", "native"] = Field(
+        "auto", description="the front: native (C++), python (grpc.aio), or native where it was built"
+    )
+    tls_certificate: Path | None = Field(None, description="PEM certificate chain; when set, gRPC is served over TLS")
+    tls_key: Path | None = Field(None, description="PEM private key of the certificate")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM authorities; when set, a client must have a certificate that one of them signed"
+    )
+    front_loops: int | None = Field(
+        None, ge=1, le=256, description="native front: event-loop threads; default: by the cores at hand"
+    )
+
+    # What it serves, and how
+    model_repository: Path = Field(
+        DEMO_REPOSITORY, description="folder of <model>/<version>/{model.json,model.safetensors}"
+    )
+    variant: Literal["fused", "unfused"] = Field(
+        "fused", description="which variant answers requests: fused, or eager nn.Linear to compare with"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where kernels run")
+    backend: str = Field(
+        "auto", description="fused kernel by name; auto takes the best that passes its check"
+    )
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="threads of one kernel call; default: by the cores at hand"
+    )
+    workers: int | None = Field(
+        None, ge=1, le=1024, description="engine threads that run batches; default: by the cores at hand"
+    )
+
+    # Batching and limits
+    max_batch_rows: Count = Field(256, description="most rows in one kernel call")
+    max_wait_us: int = Field(
+        0, ge=0, le=10_000_000, description="how long a first request may wait for others to share its batch"
+    )
+    queue_rows: Count = Field(8192, description="rows that may wait per model and variant; more is refused")
+    max_request_rows: Count = Field(4096, description="most rows in one request")
+    max_concurrent_streams: Count = Field(1024, description="concurrent calls on one connection")
+    max_message_bytes: int | None = Field(
+        None, ge=1024, description="largest message; default: derived from the row limit and the widest model"
+    )
+    keepalive_s: float = Field(
+        60.0, gt=0, description="ping a silent connection after this long, and close it when it stays silent"
+    )
+    max_connections: Count = Field(1024, description="native front: connections at once; more are closed")
+    max_header_bytes: int = Field(16 << 10, ge=1024, le=1 << 20, description="native front: headers of one request")
+    max_output_bytes: int = Field(
+        1 << 20, ge=1024, description="native front: answers waiting for one connection's peer to read"
+    )
+    max_buffered_bytes: int = Field(
+        512 << 20, ge=1024, description="native front: request bytes waiting for the rest of their message"
+    )
+    max_resets_per_s: Count = Field(500, description="native front: calls one connection may reset in a second")
+    max_pings_per_s: Count = Field(100, description="native front: pings one connection may send in a second")
+    max_settings_per_s: Count = Field(20, description="native front: SETTINGS one connection may send in a second")
+    max_control_frames_per_s: Count = Field(
+        1000, description="native front: other frames without content, per connection and second"
+    )
+    handshake_timeout_s: float = Field(
+        10.0, ge=0, description="native front: time for TLS and the first SETTINGS; 0: no limit"
+    )
+    receive_timeout_s: float = Field(
+        20.0, ge=0, description="native front: time for the rest of a message that has begun; 0: no limit"
+    )
+    send_timeout_s: float = Field(
+        20.0, ge=0, description="native front: how long a peer may leave its answers unread; 0: no limit"
+    )
+    keepalive_timeout_s: float = Field(
+        20.0, ge=0, description="native front: silence after a ping that ends a connection; 0: no limit"
+    )
+    idle_timeout_s: float = Field(0.0, ge=0, description="native front: close a connection without calls; 0: never")
+    max_connection_age_s: float = Field(
+        0.0, ge=0, description="native front: ask a connection to reconnect after this long; 0: never"
+    )
+    drain_timeout_s: float = Field(
+        15.0, ge=0, description="on SIGTERM, how long accepted requests may take before the exit"
+    )
+
+    # Operation
+    allow_admin: bool = Field(False, description="allow loading and unloading models over gRPC")
+    reflection: bool = Field(True, description="serve gRPC reflection")
+    log_format: Literal["text", "json"] = Field("text", description="log lines for people or for machines")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe line logged"
+    )
+
+    @property
+    def kernel_threads(self) -> int:
+        """All cores for one kernel call: batches are what there is to parallelise."""
+        return self.threads or available_cores()
+
+    @property
+    def loops(self) -> int:
+        """One per core: a loop also computes."""
+        return self.front_loops or available_cores()
+
+    @property
+    def engine_workers(self) -> int:
+        """Two: one batch is formed and answered while the other computes."""
+        return self.workers or 2
+
+
+def available_cores() -> int:
+    """Cores this process may use, which in a container is less than the machine has."""
+    return len(os.sched_getaffinity(0))
+
+
+def load_settings(**overrides: object) -> Settings:
+    """Read the environment; `overrides` (from the command line) win. Raises SettingsError in one line."""
+    try:
+        return Settings(**{k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        problems = []
+        for item in error.errors():
+            name = ENV_PREFIX + ".".join(map(str, item["loc"])).upper()
+            problems.append(f"{name}={item['input']!r}: {item['msg'][:1].lower() + item['msg'][1:]}")
+        raise SettingsError("; ".join(problems)) from None

@@ -1,0 +1,40 @@
+"""Fixtures for the whole suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from service.client import Client
+from tests.server import Server
+
+
+@pytest.fixture(scope="session", params=["python", "native"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Every test that asks for a server runs over both fronts."""
+    from service import _engine
+
+    if request.param == "native" and not _engine.NATIVE_FRONT:
+        pytest.skip("the native front was not built here: its -dev packages are missing")
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def server(transport: str) -> Iterator[Server]:
+    """One server for all tests that leave it as they found it."""
+    with Server(transport=transport) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.target) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def example(client: Client) -> np.ndarray:
+    """The example row of the demo model: (64,) float32."""
+    return np.asarray(client.model("digits").versions[-1].example, np.float32)

@@ -1,0 +1,135 @@
+"""Start, signals and exit of a real process, and what it says when it cannot start."""
+
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from service.client import Client
+from tests.server import Server, demo_copy, run_to_exit
+
+
+def one_line(stderr: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1, stderr
+    assert "Traceback" not in stderr
+    return lines[0]
+
+
+def test_env_flag_serves_unfused(transport: str) -> None:
+    with Server(transport=transport, variant="unfused") as server, Client(server.target) as client:
+        assert client.predict("digits", [0.0] * 64).variant == "unfused"
+        assert server.metric("fused_mlp_requests_total", variant="unfused", code="OK") == 1
+        assert server.metric("fused_mlp_requests_total", variant="fused", code="OK") == 0
+        assert "unfused" in server.banner
+
+
+def test_sigterm_turns_unhealthy_and_exits_cleanly(transport: str) -> None:
+    with Server(transport=transport) as server, grpc.insecure_channel(server.target) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="digits"))
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        server.signal(signal.SIGTERM)
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        started = time.monotonic()
+        assert server.wait() == 0
+        assert time.monotonic() - started < 10  # an open watch does not hold up the exit for the drain time
+
+
+def test_second_signal_forces_the_exit(transport: str) -> None:
+    with Server(transport=transport, drain_timeout_s=600) as server, Client(server.target) as client:
+        open_stream = client.stream("digits", _endless())
+        next(open_stream)
+        server.signal(signal.SIGTERM)
+        with grpc.insecure_channel(server.target) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            while _serving(health):
+                pass
+        assert server.process.poll() is None  # the open stream keeps it
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 128 + signal.SIGTERM
+        open_stream.close()
+
+
+def _endless():
+    yield [0.0] * 64
+    threading.Event().wait(60)  # ended by the cancelled stream long before
+
+
+def _serving(health: health_pb2_grpc.HealthStub) -> bool:
+    try:
+        return health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+    except grpc.RpcError:
+        return False
+
+
+def test_readiness_and_liveness(server: Server) -> None:
+    assert server.get("/healthz") == (200, "ok\n")
+    assert server.get("/readyz") == (200, "ready\n")
+    assert server.get("/nonesuch")[0] == 404
+
+
+def test_health_knows_models_by_name(server: Server) -> None:
+    with grpc.insecure_channel(server.target) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "digits", "fused_mlp.v1.Inference", "inference.GRPCInferenceService"):
+            assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == 1
+        with pytest.raises(grpc.RpcError) as failure:
+            health.Check(health_pb2.HealthCheckRequest(service="nonesuch"))
+        assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path) -> None:
+    root = demo_copy(tmp_path)
+    broken = root / "digits" / "2"
+    broken.mkdir()
+    (broken / "model.json").write_bytes((root / "digits/1/model.json").read_bytes())
+    (broken / "model.safetensors").write_bytes(b"not safetensors")
+    with Server(model_repository=root) as server, Client(server.target) as client:
+        assert client.predict("digits", [0.0] * 64).version == 1
+        states = {v.version: (v.state, v.reason) for v in client.model("digits").versions}
+        assert states[1][0] == "READY"
+        assert states[2][0] == "UNAVAILABLE"
+        assert "safetensors" in states[2][1]
+        assert "digits/2" in server.log()
+
+
+def test_repository_that_does_not_exist(tmp_path: Path) -> None:
+    result = run_to_exit(model_repository=tmp_path / "nonesuch")
+    assert result.returncode == 1
+    assert "nonesuch" in one_line(result.stderr)
+
+
+def test_repository_in_which_everything_is_broken(tmp_path: Path) -> None:
+    weights = demo_copy(tmp_path) / "digits/1/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    result = run_to_exit(model_repository=tmp_path)
+    assert result.returncode == 1
+    assert "digits/1" in one_line(result.stderr)
+
+
+@pytest.mark.parametrize("which", ["grpc_port", "metrics_port"])
+def test_port_in_use(transport: str, which: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = run_to_exit(transport=transport, **{which: taken.getsockname()[1]})
+    assert result.returncode == 1
+    said = one_line(result.stderr)
+    assert f"FUSED_MLP_{which.upper()}" in said
+
+
+def test_setting_with_a_bad_value() -> None:
+    result = run_to_exit(variant="half-fused")
+    assert result.returncode == 1
+    said = one_line(result.stderr)
+    assert "FUSED_MLP_VARIANT" in said
+    assert "'half-fused'" in said
+
+
+def test_backend_by_name_that_cannot_run_lists_those_that_can() -> None:
+    result = run_to_exit(backend="nonesuch")
+    assert result.returncode == 1
+    assert "torch" in one_line(result.stderr)
