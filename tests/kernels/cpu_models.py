@@ -120,7 +120,9 @@ def _rounding(mlp: Mlp, x: torch.Tensor) -> float:
             if layer.gated:
                 gate_size, gate_carried = _magnitudes(weights.gate_weight, weights.gate_bias, value, error)
                 # d(gate * up): each factor's error times the other factor. No activation is steeper than 1.2.
-                carried = 1.2 * (carried + eps * size) * gate_size + 1.2 * (gate_carried + eps * gate_size) * size
+                carried = (
+                    1.2 * (carried + eps * size) * gate_size + 1.2 * (gate_carried + eps * gate_size) * size
+                )
                 size = size * gate_size
             error = 1.2 * (carried + eps * size)
             value = next(modules)(value)

@@ -79,7 +79,9 @@ def test_alignment_does_not_matter(isa: str, offset: int, rows: int) -> None:
     mlp = MODELS["small"]
     kernel = NativeKernel(mlp, 1, isa)
     x = rows_for(mlp, rows)
-    shifted_x = np.zeros(x.nbytes + 64, np.uint8)[offset : offset + x.nbytes].view(np.float32).reshape(x.shape)
+    shifted_x = (
+        np.zeros(x.nbytes + 64, np.uint8)[offset : offset + x.nbytes].view(np.float32).reshape(x.shape)
+    )
     shifted_x[:] = x
     guarded = np.full(rows * 40 + 128, 0xAA, np.uint8)
     shifted_y = guarded[offset : offset + rows * 40].view(np.float32).reshape(rows, 10)

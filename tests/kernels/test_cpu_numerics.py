@@ -47,7 +47,9 @@ def test_error_is_at_most_twice_that_of_eager(isa: str, spec: MlpSpec, rows: int
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("rows", [1, 2, 8, 128])
-@pytest.mark.parametrize("widths", [(784, 512, 256, 10), (256, 1024, 1024, 256), (1024, 2048, 64), (3000, 16)])
+@pytest.mark.parametrize(
+    "widths", [(784, 512, 256, 10), (256, 1024, 1024, 256), (1024, 2048, 64), (3000, 16)]
+)
 def test_wide_layers_and_long_sums(isa: str, widths: tuple[int, ...], rows: int) -> None:
     mlp = plain_mlp(*widths, activation="gelu")
     assert_right(mlp, rows_for(mlp, rows), isa, threads=2)
@@ -61,7 +63,10 @@ def test_every_activation_over_its_whole_range(isa: str, activation: str, gated:
     last = LayerSpec(out_features=1, bias=False)
     mlp = Mlp.from_tensors(
         MlpSpec(in_features=1, layers=(layer, last)),
-        {name: torch.ones(1, 1) for name in random_mlp(MlpSpec(in_features=1, layers=(layer, last))).tensors()},
+        {
+            name: torch.ones(1, 1)
+            for name in random_mlp(MlpSpec(in_features=1, layers=(layer, last))).tensors()
+        },
     )
     x = np.concatenate([np.linspace(-30, 30, 20001), np.logspace(-30, 2, 500), -np.logspace(-30, 2, 500)])
     assert_right(mlp, x.astype(np.float32)[:, None], isa)
