@@ -111,14 +111,8 @@ def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | No
 
 def _explain(kernel: Kernel, passed_over: list[str]) -> Kernel:
     if passed_over:
-<<<<<<< HEAD
         notes = [kernel._info.reason, "passed over " + "; ".join(passed_over)]
         kernel._info = replace(kernel._info, reason="; ".join(note for note in notes if note))
-=======
-        note = "passed over " + "; ".join(passed_over)
-        own = kernel._info.reason
-        kernel._info = replace(kernel._info, reason=f"{own}; {note}" if own else note)
->>>>>>> b6b26a17887ec6a4167f40be0f196f6b8376d07e
     return kernel
 
 
