@@ -57,7 +57,7 @@ WORKDIR /tmp
 USER 10001:10001
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
-# Through grpc.health.v1, on the port the server was given.
+# Through grpc.health.v1, on the port the server was given. With TLS, say what to trust: FUSED_MLP_TARGET_CA, _NAME.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
   CMD exec fused-mlp health --target "127.0.0.1:${FUSED_MLP_GRPC_PORT:-8001}"
 ENTRYPOINT ["fused-mlp"]

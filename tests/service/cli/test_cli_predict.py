@@ -156,6 +156,14 @@ def test_nobody_listening_says_where_and_how_to_start_a_server(cli):
     )
 
 
+def test_tls_options_reach_the_server(cli, secure_target, certificate):
+    cert, key = certificate
+    args = ["--tls-ca", cert, "--tls-name", "models.test", "--tls-cert", cert, "--tls-key", key]
+    assert cli("predict", "tiny", "--example", *args, target=secure_target).code == 0
+    assert cli("health", *args, target=secure_target).code == 0
+    assert cli("health", "--tls", "--timeout", 2, target=secure_target).code == 1
+
+
 def test_unreadable_tls_file_is_named(cli):
     outcome = cli("health", "--tls-ca", "/no/ca.pem")
     assert outcome.code == 1
