@@ -46,7 +46,7 @@ $(VENV)/.installed: $(VENV)/.torch CMakeLists.txt $(NATIVE_SOURCES)
 	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/.installed
 	@scripts/system-packages test
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@

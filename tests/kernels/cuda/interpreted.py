@@ -11,6 +11,7 @@ from typing import get_args
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from kernels.cuda import backend, selection
 from kernels.cuda.architectures import ARCHITECTURES
 from kernels.cuda.plans import precision_of
 from kernels.cuda.rule import candidate_tiles
@@ -19,6 +20,7 @@ from kernels.cuda.triton_programs import LayeredProgram, WholeProgram
 from models import Activation, Mlp, MlpSpec
 from models.spec import OutputActivation
 from models.weights import TORCH_DTYPES
+from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 CPU = torch.device("cpu")
@@ -88,6 +90,27 @@ def activations(dtype: str) -> Iterator[dict[str, object]]:
         yield from compare(make_spec((20, 30, 7), "tanh", output=name, dtype=dtype), 2, all_blocks=False)
 
 
+def served(dtype: str) -> Iterator[dict[str, object]]:
+    """The whole way a model takes at load: candidates, self-check, invariance, choice; then batches."""
+    InterpreterBuilder.create_dot = sum_in_fixed_order
+    selection.BUCKETS = (16, 32)  # the interpreter is slow
+    spec = make_spec((9, 20, 5), "silu", output="softmax", dtype=dtype)
+    mlp = make_mlp(spec)
+    runtime = CpuRuntime()
+    runtime.architecture = ARCHITECTURES[0]
+    backend._runtime = lambda: runtime
+    kernel = backend.build_triton(mlp)
+    info = kernel.describe()
+    chosen = info.strategy == "whole/16" and "whole/16 1.0/1.0; " in info.reason
+    yield {"case": f"chosen: {info}", "ok": chosen and "layered/16 1.0/1.0" in info.reason}
+    x = torch.randn(70, 9, generator=torch.Generator().manual_seed(3)).numpy()
+    y = kernel(x)
+    yield {
+        "case": "same bits alone",
+        "ok": all((kernel(x[i : i + 1]) == y[i]).all() for i in (0, 31, 32, 69)),
+    }
+
+
 def sum_in_fixed_order(
     builder: object, a: TensorHandle, b: TensorHandle, d: TensorHandle, *_: object
 ) -> object:
@@ -129,6 +152,6 @@ def poison(dtype: str) -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    for group in (widths, depths, activations, poison, invariance):
+    for group in (widths, depths, activations, poison, invariance, served):
         for result in group(sys.argv[1]):
             print(json.dumps({"group": group.__name__, **result}))
