@@ -37,7 +37,8 @@ def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Route
         )
     limit = max_message_bytes(settings, control)
     if native and settings.transport != "python":
-        from service.native_front import NativeFront  # its classes exist only where it was built
+        # Its classes exist only where it was built.
+        from service.native_front import NativeFront  # noqa: PLC0415
 
         return NativeFront(settings, control_rpcs(control), limit, engine, router)
     predictor = Predictor(engine, router, Submitter(engine))
