@@ -133,7 +133,18 @@ TEST(kernel_may_drop_the_last_reference_to_its_engine) {
   stage->release();
   inbox.wait_for(1);
   CHECK_EQ(probe->outcome.status, Status::ok);
-  while (inbox.flushes.load() == 0) std::this_thread::yield();  // it names the inbox for a moment longer
+  join_abandoned_workers();  // it names the inbox for a moment longer
+  CHECK_EQ(inbox.flushes.load(), 1);
+}
+
+TEST(batch_on_an_event_loop_may_stop_its_engine) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  rig.stages[0]->during = [&] { rig.engine.stop(); };
+  auto probe = rig.send(*lane, 1);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(probe->outcome.status, Status::ok);
+  CHECK_EQ(rig.engine.outstanding(), 0u);
 }
 
 TEST(runner_may_outlive_its_engine) {
