@@ -64,7 +64,7 @@ def only(monkeypatch):
     return replace
 
 
-def test_auto_takes_the_highest_rank_and_has_nothing_to_explain(only):
+def test_auto_takes_the_highest_rank_and_says_so(only):
     taken = []
 
     def build(mlp, threads):
@@ -74,7 +74,7 @@ def test_auto_takes_the_highest_rank_and_has_nothing_to_explain(only):
     only(backend("low", 1), backend("high", 9, build), backend("middle", 5))
     kernel = kernels.compile(make_mlp(), threads=3)
     assert taken == [3]
-    assert kernel.describe().reason == ""
+    assert kernel.describe().reason == "the first choice of auto"
     assert [b.name for b in kernels.backends("fused", "cpu")] == ["high", "middle", "low"]
 
 
