@@ -71,8 +71,9 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     for candidate in candidates:
         kernel, why = _try(candidate, mlp, threads)
         if kernel is not None:
-            return _explain(kernel, ["the first choice of auto"] if not passed_over else passed_over)
-        passed_over.append(f"passed over {candidate.name}: {why}")
+            why = "passed over " + "; ".join(passed_over) if passed_over else "the first choice of auto"
+            return _explain(kernel, why)
+        passed_over.append(f"{candidate.name}: {why}")
     raise KernelUnavailable(
         f"no {variant} kernel can run this model on {' or '.join(devices)}: "
         f"{'; '.join(passed_over) or 'none is registered'}"
@@ -85,7 +86,7 @@ def _compile_named(mlp: Mlp, candidates: list[Backend], name: str, threads: int 
         if candidate.name == name:
             kernel, why = _try(candidate, mlp, threads)
             if kernel is not None:
-                return _explain(kernel, ["asked for by name"])
+                return _explain(kernel, "asked for by name")
             reasons.append(why)
     why = "; ".join(reasons) or f"there is no {kind} of that name"
     others = [b.name for b in candidates if b.name != name and b.unavailable(mlp) is None]
@@ -110,10 +111,10 @@ def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | No
     return kernel, ""
 
 
-def _explain(kernel: Kernel, notes: list[str]) -> Kernel:
+def _explain(kernel: Kernel, why: str) -> Kernel:
     """Say in `describe()` why it is this kernel, after what the kernel itself has to say."""
-    own = [kernel._info.reason] if kernel._info.reason else []
-    kernel._info = replace(kernel._info, reason="; ".join(own + notes))
+    own = kernel._info.reason
+    kernel._info = replace(kernel._info, reason=f"{own}; {why}" if own else why)
     return kernel
 
 
