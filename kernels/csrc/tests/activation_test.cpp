@@ -120,10 +120,10 @@ int main(int argc, char** argv) {
       std::printf("%-9s %-11s %6.2f ulp for |x| <= 4, %6.2f for all x (at %.7g), %.1g below %.0g\n",
                   isas[i]->name, kActivationNames[static_cast<std::size_t>(a)].data(), worst.usual_ulps,
                   worst.ulps, worst.at, worst.tiny_error, kTiny);
-      CHECK(worst.usual_ulps < (has_fma(*isas[i]) ? 5.0 : 8.0));
       // The tails that go to zero as e^-x^2 multiply the rounding of x^2; in PyTorch 1 + tanh is zero there.
       const bool steep = static_cast<Activation>(a) == Activation::kGeluTanh ||
                          (static_cast<Activation>(a) == Activation::kGelu && !has_fma(*isas[i]));
+      CHECK(worst.usual_ulps < (steep ? 20.0 : 5.0));
       CHECK(worst.ulps < (steep ? 200.0 : 6.0));
       CHECK(worst.tiny_error < 1e-36);
     }
