@@ -10,7 +10,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from service.client import Client
+from service.client import Client, PredictError, RetryPolicy
 from tests.server import Server, demo_copy, run_to_exit
 
 
@@ -83,14 +83,23 @@ def test_health_knows_models_by_name(server: Server) -> None:
         assert failure.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path) -> None:
+def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path, transport: str) -> None:
     root = demo_copy(tmp_path)
     broken = root / "digits" / "2"
     broken.mkdir()
     (broken / "model.json").write_bytes((root / "digits/1/model.json").read_bytes())
     (broken / "model.safetensors").write_bytes(b"not safetensors")
-    with Server(model_repository=root) as server, Client(server.target) as client:
+    (root / "hollow" / "1").mkdir(parents=True)
+    once = RetryPolicy(attempts=1)
+    with (
+        Server(transport=transport, model_repository=root) as server,
+        Client(server.target, retry=once) as client,
+    ):
         assert client.predict("digits", [0.0] * 64).version == 1
+        for model, version in (("digits", 2), ("hollow", 1), ("hollow", None)):
+            with pytest.raises(PredictError, match="not ready") as failure:
+                client.predict(model, [0.0] * 64, version=version)
+            assert failure.value.code is grpc.StatusCode.UNAVAILABLE
         states = {v.version: (v.state, v.reason) for v in client.model("digits").versions}
         assert states[1][0] == "READY"
         assert states[2][0] == "UNAVAILABLE"
