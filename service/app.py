@@ -20,7 +20,7 @@ from service.health import SERVER, Health, Serving
 from service.logs import set_up_logging
 from service.metrics import EngineCollector, Exposition
 from service.metrics_http import MetricsServer, Pages
-from service.settings import Settings
+from service.settings import Settings, unknown_variables
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ def serve(settings: Settings) -> int:
     """Serve until a signal; returns the exit code. Raises SettingsError, ModelLoadError or KernelError when the
     service cannot start."""
     set_up_logging(settings.log_format, settings.log_level)
+    for line in unknown_variables(os.environ):
+        log.warning("%s", line)
     torch.set_num_threads(settings.kernel_threads)
     service = Service(settings)
     # What was loaded stays: the collector need not walk it again in the middle of a request.
