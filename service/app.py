@@ -49,9 +49,18 @@ async def _serve_until_signal(service: Service) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, stopping)
     await service.start()
-    print(banner(service), flush=True)
+    _announce(banner(service), service.settings)
     await stopping.wait()
     await service.stop()
+
+
+def _announce(text: str, settings: Settings) -> None:
+    """For people on stdout; where machines read the output, as log lines like all the others."""
+    if settings.log_format == "text":
+        print(text, flush=True)
+        return
+    for line in text.splitlines():
+        log.info("%s", " ".join(line.split()))
 
 
 def _on_signal(number: int, stopping: asyncio.Event) -> None:

@@ -174,6 +174,11 @@ class Settings(BaseSettings):
         return self.workers or 2
 
 
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def available_cores() -> int:
     """Cores this process may use, which in a container is less than the machine has."""
     return len(os.sched_getaffinity(0))

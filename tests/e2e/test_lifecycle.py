@@ -1,7 +1,9 @@
 """Start, signals and exit of a real process, and what it says when it cannot start."""
 
+import json
 import signal
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.client import Client, PredictError, RetryPolicy
-from tests.server import Server, demo_copy, run_to_exit
+from tests.server import COMMAND, Server, demo_copy, environment, run_to_exit
 
 
 def one_line(stderr: str) -> str:
@@ -142,3 +144,47 @@ def test_backend_by_name_that_cannot_run_lists_those_that_can() -> None:
     result = run_to_exit(backend="nonesuch")
     assert result.returncode == 1
     assert "torch" in one_line(result.stderr)
+
+
+def test_listens_on_ipv6_too(transport: str) -> None:
+    if not has_ipv6():
+        pytest.skip("no IPv6 loopback here")
+    with Server(transport=transport, host="::1", metrics_host="::1") as server:
+        assert server.target.startswith("[::1]:")
+        assert f"--target {server.target}" in server.banner
+        assert server.get("/readyz") == (200, "ready\n")
+        with Client(server.target) as client:
+            assert client.health() == "SERVING"
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_json_logs_are_json_to_the_last_line(transport: str) -> None:
+    process = subprocess.Popen(
+        COMMAND,
+        env=environment(transport=transport, log_format="json", varient="unfused"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(json.loads(line))
+        if lines[-1]["message"].startswith("try "):
+            process.terminate()
+    assert process.wait(30) == 0
+    assert process.stdout.read() == ""
+    process.stdout.close()
+    process.stderr.close()
+    messages = [line["message"] for line in lines]
+    assert any("gRPC 127.0.0.1:" in message for message in messages)
+    assert "FUSED_MLP_VARIENT is not a setting; did you mean FUSED_MLP_VARIANT?" in messages
+    assert messages[-1] == "stopped"
