@@ -78,13 +78,12 @@ struct Layer {
     return kernel_of(rows, panels, std::make_integer_sequence<int, V::kMaxRows>{});
   }
 
-  // Rows in tiles as even as can be: 8 rows are 4 + 4, never 6 + 2. The larger tiles come first.
-  struct Split {
-    std::size_t tiles, rows, larger;  // `larger` of the tiles have one row more than `rows`
-    explicit Split(std::size_t total)
-        : tiles((total + V::kMaxRows - 1) / V::kMaxRows), rows(total / tiles), larger(total - rows * tiles) {}
-    std::size_t operator[](std::size_t tile) const { return rows + (tile < larger ? 1 : 0); }
-  };
+  // The rows of the next tile: whole tiles, then what is left. A last single row would waste most of a
+  // tile, so seven rows are 4 + 3.
+  static std::size_t next_rows(std::size_t left) {
+    if (left == V::kMaxRows + 1) return V::kMaxRows - V::kMaxRows / 3;
+    return left < V::kMaxRows ? left : V::kMaxRows;
+  }
 
   static void run_rows(const PackedLayer& layer, const LayerCall& call, TileFunction activate,
                        std::size_t row, std::size_t rows, std::size_t panel, int panels) {
@@ -128,19 +127,21 @@ struct Layer {
         layer.activation == Activation::kIdentity || layer.activation == Activation::kRelu;
     const TileFunction activate =
         in_register && !layer.gated ? nullptr : tile_function(layer.activation, layer.gated);
-    // The smallest tile sets how many panels go together; all rows pass while a panel is cached.
-    const Split split(call.rows);
-    const int together = V::panels_at_once(static_cast<int>(split.rows));
+    // The smallest tile, the last, sets how many panels go together; all rows pass while a panel is cached.
+    std::size_t smallest = call.rows;
+    while (smallest > V::kMaxRows) smallest -= next_rows(smallest);
+    const int together = V::panels_at_once(static_cast<int>(smallest));
     for (std::size_t panel = call.first; panel < call.last;) {
       int group = together;
       while (panel + static_cast<std::size_t>(group) > call.last) group /= 2;
-      for (std::size_t tile = 0, row = 0; tile < split.tiles; row += split[tile], ++tile) {
-        const std::size_t rows = split[tile];
+      for (std::size_t row = 0; row < call.rows;) {
+        const std::size_t rows = next_rows(call.rows - row);
         const int at_once = V::panels_at_once(static_cast<int>(rows));
         const int step = at_once < group ? at_once : group;
         for (int p = 0; p < group; p += step) {
           run_rows(layer, call, activate, row, rows, panel + static_cast<std::size_t>(p), step);
         }
+        row += rows;
       }
       panel += static_cast<std::size_t>(group);
     }
