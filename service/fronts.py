@@ -6,6 +6,7 @@ from typing import Protocol
 
 from service import _engine
 from service.handlers import Control, control_rpcs
+from service.native_front import NativeFront
 from service.predict import Predictor
 from service.python_front import PythonFront
 from service.settings import Settings, SettingsError
@@ -37,8 +38,6 @@ def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Route
         )
     limit = max_message_bytes(settings, control)
     if native and settings.transport != "python":
-        from service.native_front import NativeFront  # its classes exist only where it was built
-
         return NativeFront(settings, control_rpcs(control), limit, engine, router)
     predictor = Predictor(engine, router, Submitter(engine))
     rpcs = [*predictor.rpcs(), *control_rpcs(control)]

@@ -41,10 +41,13 @@ class Settings(BaseSettings):
     transport: Literal["auto", "python", "native"] = Field(
         "auto", description="the front: native (C++), python (grpc.aio), or native where it was built"
     )
-    tls_certificate: Path | None = Field(None, description="PEM certificate chain; when set, gRPC is served over TLS")
+    tls_certificate: Path | None = Field(
+        None, description="PEM certificate chain; when set, gRPC is served over TLS"
+    )
     tls_key: Path | None = Field(None, description="PEM private key of the certificate")
     tls_client_ca: Path | None = Field(
-        None, description="PEM authorities; when set, a client must have a certificate that one of them signed"
+        None,
+        description="PEM authorities; when set, a client must have a certificate that one of them signed",
     )
     front_loops: int | None = Field(
         None, ge=1, le=256, description="native front: event-loop threads; default: by the cores at hand"
@@ -83,16 +86,22 @@ class Settings(BaseSettings):
         60.0, gt=0, description="ping a silent connection after this long, and close it when it stays silent"
     )
     max_connections: Count = Field(1024, description="native front: connections at once; more are closed")
-    max_header_bytes: int = Field(16 << 10, ge=1024, le=1 << 20, description="native front: headers of one request")
+    max_header_bytes: int = Field(
+        16 << 10, ge=1024, le=1 << 20, description="native front: headers of one request"
+    )
     max_output_bytes: int = Field(
         1 << 20, ge=1024, description="native front: answers waiting for one connection's peer to read"
     )
     max_buffered_bytes: int = Field(
         512 << 20, ge=1024, description="native front: request bytes waiting for the rest of their message"
     )
-    max_resets_per_s: Count = Field(500, description="native front: calls one connection may reset in a second")
+    max_resets_per_s: Count = Field(
+        500, description="native front: calls one connection may reset in a second"
+    )
     max_pings_per_s: Count = Field(100, description="native front: pings one connection may send in a second")
-    max_settings_per_s: Count = Field(20, description="native front: SETTINGS one connection may send in a second")
+    max_settings_per_s: Count = Field(
+        20, description="native front: SETTINGS one connection may send in a second"
+    )
     max_control_frames_per_s: Count = Field(
         1000, description="native front: other frames without content, per connection and second"
     )
@@ -108,7 +117,9 @@ class Settings(BaseSettings):
     keepalive_timeout_s: float = Field(
         20.0, ge=0, description="native front: silence after a ping that ends a connection; 0: no limit"
     )
-    idle_timeout_s: float = Field(0.0, ge=0, description="native front: close a connection without calls; 0: never")
+    idle_timeout_s: float = Field(
+        0.0, ge=0, description="native front: close a connection without calls; 0: never"
+    )
     max_connection_age_s: float = Field(
         0.0, ge=0, description="native front: ask a connection to reconnect after this long; 0: never"
     )

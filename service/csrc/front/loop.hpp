@@ -78,6 +78,7 @@ class Loop final : public CompletionSink {
   void write_dirty();
   void sweep();
   void close_all(End why);
+  void bury_closed();
 
   const Limits limits_;
   const TlsContext* tls_;
