@@ -46,7 +46,7 @@ $(VENV)/.installed: $(VENV)/.torch CMakeLists.txt $(NATIVE_SOURCES)
 	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/.installed
 	@scripts/system-packages test
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
@@ -60,6 +60,12 @@ lint: install-dev ## ruff, mypy --strict, clang-format
 format: install-dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 	@find kernels service bench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' | xargs --no-run-if-empty clang-format -i
+
+check-cuda: install-dev ## compile the CUDA kernels for every architecture, no GPU needed
+	$(BIN)/python -m kernels.cuda.check
+
+test-gpu: install-dev ## the tests that need a GPU, with speed against eager
+	$(BIN)/python -m pytest -m gpu -s
 
 proto: install-dev ## regenerate protos/*_pb2*
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from service import _engine
 from service.handlers import Control, control_rpcs
-from service.native_front import NativeFront
 from service.predict import Predictor
 from service.python_front import PythonFront
 from service.settings import Settings, SettingsError
@@ -38,6 +37,9 @@ def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Route
         )
     limit = max_message_bytes(settings, control)
     if native and settings.transport != "python":
+        # Its classes exist only where it was built.
+        from service.native_front import NativeFront  # noqa: PLC0415
+
         return NativeFront(settings, control_rpcs(control), limit, engine, router)
     predictor = Predictor(engine, router, Submitter(engine))
     rpcs = [*predictor.rpcs(), *control_rpcs(control)]

@@ -55,7 +55,7 @@ class Settings(BaseSettings):
 
     # What it serves, and how
     model_repository: Path = Field(
-        DEMO_REPOSITORY, description="folder of <model>/<version>/{model.json,model.safetensors}"
+        DEMO_REPOSITORY, description="folder of <model>/<version>/ with model.json and model.safetensors"
     )
     variant: Literal["fused", "unfused"] = Field(
         "fused", description="which variant answers requests: fused, or eager nn.Linear to compare with"

@@ -17,11 +17,9 @@ struct Tile {
   float* y;  // (R, y_stride): max(floor, x W + bias), whole panels
   std::size_t y_stride;
   std::size_t in;
-  float floor;  // 0 for relu, else -infinity: max() passes NaN on
+  std::size_t prefetch;  // how far ahead of the weights to prefetch, in floats
+  float floor;           // 0 for relu, else -infinity: max() passes NaN on
 };
-
-// Weights are read once and in order: asking this far ahead (in floats) covers the trip from memory.
-inline constexpr std::size_t kPrefetchFloats = 16 * 16;
 
 template <class V, int R, int P>
 struct Accumulator {
@@ -38,7 +36,12 @@ struct Accumulator {
     }
   }
 
-  // One product per sum: row r's x[k] times row k of each panel.
+  static Reg load(const float* w, std::size_t panel_stride, int v) {
+    return V::load(w + static_cast<std::size_t>(v / V::kVectors) * panel_stride +
+                   static_cast<std::size_t>(v % V::kVectors) * V::kLanes);
+  }
+
+  // One product per sum: row r's x[0] times the first row of each panel.
   [[gnu::always_inline]] void step(const float* x, std::size_t x_stride, const float* w,
                                    std::size_t panel_stride) {
     if constexpr (R <= 3) {
@@ -48,18 +51,15 @@ struct Accumulator {
       for (int r = 0; r < R; ++r) in[r] = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
 #pragma GCC unroll 16
       for (int v = 0; v < kRegs; ++v) {
-        const Reg weight = V::load(w + static_cast<std::size_t>(v / V::kVectors) * panel_stride +
-                                   static_cast<std::size_t>(v % V::kVectors) * V::kLanes);
+        Reg weight = load(w, panel_stride, v);
+        if constexpr (R > 1) V::pin(weight);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) sum[r][v] = V::fma(in[r], weight, sum[r][v]);
       }
     } else {
       Reg weight[kRegs];
 #pragma GCC unroll 16
-      for (int v = 0; v < kRegs; ++v) {
-        weight[v] = V::load(w + static_cast<std::size_t>(v / V::kVectors) * panel_stride +
-                            static_cast<std::size_t>(v % V::kVectors) * V::kLanes);
-      }
+      for (int v = 0; v < kRegs; ++v) weight[v] = load(w, panel_stride, v);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const Reg in = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
@@ -70,42 +70,75 @@ struct Accumulator {
   }
 
   // Adds a finished block to what is summed so far: the bias before the first block, y afterwards.
-  [[gnu::always_inline]] void finish_block(const Tile& t, bool first, bool last) {
+  [[gnu::always_inline]] void finish(const Tile& t, bool first, bool last) {
     const Reg floor = V::set1(t.floor);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       float* y = t.y + static_cast<std::size_t>(r) * t.y_stride;
 #pragma GCC unroll 16
       for (int v = 0; v < kRegs; ++v) {
-        const float* total = first ? t.bias : y;
-        const Reg value = V::load(total + v * V::kLanes) + sum[r][v];
+        const Reg value = V::load((first ? t.bias : y) + v * V::kLanes) + sum[r][v];
         V::store(y + v * V::kLanes, last ? V::max(floor, value) : value);
       }
     }
   }
 };
 
-template <class V, int R, int P>
-void run_tile(const Tile& t) {
-  Accumulator<V, R, P> acc;
-  constexpr std::size_t panel = Accumulator<V, R, P>::kPanel;
-  const float* x = t.x;
-  const float* w = t.weights;
-  for (std::size_t k = 0; k < t.in; k += kSumBlock) {
-    const std::size_t left = t.in - k;
-    const std::size_t steps = left < kSumBlock ? left : kSumBlock;
-    acc.clear();
-    for (std::size_t i = 0; i < steps; ++i) {
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) {
-        __builtin_prefetch(w + static_cast<std::size_t>(p) * t.panel_stride + kPrefetchFloats);
+// How many blocks of the sum run side by side. A narrow layer has too few columns to hide the latency of
+// multiply-add; blocks are independent of each other until they are added up, in order.
+template <class V>
+constexpr int blocks_at_once(int rows, int panels) {
+  const int sums = rows * panels * V::kVectors;
+  return sums <= 2 ? 4 : sums <= 6 ? 2 : 1;
+}
+
+// As many blocks of K as come in groups of B; then fewer at a time; then what is left of a block.
+template <class V, int R, int P, int B>
+[[gnu::always_inline]] inline void sum_blocks(const Tile& t, const float* x, const float* w, std::size_t left,
+                                              bool first) {
+  using Sums = Accumulator<V, R, P>;
+  while (left >= B * kSumBlock) {
+    Sums sums[B];
+#pragma GCC unroll 16
+    for (int b = 0; b < B; ++b) sums[b].clear();
+    for (std::size_t i = 0; i < kSumBlock; ++i) {
+      // With few rows the hardware keeps up with the stream of weights, and prefetching gets in its way;
+      // with more, each weight is used longer, and it stops too early.
+      if constexpr (R > 3) __builtin_prefetch(w + t.prefetch, 0, 2);
+#pragma GCC unroll 16
+      for (int b = 0; b < B; ++b) {
+        sums[b].step(x + b * kSumBlock, t.x_stride, w + b * kSumBlock * Sums::kPanel, t.panel_stride);
       }
-      acc.step(x, t.x_stride, w, t.panel_stride);
       ++x;
-      w += panel;
+      w += Sums::kPanel;
     }
-    acc.finish_block(t, k == 0, left <= kSumBlock);
+    left -= B * kSumBlock;
+#pragma GCC unroll 16
+    for (int b = 0; b < B; ++b) {
+      sums[b].finish(t, first, left == 0 && b == B - 1);
+      first = false;
+    }
+    x += (B - 1) * kSumBlock;
+    w += (B - 1) * kSumBlock * Sums::kPanel;
   }
+  if constexpr (B > 1) {
+    sum_blocks<V, R, P, B / 2>(t, x, w, left, first);
+  } else if (left > 0) {
+    Sums sums;
+    sums.clear();
+    for (; left > 0; --left) {
+      sums.step(x, t.x_stride, w, t.panel_stride);
+      ++x;
+      w += Sums::kPanel;
+    }
+    sums.finish(t, first, true);
+  }
+}
+
+template <class V, int R, int P>
+void run_tile(const Tile& tile) {
+  const Tile t = tile;  // a copy whose address nobody has: stores to y cannot change it
+  sum_blocks<V, R, P, blocks_at_once<V>(R, P)>(t, t.x, t.weights, t.in, true);
 }
 
 }  // namespace fused_mlp

@@ -103,6 +103,7 @@ Planner::Planner(const std::vector<PackedLayer>& layers, const Isa& isa, unsigne
 }
 
 Plan Planner::plan(std::size_t rows) const {
+  rows = std::max<std::size_t>(rows, 1);  // an empty batch runs nothing, but may be asked about
   const bool few = rows <= kGemvRows;
   if (rows >= by_rows_from_) {
     // Blocks of even size, a whole number of them per thread.

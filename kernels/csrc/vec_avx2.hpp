@@ -16,6 +16,8 @@ struct Avx2 {
   // Panels a tile of that many rows works on at once: 8 or more independent sums hide FMA latency.
   static constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 
+  // Keeps a value in a register: compilers otherwise load it again for every use.
+  static void pin(Reg& v) { asm("" : "+x"(v)); }
   static Reg zero() { return _mm256_setzero_ps(); }
   static Reg set1(float v) { return _mm256_set1_ps(v); }
   static Reg load(const float* p) { return _mm256_loadu_ps(p); }

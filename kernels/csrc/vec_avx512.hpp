@@ -16,6 +16,8 @@ struct Avx512 {
   // Panels a tile of that many rows works on at once: 8 or more independent sums hide FMA latency.
   static constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 
+  // Keeps a value in a register: compilers otherwise load it again for every use.
+  static void pin(Reg& v) { asm("" : "+v"(v)); }
   static Reg zero() { return _mm512_setzero_ps(); }
   static Reg set1(float v) { return _mm512_set1_ps(v); }
   static Reg load(const float* p) { return _mm512_loadu_ps(p); }

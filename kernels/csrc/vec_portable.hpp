@@ -22,6 +22,7 @@ struct Portable {
 #endif
   static constexpr int panels_at_once(int rows) { return rows == 1 ? 2 : 1; }
 
+  static void pin(Reg&) {}
   static Reg zero() { return Reg{}; }
   static Reg set1(float v) { return Reg{v, v, v, v}; }
   static Reg load(const float* p) {

@@ -127,8 +127,10 @@ TEST(kernel_may_drop_the_last_reference_to_its_engine) {
   lane_options.in_features = lane_options.out_features = 1;
   auto lane = engine->add_lane(lane_options, std::make_unique<PuppetKernel>(stage, 1));
   stage->during = [&] { engine.reset(); };
+  stage->hold();  // until submit() has returned: the engine must not go while someone else is inside it
   auto probe = make_ref<Probe>(1u, 1u, 1.0f, &inbox);
   CHECK_EQ(engine->submit(*lane, Ref<Ticket>(Ref<Probe>(probe))), Status::ok);
+  stage->release();
   inbox.wait_for(1);
   CHECK_EQ(probe->outcome.status, Status::ok);
   while (inbox.flushes.load() == 0) std::this_thread::yield();  // it names the inbox for a moment longer

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kWidth = 5;
 constexpr int kSubmitters = 3;
-constexpr int kPerSubmitter = 3000;
+constexpr int kPerSubmitter = 8000;
 
 struct World {
   World() : engine(options()) {}

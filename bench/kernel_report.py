@@ -1,0 +1,157 @@
+"""What the kernel benchmark found, for people: a table on the terminal, one for the README, a plot, and how
+the results stand against the targets."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+MARKDOWN_BATCHES = (1, 8, 32, 128, 512)
+# Gains below this are noise on a shared machine.
+NOISE = 0.03
+
+
+def _peers(cell: dict[str, Any]) -> dict[str, float]:
+    return {name: us for name, us in cell["best_us"].items() if name != "fused"}
+
+
+def _ratio(cell: dict[str, Any]) -> float:
+    """How many times as long as fused the best of the others takes."""
+    return min(_peers(cell).values()) / cell["best_us"]["fused"]
+
+
+def _share(cell: dict[str, Any]) -> float:
+    """Of the machine's limit."""
+    return cell["limit_us"] / cell["best_us"]["fused"]
+
+
+def _number(us: float) -> str:
+    return f"{us:.1f}" if us < 100 else f"{us:,.0f}"
+
+
+def show(console: Console, result: dict[str, Any]) -> None:
+    engines = result["engines"]
+    table = Table(title="microseconds per call, best (median)", title_justify="left")
+    for name in ("threads", "shape", "batch"):
+        table.add_column(name, justify="left" if name == "shape" else "right")
+    for name in engines:
+        table.add_column(name, justify="right")
+    table.add_column("vs best other", justify="right")
+    table.add_column("of limit", justify="right")
+    shape = None
+    for cell in result["cells"]:
+        if shape not in (None, cell["shape"]):
+            table.add_section()
+        shape = cell["shape"]
+        times = [f"{_number(cell['best_us'][e])} ({_number(cell['median_us'][e])})" for e in engines]
+        ratio = _ratio(cell)
+        colour = "green" if ratio >= 1 else "yellow" if ratio >= 1 - NOISE else "red"
+        share = f"{_share(cell):.0%} {'fma' if cell['limited_by'] == 'compute' else 'read'}"
+        table.add_row(
+            str(cell["threads"]), shape, str(cell["batch"]), *times, f"[{colour}]{ratio:.2f}x[/]", share
+        )
+    console.print(table)
+
+
+def _geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def _wide(cell: dict[str, Any]) -> bool:
+    return any(width in cell["shape"] for width in ("1024", "3072"))
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    """One line per target of the benchmark and thread count."""
+    lines = []
+    for threads in sorted({cell["threads"] for cell in result["cells"]}):
+        cells = [cell for cell in result["cells"] if cell["threads"] == threads]
+        name = f"{threads} thread{'s' if threads > 1 else ''}"
+        small = [cell for cell in cells if cell["batch"] <= 16]
+        slower = [cell for cell in cells if _ratio(cell) < 1 - NOISE]
+        lines.append(
+            f"{name}: more than {NOISE:.0%} slower than the best other at {len(slower)} of {len(cells)} points"
+            + "".join(f"; {c['shape']} batch {c['batch']} {_ratio(c):.2f}x" for c in slower)
+        )
+        eager = [
+            cell["best_us"]["eager"] / cell["best_us"]["fused"]
+            for cell in small
+            if "eager" in cell["best_us"]
+        ]
+        best = _geometric_mean([_ratio(cell) for cell in small])
+        lines.append(
+            f"{name}, batch <= 16, geometric mean: {best:.2f}x the best other, {_geometric_mean(eager):.2f}x eager"
+        )
+        large = [_share(cell) for cell in cells if cell["batch"] >= 128 and _wide(cell)]
+        if large:
+            lines.append(
+                f"{name}, batch >= 128, widths >= 512: {min(large):.0%} to {max(large):.0%} of the FMA peak, "
+                f"mean {_geometric_mean(large):.0%}"
+            )
+        single = [f"{c['shape']} {_share(c):.0%}" for c in cells if c["batch"] == 1 and c["limit_us"] > 10]
+        if single:
+            lines.append(f"{name}, batch 1, over 1 MB of weights, of the read bandwidth: {', '.join(single)}")
+    return lines
+
+
+def markdown_table(result: dict[str, Any], batches: tuple[int, ...] = MARKDOWN_BATCHES) -> str:
+    engines = [name for name in result["engines"] if name != "fused"]
+    lines = [
+        f"| shape | threads | batch | **fused** | {' | '.join(engines)} | vs best other | of the limit |",
+        "|---|" + "---:|" * (len(engines) + 5),
+    ]
+    for cell in result["cells"]:
+        if cell["batch"] in batches:
+            fused = f"**{_number(cell['best_us']['fused'])}**"
+            times = [fused, *(_number(cell["best_us"][name]) for name in engines)]
+            lines.append(
+                f"| {cell['shape']} | {cell['threads']} | {cell['batch']} | {' | '.join(times)} | "
+                f"{_ratio(cell):.1f}x | {_share(cell):.0%} |"
+            )
+    return "\n".join(lines)
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    """Speed relative to eager over the batch size, one panel per shape, one thread."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "fused-mlp"  # the same file from the same data
+    from matplotlib import pyplot
+
+    threads = min(cell["threads"] for cell in result["cells"])
+    cells = [cell for cell in result["cells"] if cell["threads"] == threads]
+    shapes = list(dict.fromkeys(cell["shape"] for cell in cells))
+    figure, axes = pyplot.subplots(2, 3, figsize=(12, 6.5), sharex=True)
+    styles = {"fused": ("#c0392b", "o", 2.2), "eager": ("#7f8c8d", "", 1.2), "limit": ("#2c3e50", "", 1.0)}
+    for axis, shape in zip(axes.flat, shapes, strict=False):
+        points = [cell for cell in cells if cell["shape"] == shape]
+        batches = [cell["batch"] for cell in points]
+        for name in [*result["engines"], "limit"]:
+            times = [cell["limit_us"] if name == "limit" else cell["best_us"][name] for cell in points]
+            speed = [cell["best_us"]["eager"] / us for cell, us in zip(points, times, strict=True)]
+            colour, marker, width = styles.get(name, (None, ".", 1.4))
+            dashes = "--" if name == "limit" else "-"
+            label = "limit of the machine" if name == "limit" else name
+            axis.plot(batches, speed, dashes, color=colour, marker=marker, linewidth=width, label=label)
+        axis.set_title(shape, fontsize=10)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:.0f}")
+        axis.yaxis.set_major_formatter("{x:g}x")
+        axis.grid(alpha=0.25)
+    for axis in axes[-1]:
+        axis.set_xlabel("batch (rows)")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("speed, eager = 1x")
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False)
+    cpu = result["machine"]["cpu"]
+    figure.suptitle(f"One MLP forward on a CPU, {threads} thread ({cpu}), higher is faster", fontsize=11)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -1,0 +1,76 @@
+"""One engine in a process of its own: reads commands as JSON lines on stdin, answers on stdout.
+So that no engine meets another's thread pool, allocator or environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import numpy as np
+
+from bench.kernel_engines import ENGINES, Call
+from bench.kernel_shapes import SHAPES, build
+
+
+def time_call(call: Callable[[], Any], budget_s: float) -> dict[str, float]:
+    """Seconds per call, best and median over samples of at least 50 us, for about the budget."""
+    clock = time.perf_counter
+    start = clock()
+    call()
+    once = clock() - start
+    inner = max(1, int(50e-6 / max(once, 1e-7)))
+    samples = []
+    end = clock() + budget_s
+    while True:
+        start = clock()
+        for _ in range(inner):
+            call()
+        stop = clock()
+        samples.append((stop - start) / inner)
+        if stop >= end:
+            return {"best": min(samples), "median": statistics.median(samples)}
+
+
+def serve(engine: str, threads: int, replies: TextIO) -> None:
+    call: Call | None = None
+    rows: dict[int, Callable[[], Any]] = {}
+    shape = ""
+    for line in sys.stdin:
+        command = json.loads(line)
+        reply: dict[str, Any] = {}
+        if command["do"] == "load":
+            shape = command["shape"]
+            rows.clear()
+            call = ENGINES[engine](build(shape), threads)
+        elif command["do"] == "bind":
+            # Twice: whatever compiles or allocates at the first call of a batch size does it now.
+            assert call is not None
+            batch = command["batch"]
+            generator = np.random.default_rng(batch)
+            x = generator.standard_normal((batch, SHAPES[shape].in_features), dtype=np.float32)
+            rows[batch] = call(x)
+            rows[batch]()
+            reply["sample"] = np.asarray(rows[batch]())[0, :4].tolist()
+        else:
+            reply = time_call(rows[command["batch"]], command["budget_s"])
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def main() -> None:
+    engine, threads = sys.argv[1], int(sys.argv[2])
+    if threads == 1 and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    # Libraries print to stdout; replies go to the original one, everything else to stderr.
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    serve(engine, threads, replies)
+
+
+if __name__ == "__main__":
+    main()

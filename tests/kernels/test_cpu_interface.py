@@ -1,0 +1,210 @@
+"""The CPU kernel from the outside: how it is chosen and described, the arrays it takes, its C interface."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import kernels
+from kernels import KernelInputError, KernelUnavailable, _cpu, cpu
+from kernels.cores import usable_cores
+from kernels.cpu import NativeKernel
+from tests.kernels.cpu_models import plain_mlp, rows_for, run
+
+SMALL = plain_mlp(64, 128, 128, 10)
+WIDE = plain_mlp(512, 1024, 1024, 256)
+
+
+def test_it_is_the_default_fused_kernel_on_a_cpu() -> None:
+    info = kernels.compile(SMALL, device="cpu").describe()
+    assert (info.variant, info.backend, info.device, info.dtype) == ("fused", "native", "cpu", "float32")
+    assert info.isa == _cpu.usable_isas()[0]
+    assert info.threads == usable_cores()
+    assert info.reason == ""
+
+
+def test_describe_names_the_strategies_for_small_and_large_batches() -> None:
+    assert kernels.compile(SMALL, threads=1).describe().strategy == "gemv to 5 rows, row_block above"
+    assert "gemv" in (strategy := kernels.compile(WIDE, threads=2).describe().strategy)
+    assert strategy.endswith("row_block above")
+
+
+def test_run_returns_the_strategy_it_used() -> None:
+    kernel = NativeKernel(SMALL, 1)
+    for rows, strategy in [(1, "gemv"), (5, "gemv"), (6, "row_block"), (400, "row_block")]:
+        assert kernel.run(rows_for(SMALL, rows), np.empty((rows, 10), np.float32)) == strategy
+
+
+@pytest.mark.parametrize("isa", _cpu.usable_isas())
+def test_environment_forces_an_instruction_set(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_ISA", isa)
+    assert kernels.compile(SMALL).describe().isa == isa
+
+
+def test_instruction_set_that_cannot_run_here_fails_with_those_that_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FUSED_MLP_ISA", "mmx")
+    with pytest.raises(KernelUnavailable, match=r"FUSED_MLP_ISA.*expected one of .*portable.*got 'mmx'"):
+        kernels.compile(SMALL, backend="native")
+
+
+def test_without_the_compiled_module_the_backend_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_cpu", None)
+    with pytest.raises(KernelUnavailable, match=r"kernels\._cpu is missing: run `make install`"):
+        kernels.compile(SMALL, backend="native")
+
+
+def test_package_imports_without_the_compiled_module() -> None:
+    code = "import sys; sys.modules['kernels._cpu'] = None; import kernels; print(len(kernels.backends()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 100])
+def test_numpy_in_numpy_out_and_torch_in_torch_out(rows: int) -> None:
+    kernel = NativeKernel(SMALL, 1)
+    x = rows_for(SMALL, rows)
+    expected = run(kernel, x)
+    from_numpy = kernel(x)
+    from_torch = kernel(torch.from_numpy(x))
+    assert isinstance(from_numpy, np.ndarray)
+    assert isinstance(from_torch, torch.Tensor)
+    np.testing.assert_array_equal(from_numpy, expected)
+    np.testing.assert_array_equal(from_torch.numpy(), expected)
+
+
+def test_out_is_written_and_returned() -> None:
+    kernel = NativeKernel(SMALL, 1)
+    x = rows_for(SMALL, 4)
+    expected = kernel(x)
+    array = np.empty((4, 10), np.float32)
+    assert kernel(x, out=array) is array
+    tensor = torch.empty(4, 10)
+    assert kernel(torch.from_numpy(x), out=tensor) is tensor
+    np.testing.assert_array_equal(array, expected)
+    np.testing.assert_array_equal(tensor.numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float16", "strided", "transposed", "strided out"])
+def test_other_dtypes_and_strides_are_converted(kind: str) -> None:
+    kernel = NativeKernel(SMALL, 1)
+    x = torch.from_numpy(rows_for(SMALL, 6)).half().float()
+    expected = kernel(x)
+    out = torch.empty(6, 20)[:, ::2] if kind == "strided out" else None
+    given = {
+        "float64": x.double(),
+        "float16": x.half(),
+        "strided": torch.repeat_interleave(x, 2, dim=1)[:, ::2],
+        "transposed": x.T.contiguous().T,
+        "strided out": x,
+    }[kind]
+    y = kernel(given, out=out)
+    assert y.dtype == given.dtype
+    torch.testing.assert_close(y, expected.to(given.dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(64,), (2, 63), (2, 2, 64), ()])
+def test_wrong_shapes_are_refused_with_what_was_expected(shape: tuple[int, ...]) -> None:
+    kernel = NativeKernel(SMALL, 1)
+    with pytest.raises(KernelInputError, match=r"expected shape \(rows, 64\), got"):
+        kernel(np.zeros(shape, np.float32))
+    with pytest.raises(KernelInputError, match=r"expected shape \(rows, 64\), got"):
+        kernel(torch.zeros(shape))
+
+
+def test_wrong_out_is_refused() -> None:
+    kernel = NativeKernel(SMALL, 1)
+    x = rows_for(SMALL, 2)
+    with pytest.raises(KernelInputError, match="out"):
+        kernel(x, out=np.empty((3, 10), np.float32))
+    with pytest.raises(KernelInputError, match="out"):
+        kernel(x, out=np.empty((2, 11), np.float32))
+    with pytest.raises(KernelInputError, match="expected x"):
+        kernel.run(x, np.empty((3, 10), np.float32))
+
+
+class KernelApi(ctypes.Structure):
+    """struct fused_mlp_kernel of csrc/kernel_api.h, as another language would see it."""
+
+    _fields_ = (
+        ("abi", ctypes.c_uint32),
+        ("ctx", ctypes.c_void_p),
+        ("in_features", ctypes.c_size_t),
+        ("out_features", ctypes.c_size_t),
+        (
+            "run",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_void_p,
+                ctypes.c_void_p,
+                ctypes.c_size_t,
+                ctypes.c_void_p,
+                ctypes.c_char_p,
+                ctypes.c_size_t,
+            ),
+        ),
+        ("strategy", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)),
+    )
+
+
+def test_the_capsule_runs_the_kernel_and_outlives_its_owner() -> None:
+    kernel = NativeKernel(SMALL, 1)
+    x = rows_for(SMALL, 9)
+    expected = run(kernel, x)
+    capsule = kernel.capsule()
+    del kernel
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype = ctypes.POINTER(KernelApi)
+    pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    api = pointer(capsule, b"fused_mlp.kernel.v1").contents
+    assert (api.abi, api.in_features, api.out_features) == (1, 64, 10)
+    y = np.empty((9, 10), np.float32)
+    assert api.run(api.ctx, x.ctypes.data, 9, y.ctypes.data, None, 0) == 0
+    np.testing.assert_array_equal(y, expected)
+    assert api.strategy(api.ctx, 1) == b"gemv"
+
+
+def test_the_gil_is_released_while_it_computes() -> None:
+    kernel = NativeKernel(WIDE, 1)
+    x = rows_for(WIDE, 2000)
+    progressed = threading.Event()
+    worker = threading.Thread(target=progressed.set)
+    y = np.empty((2000, 256), np.float32)
+    # Without a switch for as long as anybody holds the lock, the worker can only run if the kernel let go.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        worker.start()
+        kernel.run(x, y)
+        assert progressed.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        worker.join()
+
+
+def _run_in_child(
+    queue: multiprocessing.Queue[bool], kernel: NativeKernel, x: np.ndarray, y: np.ndarray
+) -> None:
+    queue.put(bool(np.array_equal(run(kernel, x), y)))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_gets_helpers_of_its_own() -> None:
+    kernel = NativeKernel(WIDE, 2)
+    x = rows_for(WIDE, 64)
+    y = run(kernel, x)
+    context = multiprocessing.get_context("fork")
+    queue: multiprocessing.Queue[bool] = context.Queue()
+    child = context.Process(target=_run_in_child, args=(queue, kernel, x, y))
+    child.start()
+    assert queue.get(timeout=30)
+    child.join(30)
+    assert child.exitcode == 0
