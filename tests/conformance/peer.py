@@ -82,6 +82,8 @@ class Peer:
             self._socket.connect(("127.0.0.1", port))
             if tls:
                 self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
+            if hello:
+                self.write(PREFACE + SettingsFrame(0).serialize())
         except OSError:
             self._socket.close()
             raise
@@ -93,8 +95,6 @@ class Peer:
         self.goaways: list[GoAwayFrame] = []
         self.pings_answered = 0
         self.closed = False
-        if hello:
-            self.write(PREFACE + SettingsFrame(0).serialize())
 
     def __enter__(self) -> Self:
         return self

@@ -236,6 +236,7 @@ def test_connection_that_speaks_http1_is_closed(impatient: ToyFront) -> None:
 
 def test_unfinished_messages_of_all_peers_are_bounded() -> None:
     with ToyFront(max_message_bytes=1 << 20, max_buffered_bytes=1 << 20) as front, Peer(front.port) as peer:
+        peer.ping()  # with it come the SETTINGS that open the window
         half = framed(bytes(1 << 20))[: 300 << 10]
         for stream in (1, 3, 5, 7, 9, 11):
             peer.begin(stream)
