@@ -51,6 +51,16 @@ $(VENV)/.installed-dev: pyproject.toml | $(VENV)/.installed
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
+$(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed
+	@scripts/system-packages bench
+	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@touch $@
+
+bench: bench-kernels bench-serving ## every benchmark; leave the machine alone meanwhile
+
+bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.compile, ONNX Runtime, OpenVINO
+	$(BIN)/python -m bench.kernels --plot docs/img/kernels.svg
+
 lint: install-dev ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from service.client import Client
+from tests.conformance.certificates import Certificates
 from tests.server import Server
 
 
@@ -38,3 +39,8 @@ def client(server: Server) -> Iterator[Client]:
 def example(client: Client) -> np.ndarray:
     """The example row of the demo model: (64,) float32."""
     return np.asarray(client.model("digits").versions[-1].example, np.float32)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))

@@ -8,7 +8,7 @@ import torch
 
 import kernels
 from kernels import Backend, KernelError, KernelInputError, KernelUnavailable, registry
-from kernels.selfcheck import PROBE_ROWS, check_against_float64
+from kernels.selfcheck import PROBE_ROWS, check_against_float64, probe_input
 from kernels.unfused import EagerKernel
 from models import LayerSpec, LayerWeights, Mlp, MlpSpec
 
@@ -192,12 +192,17 @@ def test_eager_passes_its_own_check_in_every_dtype(dtype):
     check_against_float64(EagerKernel(make_mlp(dtype), "cpu", None), make_mlp(dtype))
 
 
-def test_a_half_precision_model_that_overflows_in_eager_can_still_be_served():
-    mlp = make_mlp("float16", scale=150.0)  # hidden values near 1e3, outputs around the largest float16
+def test_a_half_precision_model_that_overflows_in_eager_is_still_checked():
+    mlp = make_mlp("float16", scale=150.0)  # outputs around the largest float16
     with torch.inference_mode():
-        assert not torch.isfinite(mlp.to_torch()(torch.full((1, 4), 40.0).half())).all()
+        eager = mlp.to_torch()(torch.from_numpy(probe_input(mlp)).half())
+    assert not torch.isfinite(eager).all()
     for variant in ("unfused", "fused"):
         kernels.compile(mlp, variant=variant, device="cpu")
+    wrong = Off(mlp, "cpu", None)
+    wrong.by = 1e4
+    with pytest.raises(KernelError, match="disagrees"):
+        check_against_float64(wrong, mlp)
 
 
 # -- the array boundary

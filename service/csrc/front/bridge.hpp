@@ -49,8 +49,7 @@ class Bridge final : public FailureLog {
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
 
-  // --- Python's side
-  // -----------------------------------------------------------------------------------------
+  // Python's side:
   int fileno() const { return event_fd_; }
   std::vector<Event> drain();
   // Python waits for `writable` before it sends another: one message of a call waits here at a time.
@@ -59,8 +58,7 @@ class Bridge final : public FailureLog {
   // A message of a streaming caller has been dealt with: it may send another.
   void message_done(uint64_t call);
 
-  // --- the loops' side
-  // ---------------------------------------------------------------------------------------
+  // The loops' side:
   void push(Event&& event);
   void on_failure(std::string_view request_id, std::string_view text) override;
   size_t attach(BridgeCalls& calls);  // before the loops start

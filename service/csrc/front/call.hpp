@@ -53,8 +53,7 @@ class Application {
 
 class Call {
  public:
-  // --- for methods
-  // -------------------------------------------------------------------------------------------
+  // For methods:
   Loop& loop() const { return *loop_; }
   RequestHead& head() { return head_; }
   int64_t arrival_ns() const { return arrival_ns_; }

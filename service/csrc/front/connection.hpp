@@ -26,8 +26,7 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // --- for the loop
-  // ------------------------------------------------------------------------------------------
+  // For the loop:
   int fd() const { return transport_.fd(); }
   void on_readable();
   // Writes what the session and the calls have to send. One system call when the socket takes it all.
@@ -42,8 +41,7 @@ class Connection {
   uint32_t epoll_events_set = 0;
   bool dirty = false;  // on the loop's list of those to write
 
-  // --- for its calls
-  // -----------------------------------------------------------------------------------------
+  // For its calls:
   void answer(Call& call);
   void let_in(Call& call);
   std::string peer() const;  // as gRPC writes it: ipv4:127.0.0.1:4711

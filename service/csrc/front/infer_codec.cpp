@@ -15,6 +15,8 @@ using protozero::tag_and_type;
 
 constexpr std::string_view kInput = "input", kOutput = "output", kVariant = "variant";
 constexpr size_t kShownNames = 4;
+constexpr const char* kUnreadable =
+    "message: expected a inference.ModelInferRequest, got bytes that cannot be read as one";
 
 std::string_view view(protozero::data_view bytes) { return {bytes.data(), bytes.size()}; }
 
@@ -116,7 +118,7 @@ std::string take_contents(Ask& ask, const InferFields& fields) {
     ask.data = fp32 ? fields.fp32.bytes() : fields.fp64.bytes();
     ask.typed = true;
     if (ask.data.size() % dtype_size(ask.dtype) != 0) {
-      return "message: expected a ModelInferRequest, got broken contents";
+      return kUnreadable;
     }
     return {};
   }
@@ -169,7 +171,7 @@ std::string read_request(pbf_reader request, Ask& ask) {
   }
   if (!fields.text_ok || !is_utf8(ask.request_id) || !is_utf8(ask.model) || !is_utf8(fields.version)) {
     ask.request_id = {};
-    return "message: expected a ModelInferRequest, got text that is not UTF-8";
+    return kUnreadable;
   }
   if (!read_version(fields.version, ask.version)) {
     return "model_version: expected a whole number from 1 or nothing, got " + quote_name(fields.version);
@@ -233,7 +235,7 @@ class InferCodec final : public Codec {
     try {
       return read_request(pbf_reader(reinterpret_cast<const char*>(data), size), ask);
     } catch (const protozero::exception&) {
-      return "message: expected a ModelInferRequest, got bytes that cannot be read as one";
+      return kUnreadable;
     }
   }
 

@@ -125,7 +125,7 @@ void Inference::recycle(Prediction* p) {
   p->entry_ = nullptr;
   p->lane_ = nullptr;
   p->status_ = Status::ok;
-  p->ended_ = -1;
+  p->counted_ = false;
   p->delivered_ = false;
   free_.push_back(p);
 }
@@ -189,7 +189,7 @@ void Inference::answer(Prediction& p) {
   Call& call = *p.call_;
   leave_call(p);
   const bool streams = call.head().method()->client_streams();
-  int code = grpc_code(p.status_);
+  const int code = grpc_code(p.status_);
   if (call.open()) {
     if (code == kInternal) {
       const std::string id =
@@ -207,27 +207,30 @@ void Inference::answer(Prediction& p) {
     } else {
       call.finish(code, p.detail_);
     }
-  } else if (p.ended_ >= 0) {
-    code = p.ended_;
   }
-  const int64_t duration_ns = loop_.now() - p.started_ns_;
-  if (p.lane_ != nullptr) {
-    p.lane_->record(code, duration_ns);
-    --p.table_->users;
-    p.table_ = nullptr;
-  } else {
-    count_unrouted(code, duration_ns);
-  }
+  if (!p.counted_) count(p, code);
+  if (p.table_ != nullptr) --p.table_->users;
+  p.table_ = nullptr;
   p.message_.release();
   if (streams) call.message_done();
   p.call_ = nullptr;
   call.unpin();
 }
 
+void Inference::count(Prediction& p, int code) {
+  const int64_t duration_ns = loop_.now() - p.started_ns_;
+  if (p.lane_ != nullptr) {
+    p.lane_->record(code, duration_ns);
+  } else {
+    count_unrouted(code, duration_ns);
+  }
+}
+
 void Inference::abandon(Call& call, int code) {
   for (auto* p = static_cast<Prediction*>(call.attachment); p != nullptr; p = p->next_) {
-    p->ended_ = code;
     if (p->ticket_) p->ticket_->cancel();
+    if (!p->counted_) count(*p, code);
+    p->counted_ = true;
   }
 }
 

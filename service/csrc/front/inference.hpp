@@ -81,7 +81,7 @@ class Prediction final : public Completion {
   int64_t started_ns_ = 0;
   Buffer answer_;
   Status status_ = Status::ok;
-  int ended_ = -1;  // the code it is counted under when its call ended before it did
+  bool counted_ = false;  // its call ended before it did
   bool delivered_ = false;
   std::string detail_;
   std::optional<EngineTicket> ticket_;
@@ -113,6 +113,7 @@ class Inference {
   void answer(Prediction& prediction);
   void fail(Prediction& prediction, Status status, std::string_view text);
   void leave_call(Prediction& prediction);
+  void count(Prediction& prediction, int code);
 
   Loop& loop_;
   Engine& engine_;

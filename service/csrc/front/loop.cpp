@@ -240,36 +240,47 @@ void Loop::sweep() {
   write_dirty();
 }
 
+void Loop::serve_here(std::unique_ptr<Application> application) {
+  application_ = std::move(application);
+  this_thread_loop = this;
+}
+
+void Loop::round(int timeout_ms) {
+  epoll_event events[kEventsPerRound];
+  const int n = ::epoll_wait(epoll_fd_, events, kEventsPerRound, again_.empty() ? timeout_ms : 0);
+  now_ns_ = clock_ns();
+  for (int i = 0; i < n; ++i) handle(events[i].data.u64, events[i].events);
+  if (!again_.empty()) {
+    std::vector<Connection*> again;
+    again.swap(again_);
+    for (Connection* connection : again) {
+      if (!connection->closed()) connection->on_readable();
+    }
+  }
+  compute();
+  if (now_ns_ - swept_ns_ >= timeout_ms * kMillisecond) {
+    swept_ns_ = now_ns_;
+    sweep();
+  }
+  bury_closed();
+}
+
+void Loop::bury_closed() {
+  if (closed_.empty()) return;
+  const auto is_closed = [](Connection* connection) { return connection->closed(); };
+  std::erase_if(again_, is_closed);
+  std::erase_if(dirty_, is_closed);
+  const size_t count = closed_.size();
+  closed_.clear();
+  assigned_.fetch_sub(count, std::memory_order_relaxed);
+  on_connection_closed_();
+}
+
 void Loop::run() {
   this_thread_loop = this;
-  epoll_event events[kEventsPerRound];
   while (!stopping_ || !application_->idle()) {
     const bool calls_open = stats_.open_calls.load(std::memory_order_relaxed) != 0;
-    const int tick_ms = stopping_ || calls_open || draining_ ? kBusyTick_ms : kIdleTick_ms;
-    const int n = ::epoll_wait(epoll_fd_, events, kEventsPerRound, again_.empty() ? tick_ms : 0);
-    now_ns_ = clock_ns();
-    for (int i = 0; i < n; ++i) handle(events[i].data.u64, events[i].events);
-    if (!again_.empty()) {
-      std::vector<Connection*> again;
-      again.swap(again_);
-      for (Connection* connection : again) {
-        if (!connection->closed()) connection->on_readable();
-      }
-    }
-    compute();
-    if (now_ns_ - swept_ns_ >= tick_ms * kMillisecond) {
-      swept_ns_ = now_ns_;
-      sweep();
-    }
-    if (!closed_.empty()) {
-      const auto is_closed = [](Connection* connection) { return connection->closed(); };
-      std::erase_if(again_, is_closed);
-      std::erase_if(dirty_, is_closed);
-      const size_t count = closed_.size();
-      closed_.clear();
-      assigned_.fetch_sub(count, std::memory_order_relaxed);
-      on_connection_closed_();
-    }
+    round(calls_open || stopping_ || draining_ ? kBusyTick_ms : kIdleTick_ms);
   }
   application_.reset();
   this_thread_loop = nullptr;

@@ -40,8 +40,11 @@ class Loop final : public CompletionSink {
   Loop(const Limits& limits, const TlsContext* tls, std::function<void()> on_connection_closed);
   ~Loop();  // stop() must have been called if start() was
 
-  // --- from any thread
-  // ---------------------------------------------------------------------------------------
+  // For tests that drive a loop by hand, without a thread: what it serves, then one round after the other.
+  void serve_here(std::unique_ptr<Application> application);
+  void round(int timeout_ms);
+
+  // From any thread:
   void start(std::unique_ptr<Application> application);
   void post(Completion* completion) noexcept;
   void flush() noexcept override;  // wakes the loop, unless it is the one calling
@@ -54,8 +57,7 @@ class Loop final : public CompletionSink {
   Stats& stats() { return stats_; }
   uint64_t connections() const { return assigned_.load(std::memory_order_relaxed); }
 
-  // --- from its own thread
-  // -----------------------------------------------------------------------------------
+  // From its own thread:
   const Limits& limits() const { return limits_; }
   int64_t now() const { return now_ns_; }  // read once per round, and once more after computing
   SlabPool& slabs() { return slabs_; }
@@ -78,6 +80,7 @@ class Loop final : public CompletionSink {
   void write_dirty();
   void sweep();
   void close_all(End why);
+  void bury_closed();
 
   const Limits limits_;
   const TlsContext* tls_;

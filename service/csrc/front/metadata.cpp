@@ -25,22 +25,31 @@ std::optional<int64_t> parse_timeout(std::string_view text) {
     if (c < '0' || c > '9') return std::nullopt;
     value = value * 10 + (c - '0');
   }
-  switch (text.back()) {  // 99999999 hours are 3.6e20 ns: more than fits, and than anyone waits
+  int64_t unit = 0;
+  switch (text.back()) {
     case 'H':
-      return value > 1'000'000 ? int64_t{3'600'000'000'000'000'000} : value * 3'600'000'000'000;
+      unit = 3'600'000'000'000;
+      break;
     case 'M':
-      return value * 60'000'000'000;
+      unit = 60'000'000'000;
+      break;
     case 'S':
-      return value * 1'000'000'000;
+      unit = 1'000'000'000;
+      break;
     case 'm':
-      return value * 1'000'000;
+      unit = 1'000'000;
+      break;
     case 'u':
-      return value * 1'000;
+      unit = 1'000;
+      break;
     case 'n':
-      return value;
+      unit = 1;
+      break;
     default:
       return std::nullopt;
   }
+  constexpr int64_t kMost = int64_t{1} << 61;  // 73 years; 99999999 hours would not fit
+  return value > kMost / unit ? kMost : value * unit;
 }
 
 std::string percent_encode(std::string_view text) {

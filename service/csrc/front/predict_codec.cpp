@@ -13,6 +13,9 @@ using protozero::pbf_reader;
 using protozero::pbf_wire_type;
 using protozero::tag_and_type;
 
+constexpr const char* kUnreadable =
+    "message: expected a fused_mlp.v1.PredictRequest, got bytes that cannot be read as one";
+
 std::string_view view(protozero::data_view bytes) { return {bytes.data(), bytes.size()}; }
 
 struct TensorFields {
@@ -76,7 +79,7 @@ std::string read_request(pbf_reader request, Ask& ask) {
   }
   if (!is_utf8(ask.request_id) || !is_utf8(ask.model)) {
     ask.request_id = {};
-    return "message: expected a PredictRequest, got text that is not UTF-8";
+    return kUnreadable;
   }
   if (variant < 0 || variant > 2) {
     return "variant: expected FUSED (1) or UNFUSED (2), got " + std::to_string(variant);
@@ -94,7 +97,7 @@ std::string read_request(pbf_reader request, Ask& ask) {
   if (ask.dtype != DType::fp32) {
     return "input: values are FP32, got dtype " + std::string(dtype_name(ask.dtype)) + "; send data instead";
   }
-  if (values.size() % sizeof(float) != 0) return "message: expected a PredictRequest, got broken values";
+  if (values.size() % sizeof(float) != 0) return kUnreadable;
   ask.typed = true;
   ask.data = values;
   return {};
@@ -106,7 +109,7 @@ class PredictCodec final : public Codec {
     try {
       return read_request(pbf_reader(reinterpret_cast<const char*>(data), size), ask);
     } catch (const protozero::exception&) {
-      return "message: expected a PredictRequest, got bytes that cannot be read as one";
+      return kUnreadable;
     }
   }
 

@@ -81,8 +81,18 @@ struct SessionCallbacks {
       case NGHTTP2_SETTINGS:
         return c.settings_.allow(now_ns, limits.max_settings_per_s);
       default:
-        return c.control_frames_.allow(now_ns, limits.max_control_frames_per_s);
+        return true;
     }
+  }
+
+  // Frames that nghttp2 drops by itself (PRIORITY, unknown types) are seen here only.
+  static int on_begin_frame(nghttp2_session*, const nghttp2_frame_hd* header, void* user_data) {
+    Connection& c = self(user_data);
+    const bool dropped = header->type == NGHTTP2_PRIORITY || header->type > NGHTTP2_CONTINUATION;
+    if (!dropped || c.control_frames_.allow(c.loop_.now(), c.loop_.limits().max_control_frames_per_s))
+      return 0;
+    c.flooded_ = true;
+    return NGHTTP2_ERR_CALLBACK_FAILURE;
   }
 
   static int on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user_data) {
@@ -199,6 +209,7 @@ struct SessionSetup {
     nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, SessionCallbacks::on_begin_headers);
     nghttp2_session_callbacks_set_on_header_callback(callbacks, SessionCallbacks::on_header);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, SessionCallbacks::on_data_chunk);
+    nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, SessionCallbacks::on_begin_frame);
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, SessionCallbacks::on_frame);
     nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, SessionCallbacks::on_frame_sent);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, SessionCallbacks::on_stream_close);
