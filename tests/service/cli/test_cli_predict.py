@@ -169,3 +169,9 @@ def test_unreadable_tls_file_is_named(cli):
     assert outcome.code == 1
     assert "/no/ca.pem" in outcome.err
     assert "give both cert and key" in cli("health", "--tls-cert", "x.pem").err
+
+
+def test_example_of_a_version_that_there_is_not_is_refused_for_that(cli, server):
+    outcome = cli("predict", "digits", "--example", "--version", "99", target=server.target)
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: model 'digits' has no version 99")
