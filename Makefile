@@ -25,6 +25,7 @@ test: install-dev test-cpp ## build what is needed and run the whole test suite
 test-cpp: test-cpp-thread test-cpp-address,undefined ## the C++ tests under ThreadSanitizer and AddressSanitizer
 
 test-cpp-%: install-dev
+	@mkdir -p build
 	@$(BIN)/cmake -S . -B build/cpp-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON -DFUSED_MLP_SANITIZE=$* >build/cpp-$*.log \
 	  || { cat build/cpp-$*.log; exit 1; }

@@ -4,6 +4,7 @@ publishes the routes. Load and unload run on one thread at a time; readers see w
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -154,7 +155,9 @@ class Catalog:
             mlp = self._repository.read(found)
         except ModelLoadError as error:
             log.error("%s/%d is not served: %s", name, found.version, error)
-            return ServedVersion(name, found.version, "UNAVAILABLE", str(error))
+            # Callers hear the reason too: where on this machine the repository lies is not for them.
+            reason = str(error).replace(f"{self._repository.root}{os.sep}", "")
+            return ServedVersion(name, found.version, "UNAVAILABLE", reason)
         unfused = kernels.compile(mlp, variant="unfused", device=self._settings.device)
         built: dict[Variant, Kernel] = {"unfused": unfused}
         variant, reason = self._settings.variant, ""
