@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 
 import torch
 
@@ -29,6 +30,8 @@ def serve(settings: Settings) -> int:
     """Serve until a signal; returns the exit code. Raises SettingsError, ModelLoadError or KernelError when the
     service cannot start."""
     set_up_logging(settings.log_format, settings.log_level)
+    # As process 1 of a container there is no default action: without this a SIGTERM while loading is lost.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     for line in unknown_variables(os.environ):
         log.warning("%s", line)
     torch.set_num_threads(settings.kernel_threads)

@@ -99,7 +99,7 @@ def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path, tr
     ):
         assert client.predict("digits", [0.0] * 64).version == 1
         for model, version in (("digits", 2), ("hollow", 1), ("hollow", None)):
-            with pytest.raises(PredictError, match="not ready") as failure:
+            with pytest.raises(PredictError, match="could not be loaded") as failure:
                 client.predict(model, [0.0] * 64, version=version)
             assert failure.value.code is grpc.StatusCode.UNAVAILABLE
         states = {v.version: (v.state, v.reason) for v in client.model("digits").versions}
