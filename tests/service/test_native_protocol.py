@@ -210,6 +210,7 @@ def test_answer_before_the_end_of_the_request_stops_the_request(peer: Peer) -> N
     peer.begin(1, "/no.Such/Thing")
     answer = peer.wait_end(1)
     assert answer.status == UNIMPLEMENTED
+    peer.send(peer.data(1, framed(good_request())))
     peer.wait(lambda: answer.reset is not None)
     assert answer.reset == 0  # NO_ERROR: the rest is not wanted
     peer.send(peer.data(1, framed(good_request()), end=True))  # already on its way

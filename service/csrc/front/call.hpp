@@ -96,6 +96,7 @@ class Call {
   uint32_t pins_ = 0;
   uint32_t messages_in_flight_ = 0;
   bool half_closed_ = false, started_ = false, finished_ = false, has_message_ = false, has_trailers_ = false;
+  bool answered_early_ = false;  // to the end, before the caller had come to the end of its request
   int64_t arrival_ns_ = 0, deadline_ns_ = 0;
   int64_t waiting_since_ns_ = 0;  // for the rest of a message; 0: not waiting
   int64_t unsent_since_ns_ = 0;   // bytes wait that the peer does not take; 0: none

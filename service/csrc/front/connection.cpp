@@ -169,7 +169,8 @@ void Connection::sweep_call(Call& call, int64_t now_ns) {
     nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, call.stream_id_, NGHTTP2_CANCEL);
     mark_dirty();
   } else if (call.finished_) {
-    return;
+    if (call.answered_early_ && past(call.waiting_since_ns_, limits.receive_timeout_s, now_ns))
+      stop_request(call);
   } else if (call.deadline_ns_ != 0 && now_ns > call.deadline_ns_) {
     refuse(call, 200, kDeadlineExceeded, "the deadline passed before the answer was ready");
   } else if (past(call.waiting_since_ns_, limits.receive_timeout_s, now_ns)) {

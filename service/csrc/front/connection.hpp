@@ -58,6 +58,7 @@ class Connection {
   void refuse_read(Call& call, ReadError error);
   void submit_head_only(Call& call, int http_status);
   void submit_trailers(Call& call);
+  void stop_request(Call& call);
   void end_call(Call& call);
   void mark_dirty();
   bool output_full() const;

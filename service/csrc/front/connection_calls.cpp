@@ -85,7 +85,7 @@ void Connection::take_data(Call& call, const uint8_t* data, size_t size) {
     }
   }
   if (method == nullptr || call.finished_ || !method->client_streams()) {
-    if (call.has_message_ || call.finished_) call.waiting_since_ns_ = 0;
+    if (call.has_message_) call.waiting_since_ns_ = 0;
     nghttp2_session_consume_stream(session_, call.stream_id_, total);
     return;
   }
@@ -191,6 +191,13 @@ void Connection::submit_trailers(Call& call) {
   }
   StatusFields status(call.code_, call.text_, call.trailers_);
   nghttp2_submit_trailer(session_, call.stream_id_, status.fields().data(), status.fields().size());
+}
+
+// The answer is complete and the caller still sends: the rest is not wanted (RFC 9113, 8.1). Not done at
+// once, because most callers are about to end by themselves, and some (curl) take the reset for an error.
+void Connection::stop_request(Call& call) {
+  nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, call.stream_id_, NGHTTP2_NO_ERROR);
+  mark_dirty();
 }
 
 void Connection::end_call(Call& call) {

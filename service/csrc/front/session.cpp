@@ -109,7 +109,11 @@ struct SessionCallbacks {
         if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST) {
           c.begin_call(*call);
         }
-        if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) c.take_half_close(*call);
+        if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) {
+          c.take_half_close(*call);
+        } else if (call->answered_early_) {
+          c.stop_request(*call);
+        }
         return 0;
       }
       case NGHTTP2_SETTINGS:
@@ -125,13 +129,13 @@ struct SessionCallbacks {
     }
   }
 
-  static int on_frame_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user_data) {
+  static int on_frame_sent(nghttp2_session*, const nghttp2_frame* frame, void* user_data) {
     Connection& c = self(user_data);
     if (frame->hd.type == NGHTTP2_HEADERS && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0) {
-      // Answered before the caller had finished: the rest of its request is not wanted (RFC 9113, 8.1).
-      const Call* call = c.find(frame->hd.stream_id);
+      Call* call = c.find(frame->hd.stream_id);
       if (call != nullptr && !call->half_closed_) {
-        nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
+        call->answered_early_ = true;
+        call->waiting_since_ns_ = c.loop_.now();
       }
     } else if (frame->hd.type == NGHTTP2_RST_STREAM && frame->rst_stream.error_code != NGHTTP2_NO_ERROR) {
       // A peer can also make us do the resetting; it shall not gain by that.
