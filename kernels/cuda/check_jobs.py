@@ -74,11 +74,11 @@ def _on(architecture: Architecture) -> Iterator[Job]:
             continue
         for dtype in FLOAT_TYPES[tile.precision]:
             precision = tile.precision if tile.precision != "half" else dtype
-            for use in (LIGHT, HEAVY):
-                # fp16 and bf16 differ in one instruction's name: the light use is compiled for one of them.
-                if (dtype, use) != ("bfloat16", LIGHT):
-                    plan = _plan(tile, dtype, use)
-                    yield Job(architecture.capability, tile.label, tile.width, precision, use, plan)
+            # fp16 and bf16 differ in one instruction's name: each is compiled in one of the two uses.
+            uses = {"float32": (LIGHT, HEAVY), "float16": (LIGHT,), "bfloat16": (HEAVY,)}[dtype]
+            for use in uses:
+                plan = _plan(tile, dtype, use)
+                yield Job(architecture.capability, tile.label, tile.width, precision, use, plan)
     softmax = layered_plans(_layered_model("float32", HEAVY, outputs=1000), _first_layered())[-1]
     yield Job(architecture.capability, "softmax", 0, "fp32", "rows of 1000", softmax)
 
