@@ -3,6 +3,7 @@
 #include "kernel.hpp"
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "layer.hpp"
 
 using namespace fused_mlp;
 
@@ -157,6 +159,58 @@ void every_activation_runs_on_special_values() {
   }
 }
 
+// AVX-512 has panels of 32 columns and tiles of up to 12 rows. Machines without it check at least that these
+// tiles are cut right, with a stand-in for its registers; its own intrinsics only run where it is.
+struct Wide {
+  using Reg = float __attribute__((vector_size(64)));
+  using Mask = std::int32_t __attribute__((vector_size(64)));
+  static constexpr int kLanes = 16;
+  static constexpr int kVectors = 2;
+  static constexpr int kMaxRows = 12;
+  static constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+  static void pin(Reg&) {}
+  static Reg zero() { return Reg{}; }
+  static Reg set1(float v) { return Reg{} + v; }
+  static Reg load(const float* p) {
+    Reg v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static void store(float* p, Reg v) { std::memcpy(p, &v, sizeof v); }
+  static Reg broadcast(const float* p) { return set1(*p); }
+  static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  static Mask less(Reg a, Reg b) { return (Mask)(a < b); }
+  static Reg select(Mask m, Reg yes, Reg no) { return (Reg)((m & (Mask)yes) | (~m & (Mask)no)); }
+  static Reg min(Reg a, Reg b) { return select(less(a, b), a, b); }
+  static Reg max(Reg a, Reg b) { return select(less(b, a), a, b); }
+  static Reg abs(Reg v) { return max(v, -v); }
+  static Reg copysign(Reg magnitude, Reg sign) { return select(less(sign, zero()), -magnitude, magnitude); }
+  static Reg pow2(Reg t) { return t; }
+  static void pow2_factors(Reg t, Reg& first, Reg& second) { first = second = t; }
+};
+
+void tiles_of_avx512_are_cut_right() {
+  for (std::size_t in : {1, 64, 130}) {
+    for (std::size_t out : {1, 31, 32, 33, 100, 300}) {
+      for (bool gated : {false, true}) {
+        Model model;
+        model.add(in, out, Activation::kRelu, true, gated);
+        const LayerStorage layer = pack_layer(model.layers.front(), 32);
+        for (std::size_t rows = 1; rows <= 27; ++rows) {
+          const auto x = random_floats(rows * in);
+          const auto y = std::make_unique<float[]>(rows * out);
+          Layer<Wide>::run(layer.packed, {x.get(), in, rows, y.get(), out, 0, layer.packed.panels, false});
+          for (std::size_t r = 0; r < rows; ++r) {
+            const std::vector<double> expected = model.reference(x.get() + r * in);
+            for (std::size_t o = 0; o < out; ++o)
+              CHECK(std::fabs(y[r * out + o] - expected[o]) < 1e-4 * (1.0 + std::fabs(expected[o])));
+          }
+        }
+      }
+    }
+  }
+}
+
 void mistakes_are_refused() {
   Model model;
   model.add(3, 4, Activation::kIdentity, true, false);
@@ -181,5 +235,6 @@ int main() {
   threads_agree();
   callers_share_a_kernel();
   every_activation_runs_on_special_values();
+  tiles_of_avx512_are_cut_right();
   mistakes_are_refused();
 }
