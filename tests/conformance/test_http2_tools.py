@@ -29,7 +29,17 @@ def url(endpoint: Endpoint, path: str = PREDICT) -> str:
 def curl(endpoint: Endpoint, *arguments: str, path: str = PREDICT) -> subprocess.CompletedProcess[str]:
     trust = ["--cacert", str(endpoint.ca)] if endpoint.ca else []
     version = "--http2" if endpoint.ca else "--http2-prior-knowledge"
-    command = ["curl", "--silent", "--include", "--max-time", "20", version, *trust, *arguments, url(endpoint, path)]
+    command = [
+        "curl",
+        "--silent",
+        "--include",
+        "--max-time",
+        "20",
+        version,
+        *trust,
+        *arguments,
+        url(endpoint, path),
+    ]
     return subprocess.run(command, capture_output=True, encoding="latin-1", timeout=30, check=False)
 
 
@@ -45,7 +55,9 @@ def test_curl_predicts(endpoint: Endpoint, body: Path) -> None:
 
 
 def test_curl_with_the_wrong_content_type(endpoint: Endpoint, body: Path) -> None:
-    answer = curl(endpoint, *headers_of("content-type: application/json", "te: trailers"), "--data-binary", f"@{body}")
+    answer = curl(
+        endpoint, *headers_of("content-type: application/json", "te: trailers"), "--data-binary", f"@{body}"
+    )
     assert "grpc-status: 0" not in answer.stdout
     if endpoint.front == "native":  # grpcio's server only says UNKNOWN
         assert answer.stdout.startswith("HTTP/2 415")
@@ -59,7 +71,9 @@ def test_curl_get(endpoint: Endpoint) -> None:
 
 
 def test_curl_unknown_path(endpoint: Endpoint, body: Path) -> None:
-    answer = curl(endpoint, *headers_of(*GRPC_HEADERS), "--data-binary", f"@{body}", path="/nonesuch.Service/Method")
+    answer = curl(
+        endpoint, *headers_of(*GRPC_HEADERS), "--data-binary", f"@{body}", path="/nonesuch.Service/Method"
+    )
     assert answer.stdout.startswith("HTTP/2 200")
     assert "grpc-status: 12" in answer.stdout
 

@@ -64,7 +64,9 @@ def infer_many_rows():
     x = np.random.default_rng(0).random((1000, 64), np.float32)
     output = client.infer("digits", [tensor(x)]).as_numpy("output")
     assert output.shape == (1000, 10)
-    np.testing.assert_array_equal(output[123], client.infer("digits", [tensor(x[123:124])]).as_numpy("output")[0])
+    np.testing.assert_array_equal(
+        output[123], client.infer("digits", [tensor(x[123:124])]).as_numpy("output")[0]
+    )
 
 
 def infer_compressed():

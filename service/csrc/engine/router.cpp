@@ -66,7 +66,8 @@ Route RouteTable::resolve(const RouteQuery& query) const {
     found = version->second;
   }
   const RouteEntry& entry = *found;
-  if (!entry.ready) return refuse(Status::not_ready, label(entry) + " could not be loaded; GetModel says why");
+  if (!entry.ready)
+    return refuse(Status::not_ready, label(entry) + " could not be loaded; GetModel says why");
 
   // Naming the variant that would serve it anyway is no override.
   if (query.variant != Variant::unspecified && query.variant != entry.variant && !entry.allow_override) {
