@@ -18,8 +18,19 @@ help: ## this list
 serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
 
-test: install-dev ## build what is needed and run the whole test suite
+test: install-dev test-cpp ## build what is needed and run the whole test suite
 	$(BIN)/python -m pytest
+
+# One build per sanitizer, of the C++ tests alone: no Python, no torch.
+test-cpp: test-cpp-thread test-cpp-address,undefined ## the C++ tests under ThreadSanitizer and AddressSanitizer
+
+test-cpp-%: install-dev
+	@mkdir -p build
+	@$(BIN)/cmake -S . -B build/cpp-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON -DFUSED_MLP_SANITIZE=$* >build/cpp-$*.log \
+	  || { cat build/cpp-$*.log; exit 1; }
+	@$(BIN)/cmake --build build/cpp-$*
+	@$(BIN)/ctest --test-dir build/cpp-$* --output-on-failure
 
 install: $(VENV)/.installed ## venv, build, install
 install-dev: $(VENV)/.installed-dev
@@ -36,10 +47,20 @@ $(VENV)/.installed: $(VENV)/.torch CMakeLists.txt $(NATIVE_SOURCES)
 	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/.installed
 	@scripts/system-packages test
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
+
+$(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed
+	@scripts/system-packages bench
+	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@touch $@
+
+bench: bench-kernels bench-serving ## every benchmark; leave the machine alone meanwhile
+
+bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.compile, ONNX Runtime, OpenVINO
+	$(BIN)/python -m bench.kernels --plot docs/img/kernels.svg
 
 lint: install-dev ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .
@@ -50,6 +71,12 @@ lint: install-dev ## ruff, mypy --strict, clang-format
 format: install-dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 	@find kernels service bench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' | xargs --no-run-if-empty clang-format -i
+
+check-cuda: install-dev ## compile the CUDA kernels for every architecture, no GPU needed
+	$(BIN)/python -m kernels.cuda.check
+
+test-gpu: install-dev ## the tests that need a GPU, with speed against eager
+	$(BIN)/python -m pytest -m gpu -s
 
 proto: install-dev ## regenerate protos/*_pb2*
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto

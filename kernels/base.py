@@ -64,13 +64,15 @@ class Kernel(ABC):
     def __call__(self, x: Array, out: Array | None = None) -> Array:
         """x: (rows, in_features), a torch tensor or numpy array. The result is of the same kind, dtype and
         device as x; `out`, when given, must match it and is returned."""
-        source = x if isinstance(x, torch.Tensor) else torch.from_numpy(x)
+        source = _as_tensor(x, "input")
         self._check(source, self.spec.in_features, "input")
         shape = (source.shape[0], self.spec.out_features)
         if out is None:
             target = torch.empty(shape, dtype=source.dtype, device=source.device)
         else:
-            target = out if isinstance(out, torch.Tensor) else torch.from_numpy(out)
+            if isinstance(out, np.ndarray) and not out.flags.writeable:
+                raise KernelInputError("out: expected an array that can be written to")
+            target = _as_tensor(out, "out")
             self._check(target, self.spec.out_features, "out")
             if target.shape[0] != source.shape[0]:
                 raise KernelInputError(f"out has {target.shape[0]} rows, the input {source.shape[0]}")
@@ -90,8 +92,21 @@ class Kernel(ABC):
 
     def _check(self, tensor: torch.Tensor, width: int, name: str) -> None:
         if tensor.ndim != 2 or tensor.shape[1] != width:
-            raise KernelInputError(
-                f"{name}: expected shape (rows, {width}), got {tuple(tensor.shape)}"
-            )
+            raise KernelInputError(f"{name}: expected shape (rows, {width}), got {tuple(tensor.shape)}")
         if not tensor.is_floating_point():
             raise KernelInputError(f"{name}: expected a float dtype, got {tensor.dtype}")
+
+
+def _as_tensor(array: torch.Tensor | Float32, name: str) -> torch.Tensor:
+    """The same memory as a tensor; a copy where torch has no tensors like it (read-only, negative strides)."""
+    if isinstance(array, torch.Tensor):
+        return array
+    if not isinstance(array, np.ndarray):
+        raise KernelInputError(
+            f"{name}: expected a torch tensor or a numpy array, got {type(array).__name__}"
+        )
+    try:
+        usable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
+        return torch.from_numpy(array if usable else array.copy())
+    except (TypeError, ValueError):  # no such dtype, or another byte order
+        raise KernelInputError(f"{name}: expected a float dtype, got {array.dtype}") from None

@@ -41,9 +41,7 @@ def register(backend: Backend) -> None:
 
 def backends(variant: Variant | None = None, device: Device | None = None) -> list[Backend]:
     """The registered backends, best first."""
-    return [
-        b for b in _BACKENDS if variant in (None, b.variant) and device in (None, b.device)
-    ]
+    return [b for b in _BACKENDS if variant in (None, b.variant) and device in (None, b.device)]
 
 
 def compile(  # noqa: A001 - the public name, as in torch.compile
@@ -61,54 +59,62 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
         raise KernelUnavailable(f"device: expected 'auto', 'cpu' or 'cuda', got {device!r}")
     if threads is not None and threads < 1:
         raise KernelUnavailable(f"threads: expected at least 1, got {threads}")
-    wanted: Device = device if device != "auto" else _default_device()
-    candidates = backends(variant, wanted)
-    if device == "auto" and backend == "auto" and wanted == "cuda":
-        candidates += backends(variant, "cpu")
+    # `auto` looks at the GPU first, then at the CPU.
+    devices = [device] if device != "auto" else list(dict.fromkeys((_default_device(), "cpu")))
+    candidates = [candidate for each in devices for candidate in backends(variant, each)]
     if backend != "auto":
-        return _compile_named(mlp, variant, wanted, backend, threads)
+        return _compile_named(
+            mlp, candidates, backend, threads, f"{variant} backend on {' or '.join(devices)}"
+        )
 
     passed_over: list[str] = []
     for candidate in candidates:
-        why = candidate.unavailable(mlp)
-        if why is None:
-            try:
-                kernel = candidate.build(mlp, threads)
-                check_against_float64(kernel, mlp)
-            except KernelError as error:
-                why = str(error)
-                log.warning("%s kernel %s is not used: %s", variant, candidate.name, why)
-            else:
-                return _explain(kernel, passed_over)
+        kernel, why = _try(candidate, mlp, threads)
+        if kernel is not None:
+            why = "passed over " + "; ".join(passed_over) if passed_over else "the first choice of auto"
+            return _explain(kernel, why)
         passed_over.append(f"{candidate.name}: {why}")
     raise KernelUnavailable(
-        f"no {variant} kernel can run this model on {wanted}: {'; '.join(passed_over) or 'none is registered'}"
+        f"no {variant} kernel can run this model on {' or '.join(devices)}: "
+        f"{'; '.join(passed_over) or 'none is registered'}"
     )
 
 
-def _compile_named(
-    mlp: Mlp, variant: Variant, device: Device, name: str, threads: int | None
-) -> Kernel:
-    for candidate in backends(variant, device):
+def _compile_named(mlp: Mlp, candidates: list[Backend], name: str, threads: int | None, kind: str) -> Kernel:
+    reasons: list[str] = []
+    for candidate in candidates:
         if candidate.name == name:
-            why = candidate.unavailable(mlp)
-            if why is None:
-                kernel = candidate.build(mlp, threads)
-                check_against_float64(kernel, mlp)
-                return kernel
-            break
-    else:
-        why = f"there is no {variant} backend of that name on {device}"
-    usable = [b.name for b in backends(variant, device) if b.unavailable(mlp) is None]
-    raise KernelUnavailable(
-        f"backend {name!r}: {why}; usable here: {', '.join(usable) or 'none'}"
-    )
+            kernel, why = _try(candidate, mlp, threads)
+            if kernel is not None:
+                return _explain(kernel, "asked for by name")
+            reasons.append(why)
+    why = "; ".join(reasons) or f"there is no {kind} of that name"
+    others = [b.name for b in candidates if b.name != name and b.unavailable(mlp) is None]
+    usable = ", ".join(dict.fromkeys(others))
+    raise KernelUnavailable(f"backend {name!r}: {why}; usable here: {usable or 'none'}")
 
 
-def _explain(kernel: Kernel, passed_over: list[str]) -> Kernel:
-    if passed_over:
-        note = "passed over " + "; ".join(passed_over)
-        kernel._info = replace(kernel._info, reason=note)
+def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | None, str]:
+    """The kernel, built and checked, or why there is none."""
+    why = candidate.unavailable(mlp)
+    if why is not None:
+        return None, why
+    try:
+        kernel = candidate.build(mlp, threads)
+        check_against_float64(kernel, mlp)
+    except KernelError as error:
+        log.warning("%s kernel %r is not used: %s", candidate.variant, candidate.name, error)
+        return None, str(error)
+    except Exception as error:  # a compiler that fails, memory that runs out: any other kernel is better
+        log.exception("%s kernel %r could not be built", candidate.variant, candidate.name)
+        return None, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return kernel, ""
+
+
+def _explain(kernel: Kernel, why: str) -> Kernel:
+    """Say in `describe()` why it is this kernel, after what the kernel itself has to say."""
+    own = kernel._info.reason
+    kernel._info = replace(kernel._info, reason=f"{own}; {why}" if own else why)
     return kernel
 
 

@@ -20,7 +20,7 @@ class EagerKernel(Kernel):
                 backend="eager",
                 device=device,
                 strategy="layer_by_layer",
-                isa=torch.backends.cpu.get_cpu_capability() if device == "cpu" else "cuda",
+                isa=torch.backends.cpu.get_cpu_capability().lower() if device == "cpu" else "cuda",
                 dtype=mlp.spec.dtype,
                 # torch has one intra-op pool for the whole process; the count is its, not ours.
                 threads=torch.get_num_threads(),
@@ -45,7 +45,5 @@ def _no_cuda(_: Mlp) -> str | None:
     return None if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
-register(
-    Backend("eager", "unfused", "cpu", 0, lambda _: None, lambda m, t: EagerKernel(m, "cpu", t))
-)
+register(Backend("eager", "unfused", "cpu", 0, lambda _: None, lambda m, t: EagerKernel(m, "cpu", t)))
 register(Backend("eager", "unfused", "cuda", 0, _no_cuda, lambda m, t: EagerKernel(m, "cuda", t)))

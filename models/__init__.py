@@ -1,6 +1,8 @@
 """What an MLP is: spec, weights, file formats, and a repository of versions."""
 
 from models.errors import ModelLoadError
+from models.from_checkpoint import from_safetensors, from_state_dict
+from models.from_onnx import from_onnx
 from models.from_torch import from_torch
 from models.loader import load
 from models.native_format import save
@@ -20,6 +22,9 @@ __all__ = [
     "ModelLoadError",
     "OutputActivation",
     "Repository",
+    "from_onnx",
+    "from_safetensors",
+    "from_state_dict",
     "from_torch",
     "load",
     "save",

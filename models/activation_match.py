@@ -1,9 +1,8 @@
-"""Which activation of the spec an unknown elementwise function is, found by trying it out on numbers.
-Exporters spell the same function in many ways (gelu alone has a dozen); its values are what they agree on."""
+"""Which activation of the spec an unknown elementwise function is, told by its values. Exporters spell the
+same function in many ways (gelu alone has a dozen); its values are what they agree on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import get_args
 
 import torch
@@ -12,9 +11,10 @@ from torch import Tensor
 from models.modules import activation_module
 from models.spec import DEFAULT_SLOPE, Activation
 
-# Dense where activations bend, then far out, where a clipped function shows its limits.
+# Where to evaluate the function: densely where activations bend, then far out, where a clipped one shows its
+# limits. float64, (n,).
 _FAR = torch.tensor([50.0, 80.0, 300.0, 3e3, 3e4, 3e6], dtype=torch.float64)
-_POINTS = torch.cat([torch.linspace(-12, 12, 2401, dtype=torch.float64), _FAR, -_FAR])
+POINTS = torch.cat([torch.linspace(-12, 12, 2401, dtype=torch.float64), _FAR, -_FAR])
 # gelu and gelu_tanh, the closest pair, are 5e-4 apart; constants written as float32 move values by 1e-7.
 TOLERANCE = 1e-5
 # Constants written as float16 (sqrt(2) = 1.4141) move gelu by up to 3e-5.
@@ -23,40 +23,33 @@ HALF_TOLERANCE = 1e-4
 _OVERFLOW = 80.0
 
 
-def match_activation(
-    function: Callable[[Tensor], Tensor], tolerance: float = TOLERANCE
-) -> tuple[Activation, float] | None:
-    """The activation and its slope, or None. `function`: elementwise, (n,) float64 to the same."""
-    values = _evaluate(function)
-    if values is None:
+def match_activation(values: Tensor, tolerance: float = TOLERANCE) -> tuple[Activation, float] | None:
+    """The activation with these values at POINTS, and its slope; None if there is none."""
+    if values.shape != POINTS.shape:
         return None
     for name in get_args(Activation):
-        slope = DEFAULT_SLOPE if name != "leaky_relu" else _tidy(-float(values[_POINTS == -1.0][0]))
-        if _close(values, activation_module(name, slope)(_POINTS), tolerance):
+        slope = DEFAULT_SLOPE if name != "leaky_relu" else _tidy(-_value_at(-1.0, values))
+        with torch.inference_mode():
+            expected = activation_module(name, slope)(POINTS)
+        if _close(values, expected, tolerance):
             return name, slope
     return None
 
 
-def match_affine(function: Callable[[Tensor], Tensor]) -> tuple[float, float] | None:
+def match_affine(values: Tensor) -> tuple[float, float] | None:
     """(scale, shift) if the function is x * scale + shift, else None."""
-    values = _evaluate(function)
-    if values is None:
-        return None
-    shift = float(values[_POINTS == 0.0][0])
-    scale = float(values[_POINTS == 1.0][0]) - shift
-    return (scale, shift) if _close(values, _POINTS * scale + shift, TOLERANCE) else None
+    shift = _value_at(0.0, values)
+    scale = _value_at(1.0, values) - shift
+    return (scale, shift) if _close(values, POINTS * scale + shift, TOLERANCE) else None
 
 
-def _evaluate(function: Callable[[Tensor], Tensor]) -> Tensor | None:
-    with torch.inference_mode():
-        values = function(_POINTS.clone())
-    if values.shape != _POINTS.shape or torch.isnan(values[_POINTS.abs() < _OVERFLOW]).any():
-        return None
-    return values.double()
+def _value_at(point: float, values: Tensor) -> float:
+    return float(values[int((POINTS - point).abs().argmin())])
 
 
 def _close(values: Tensor, expected: Tensor, tolerance: float) -> bool:
-    excused = ~torch.isfinite(values) & (_POINTS.abs() >= _OVERFLOW)
+    """NaN is close to nothing."""
+    excused = ~torch.isfinite(values) & (POINTS.abs() >= _OVERFLOW)
     error = (values - expected).abs() / expected.abs().clamp(min=1.0)
     return bool((excused | (error <= tolerance)).all())
 

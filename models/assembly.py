@@ -154,7 +154,7 @@ class Assembler:
             raise ModelLoadError(f"{where} follows a {last.activation}: only the output of an MLP has one")
         if last.after_gate is not None:
             raise ModelLoadError(
-                f"{where} follows {last.after_gate} after a gated layer: only the output has one"
+                f"{where} follows a {last.after_gate} after a gated layer: only the output has one"
             )
 
     def _check(self, where: str, weight: Tensor, bias: Tensor | None) -> None:

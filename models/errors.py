@@ -23,3 +23,9 @@ class ModelLoadError(Exception):
             if others:
                 text += f" (and {len(others)} more)"
         return cls(f"{where}: {text}" if where else text)
+
+
+def first_line(error: BaseException) -> str:
+    """What another library said, as part of our one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from models.activation_match import match_activation
+from models.activation_match import POINTS, match_activation
 from models.assembly import Assembler
 from models.errors import ModelLoadError
 from models.modules import GatedLinear
@@ -43,7 +43,7 @@ def from_torch(module: nn.Module, *, dtype: Dtype | None = None) -> Mlp:
 def _walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The leaves in forward order. Not named_children(), which drops a module that is used twice."""
     if _runs_as(module, nn.Sequential) and isinstance(module, nn.Sequential):
-        _refuse_hooks(f"layer {path}" if path else "the module", module)
+        _check_readable(f"layer {path}" if path else "the module", module)
         for name, child in module._modules.items():
             if child is not None:
                 yield from _walk(child, f"{path}.{name}" if path else name)
@@ -52,7 +52,7 @@ def _walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
 
 
 def _add(assembler: Assembler, where: str, module: nn.Module) -> None:
-    _refuse_hooks(where, module)
+    _check_readable(where, module)
     if any(_runs_as(module, kind) for kind in _SKIPPED):
         return
     if isinstance(module, nn.Linear) and _runs_as(module, nn.Linear):
@@ -79,14 +79,14 @@ def _runs_as(module: nn.Module, kind: type[nn.Module]) -> bool:
     return type(module).forward is kind.forward and "forward" not in vars(module)
 
 
-def _refuse_hooks(where: str, module: nn.Module) -> None:
+def _check_readable(where: str, module: nn.Module) -> None:
+    if any(is_lazy(tensor) for tensor in (*module.parameters(False), *module.buffers(False))):
+        raise ModelLoadError(f"{where} has no weights yet: run the module once first")
     if module._forward_hooks or module._forward_pre_hooks:
         raise ModelLoadError(f"{where} has forward hooks, whose effect cannot be read: remove them first")
 
 
 def _parameters(where: str, linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    if is_lazy(linear.weight):
-        raise ModelLoadError(f"{where} has no weights yet: run the module once first")
     return linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
 
 
@@ -94,8 +94,6 @@ def _batch_norm(where: str, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
     """(scale, shift) of its eval-mode effect, in float64."""
     if norm.running_mean is None or norm.running_var is None:
         raise ModelLoadError(f"{where} keeps no running statistics: its output depends on the batch")
-    if is_lazy(norm.running_mean):
-        raise ModelLoadError(f"{where} has no statistics yet: run the module once first")
     scale = torch.rsqrt(norm.running_var.double() + norm.eps)
     if norm.affine:
         scale = scale * norm.weight.detach().double()
@@ -160,9 +158,13 @@ def _gate_activation(where: str, function: object) -> tuple[Activation, float]:
         if name in ("softmax", "log_softmax"):
             raise ModelLoadError(f"{where}: {name} cannot be the activation of a gate")
         return name, slope  # type: ignore[return-value]  # mypy does not narrow a Literal by `in`
-    if callable(function) and (found := match_activation(function)) is not None:
-        return found
-    raise ModelLoadError(f"{where}: its activation {function!r} is none of the activations of an MLP")
+    found = None
+    if callable(function):
+        with torch.inference_mode():
+            found = match_activation(function(POINTS.clone()))
+    if found is None:
+        raise ModelLoadError(f"{where}: its activation {function!r} is none of the activations of an MLP")
+    return found
 
 
 def _add_gated_block(assembler: Assembler, where: str, block: nn.Module) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from models.errors import ModelLoadError
+from models.from_onnx import from_onnx
 from models.native_format import JSON_NAME, load_version
 from models.weights import Mlp
 
@@ -19,7 +20,7 @@ CHECKPOINTS = {
 
 
 def load(path: str | os.PathLike[str]) -> Mlp:
-    """The model at `path`: a version directory (or the model.json in it).
+    """The model at `path`: a version directory (or the model.json in it), or an ONNX file.
 
     Checkpoints hold tensors but no activations; read those with `from_state_dict` or `from_safetensors`."""
     path = Path(path)
@@ -29,11 +30,13 @@ def load(path: str | os.PathLike[str]) -> Mlp:
         return _load_directory(path)
     if path.name == JSON_NAME:
         return load_version(path.parent)
+    if path.suffix == ".onnx":
+        return from_onnx(path)
     if path.suffix in CHECKPOINTS:
         raise ModelLoadError(
             f"{path}: a checkpoint says nothing of activations; read it with {CHECKPOINTS[path.suffix]}"
         )
-    raise ModelLoadError(f"{path}: expected a version directory with {JSON_NAME} in it")
+    raise ModelLoadError(f"{path}: expected a version directory with {JSON_NAME} in it, or an .onnx file")
 
 
 def _load_directory(path: Path) -> Mlp:

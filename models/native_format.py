@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 
-from models.errors import ModelLoadError
+from models.errors import ModelLoadError, first_line
 from models.spec import MlpSpec
 from models.weights import Mlp, check_shapes
 
@@ -104,11 +104,6 @@ def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(draft)
-
-
-def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _read_json(path: Path) -> ModelFile:

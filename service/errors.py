@@ -1,33 +1,39 @@
-"""What can go wrong with a request, as classes that carry data, and the one table that maps them to gRPC
-codes and to the text a caller may see. Knows nothing of grpc itself: codes are numbers."""
+"""What can go wrong with a request, as classes that carry data, and the one function that turns them into what a
+caller is told. Codes are numbers here: only the fronts know grpc.
+
+The engine has its own closed set of ends (csrc/engine/status.hpp, with its own table of codes and its own
+texts, shared by both fronts); they arrive here as EngineRefused."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
-MAX_NAME = 80
-
 
 class Code(enum.IntEnum):
-    """gRPC status codes, so that only the fronts need grpc."""
+    """gRPC status codes."""
 
     OK = 0
     CANCELLED = 1
+    UNKNOWN = 2
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
+    ALREADY_EXISTS = 6
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+    DATA_LOSS = 15
     UNAUTHENTICATED = 16
 
 
 class ServiceError(Exception):
-    """Base of all errors that a caller is told about by name."""
+    """Base of the errors that a caller is told about. The text is one line, fit to be sent."""
 
 
 class InvalidInput(ServiceError):
@@ -35,47 +41,38 @@ class InvalidInput(ServiceError):
 
 
 class ModelNotFound(ServiceError):
-    def __init__(self, model: str, version: str = "") -> None:
-        self.model = model
-        which = f" version {shorten(version)}" if version else ""
-        super().__init__(f"model {shorten(model)!r}{which} is not served here")
+    """`name` is quoted and cut already (see _engine.quote_name)."""
+
+    def __init__(self, name: str, version: int | None = None) -> None:
+        what = "is not served here"
+        if version is not None:
+            what = f"has no version {version}" if version else "has no version that can answer"
+        super().__init__(f"model {name} {what}")
 
 
 class NotReady(ServiceError):
-    """The model exists but cannot answer (still loading, or it failed to load)."""
-
-
-class ShuttingDown(ServiceError):
-    def __init__(self) -> None:
-        super().__init__("the server is shutting down")
-
-
-class Overloaded(ServiceError):
-    def __init__(self, limit: str, retry_after_ms: int) -> None:
-        self.retry_after_ms = retry_after_ms
-        super().__init__(f"{limit}; retry in {retry_after_ms} ms")
-
-
-class DeadlineExpired(ServiceError):
-    def __init__(self, where: str) -> None:
-        super().__init__(f"the deadline passed {where}")
-
-
-class Cancelled(ServiceError):
-    def __init__(self) -> None:
-        super().__init__("cancelled by the caller")
-
-
-class Unauthenticated(ServiceError):
-    """The caller did not say who it is, or not convincingly."""
+    """The model exists but cannot answer."""
 
 
 class PermissionDenied(ServiceError):
-    """The caller asked for something that the settings do not allow."""
+    """The settings do not allow what was asked for."""
 
 
-class KernelFailed(ServiceError):
-    """A kernel raised. The traceback goes to the log; the caller sees a fixed text."""
+class EngineRefused(ServiceError):
+    """The engine did not run a request, or a kernel failed: `code` comes from the engine's own table."""
+
+    def __init__(self, code: int, text: str, retry_after_ms: int = 0) -> None:
+        super().__init__(text)
+        self.code = Code(code)
+        self.retry_after_ms = retry_after_ms
+
+
+CODES: dict[type[ServiceError], Code] = {
+    InvalidInput: Code.INVALID_ARGUMENT,
+    ModelNotFound: Code.NOT_FOUND,
+    NotReady: Code.UNAVAILABLE,
+    PermissionDenied: Code.PERMISSION_DENIED,
+}
 
 
 @dataclass(frozen=True)
@@ -87,31 +84,14 @@ class Answer:
     trailers: tuple[tuple[str, str], ...] = ()
 
 
-CODES: dict[type[ServiceError], Code] = {
-    InvalidInput: Code.INVALID_ARGUMENT,
-    ModelNotFound: Code.NOT_FOUND,
-    NotReady: Code.UNAVAILABLE,
-    ShuttingDown: Code.UNAVAILABLE,
-    Overloaded: Code.RESOURCE_EXHAUSTED,
-    DeadlineExpired: Code.DEADLINE_EXCEEDED,
-    Cancelled: Code.CANCELLED,
-    Unauthenticated: Code.UNAUTHENTICATED,
-    PermissionDenied: Code.PERMISSION_DENIED,
-    KernelFailed: Code.INTERNAL,
-}
-
-
 def answer(error: Exception, request_id: str) -> Answer:
-    """Map an error to what the caller is told. Anything unknown is INTERNAL, with nothing of its text."""
-    code = CODES.get(type(error), Code.INTERNAL) if isinstance(error, ServiceError) else Code.INTERNAL
+    """Anything unknown is INTERNAL, and nothing of its text is told."""
+    code = Code.INTERNAL
+    if isinstance(error, EngineRefused):
+        code = error.code
+    elif isinstance(error, ServiceError):
+        code = CODES.get(type(error), code)
     if code is Code.INTERNAL:
-        return Answer(code, f"internal error; request id {shorten(request_id)}")
-    trailers: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, Overloaded):
-        trailers = (("retry-after-ms", str(error.retry_after_ms)),)
-    return Answer(code, str(error), trailers)
-
-
-def shorten(name: str) -> str:
-    """A client's text, cut to a length that is safe to send back and to log."""
-    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 3] + "..."
+        return Answer(code, f"internal error; request id {request_id[:64]}")
+    retry = getattr(error, "retry_after_ms", 0)
+    return Answer(code, str(error), (("retry-after-ms", str(retry)),) if retry else ())

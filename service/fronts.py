@@ -28,19 +28,22 @@ class Front(Protocol):
         """Refuse new calls, let those under way end within the time, then cancel them."""
 
 
-def make_front(
-    settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control
-) -> Front:
-    native = _engine.has_native_front
+def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control) -> Front:
+    native = _engine.NATIVE_FRONT
     if settings.transport == "native" and not native:
         raise SettingsError(
             "FUSED_MLP_TRANSPORT=native: the native front was not built; install libnghttp2-dev, libssl-dev and "
             "libprotozero-dev, then build again, or take python"
         )
     limit = max_message_bytes(settings, control)
+    if native and settings.transport != "python":
+        # Its classes exist only where it was built.
+        from service.native_front import NativeFront  # noqa: PLC0415
+
+        return NativeFront(settings, control_rpcs(control), limit, engine, router)
     predictor = Predictor(engine, router, Submitter(engine))
     rpcs = [*predictor.rpcs(), *control_rpcs(control)]
-    return PythonFront(settings, rpcs, limit, engine.now_ns)
+    return PythonFront(settings, rpcs, limit, engine.now)
 
 
 def max_message_bytes(settings: Settings, control: Control) -> int:

@@ -52,12 +52,12 @@ class Health:
         """The status now, and again whenever it changes."""
         last: Serving | None = None
         while True:
-            changed = self._changed
+            changed, draining = self._changed, self._draining
             status = self._statuses.get(name, Serving.SERVICE_UNKNOWN)
             if status is not last:
                 last = status
                 yield status
-            if self._draining:
+            if draining:
                 return  # a watcher must not hold up the exit
             await changed.wait()
 

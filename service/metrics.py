@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version as package_version
-from typing import Any
+from itertools import accumulate
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -26,6 +28,13 @@ LANE = ("model", "version", "variant")
 NO_LANE = ("", "", "")  # requests that named no model we serve
 
 
+@dataclass(frozen=True)
+class LaneSample:
+    labels: tuple[str, str, str]
+    counters: _engine.LaneSnapshot
+    queue_rows: int
+
+
 class EngineCollector(Collector):
     def __init__(self, engine: _engine.Engine, catalog: Catalog, front: str) -> None:
         self._engine = engine
@@ -35,40 +44,51 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         versions = [v for model in self._catalog.models() for v in model.versions]
         lanes = [
-            ((v.model, str(v.version), variant), lane.snapshot())
+            LaneSample((v.model, str(v.version), variant), lane.snapshot(), lane.queue_rows)
             for v in versions
             for variant, lane in v.lanes.items()
         ]
         yield from _histograms(lanes)
-        yield from _counters(lanes, self._engine.unrouted())
+        yield from _counters(lanes, self._engine.snapshot().unrouted)
         yield from _gauges(lanes)
         yield from _infos(versions, self._front)
 
 
-def _histograms(lanes: list[tuple[tuple[str, str, str], Any]]) -> Iterator[Metric]:
-    for name, text, attribute in (
-        ("request_duration_seconds", "From the arrival of a request to its answer.", "request_duration"),
-        ("queue_duration_seconds", "From the acceptance of a request to the start of its batch.", "queue_duration"),
-        ("compute_duration_seconds", "The kernel call of one batch.", "compute_duration"),
-        ("batch_rows", "Rows in one batch.", "batch_rows"),
+def _histograms(lanes: list[LaneSample]) -> Iterator[Metric]:
+    seconds = [bound / 1e9 for bound in _engine.DURATION_BOUNDS_NS]
+    rows = [float(bound) for bound in _engine.ROW_BOUNDS]
+    for name, text, attribute, bounds, unit in (
+        (
+            "request_duration_seconds",
+            "From a request's arrival to its answer.",
+            "requests.duration",
+            seconds,
+            1e9,
+        ),
+        (
+            "queue_duration_seconds",
+            "From acceptance to the start of the batch.",
+            "queue_duration",
+            seconds,
+            1e9,
+        ),
+        ("compute_duration_seconds", "The kernel call of one batch.", "compute_duration", seconds, 1e9),
+        ("batch_rows", "Rows in one batch.", "batch_rows", rows, 1),
     ):
+        read = attrgetter(attribute)
         family = HistogramMetricFamily(f"fused_mlp_{name}", text, labels=LANE)
-        for labels, snapshot in lanes:
-            histogram = getattr(snapshot, attribute)
-            family.add_metric(labels, _cumulative(histogram), histogram.sum)
+        for lane in lanes:
+            histogram = read(lane.counters)
+            family.add_metric(lane.labels, _cumulative(bounds, histogram.buckets), histogram.sum / unit)
         yield family
 
 
-def _cumulative(histogram: _engine.HistogramSnapshot) -> list[tuple[str, float]]:
-    total = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        total += count
-        buckets.append(("+Inf" if bound == float("inf") else format(bound, "g"), total))
-    return buckets
+def _cumulative(bounds: list[float], counts: list[int]) -> list[tuple[str, float]]:
+    names = [*(format(bound, "g") for bound in bounds), "+Inf"]
+    return list(zip(names, accumulate(counts), strict=True))
 
 
-def _counters(lanes: list[tuple[tuple[str, str, str], Any]], unrouted: Any) -> Iterator[Metric]:
+def _counters(lanes: list[LaneSample], unrouted: _engine.RequestSnapshot) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "fused_mlp_requests", "Requests answered, by gRPC code.", labels=(*LANE, "code")
     )
@@ -80,33 +100,36 @@ def _counters(lanes: list[tuple[tuple[str, str, str], Any]], unrouted: Any) -> I
     )
     rows = CounterMetricFamily("fused_mlp_rows", "Rows accepted.", labels=LANE)
     errors = CounterMetricFamily("fused_mlp_kernel_errors", "Batches whose kernel failed.", labels=LANE)
-    for labels, snapshot in lanes:
-        _add_codes(requests, labels, snapshot.codes)
-        for reason, count in snapshot.refused.items():
-            refused.add_metric((*labels, reason), count)
-        for release, count in snapshot.batches.items():
-            batches.add_metric((*labels, release), count)
-        rows.add_metric(labels, snapshot.rows)
-        errors.add_metric(labels, snapshot.kernel_errors)
+    for lane in lanes:
+        _add_codes(requests, lane.labels, lane.counters.requests.codes)
+        for reason, count in lane.counters.refused.items():
+            refused.add_metric((*lane.labels, reason), count)
+        for release, count in lane.counters.batches.items():
+            batches.add_metric((*lane.labels, release), count)
+        rows.add_metric(lane.labels, lane.counters.rows)
+        errors.add_metric(lane.labels, lane.counters.kernel_errors)
     _add_codes(requests, NO_LANE, unrouted.codes)
     yield from (requests, refused, batches, rows, errors)
 
 
-def _add_codes(family: CounterMetricFamily, labels: tuple[str, ...], codes: list[int]) -> None:
+def _add_codes(family: CounterMetricFamily, labels: tuple[str, ...], codes: dict[int, int]) -> None:
     """OK from the start, so that rates have a zero to begin with; other codes once they have been seen."""
-    for code in Code:
-        if codes[code] or (code is Code.OK and labels is not NO_LANE):
-            family.add_metric((*labels, code.name), codes[code])
+    if labels is not NO_LANE:
+        codes = {Code.OK: 0, **codes}
+    for code, count in codes.items():
+        family.add_metric((*labels, Code(code).name), count)
 
 
-def _gauges(lanes: list[tuple[tuple[str, str, str], Any]]) -> Iterator[Metric]:
+def _gauges(lanes: list[LaneSample]) -> Iterator[Metric]:
     queued = GaugeMetricFamily("fused_mlp_queue_rows", "Rows waiting now.", labels=LANE)
     capacity = GaugeMetricFamily("fused_mlp_queue_capacity_rows", "Rows that may wait.", labels=LANE)
-    in_flight = GaugeMetricFamily("fused_mlp_in_flight", "Requests accepted and not yet answered.", labels=LANE)
-    for labels, snapshot in lanes:
-        queued.add_metric(labels, snapshot.queued_rows)
-        capacity.add_metric(labels, snapshot.queue_capacity_rows)
-        in_flight.add_metric(labels, snapshot.in_flight)
+    in_flight = GaugeMetricFamily(
+        "fused_mlp_in_flight", "Requests accepted and not yet answered.", labels=LANE
+    )
+    for lane in lanes:
+        queued.add_metric(lane.labels, lane.counters.queued_rows)
+        capacity.add_metric(lane.labels, lane.queue_rows)
+        in_flight.add_metric(lane.labels, lane.counters.in_flight)
     yield from (queued, capacity, in_flight)
 
 

@@ -7,14 +7,15 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from protos import fused_mlp_pb2 as fm
 from protos import open_inference_pb2 as oip
 from service import _engine
-from service.errors import Answer, Code, InvalidInput, ModelNotFound, NotReady, ServiceError, answer
+from service.errors import Answer, Code, EngineRefused, answer
 from service.fan_out import fan_out
-from service.rpc import Call, Rpc, rpcs_of
+from service.rpc import Call, Rpc, decode, rpcs_of
 from service.submission import Submitter
 from service.wire import Ask, read_infer, read_predict, write_infer, write_predict
 
@@ -24,12 +25,27 @@ log = logging.getLogger(__name__)
 STREAM_WINDOW = 256
 
 
+@dataclass(frozen=True)
+class Api:
+    """How one of the two protocols writes a prediction down."""
+
+    message: type[Any]
+    read: Callable[[Any], Ask]
+    write: Callable[[Any, Ask, _engine.Route, _engine.Completion], Any]
+    id_field: str
+
+
+PREDICT = Api(fm.PredictRequest, read_predict, write_predict, "request_id")
+INFER = Api(oip.ModelInferRequest, read_infer, write_infer, "id")
+
+
 class RequestFailed(Exception):
     """A prediction failed and was counted; `told` is what the caller is to hear."""
 
-    def __init__(self, told: Answer) -> None:
+    def __init__(self, told: Answer, request_id: str) -> None:
         super().__init__(told.text)
         self.told = told
+        self.request_id = request_id
 
 
 class Predictor:
@@ -39,7 +55,7 @@ class Predictor:
         self._submitter = submitter
 
     def rpcs(self) -> list[Rpc]:
-        return [
+        rpcs = [
             *rpcs_of(
                 fm.DESCRIPTOR.services_by_name["Inference"],
                 {"Predict": self.predict, "PredictStream": self.predict_stream},
@@ -49,59 +65,57 @@ class Predictor:
                 {"ModelInfer": self.infer, "ModelStreamInfer": self.infer_stream},
             ),
         ]
+        # Decoding is part of the request here: a message that cannot be read is answered and counted too.
+        return [replace(rpc, decode=bytes) for rpc in rpcs]
 
-    async def predict(self, request: Any, call: Call) -> Any:
-        return await self._answer(lambda: read_predict(request), write_predict, request, request.request_id, call)
+    async def predict(self, data: bytes, call: Call) -> Any:
+        return await self._answer(PREDICT, data, call)
 
-    async def infer(self, request: Any, call: Call) -> Any:
-        return await self._answer(lambda: read_infer(request), write_infer, request, request.id, call)
+    async def infer(self, data: bytes, call: Call) -> Any:
+        return await self._answer(INFER, data, call)
 
-    async def predict_stream(self, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
-        async def one(request: Any) -> Any:
+    async def predict_stream(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[Any]:
+        async def one(data: bytes) -> Any:
             try:
-                return await self.predict(request, call)
+                return await self._answer(PREDICT, data, call)
             except RequestFailed as failure:
                 error = fm.Error(code=failure.told.code, message=failure.told.text)
-                return fm.PredictResponse(request_id=request.request_id, error=error)
+                return fm.PredictResponse(request_id=failure.request_id, error=error)
 
-        async for response in fan_out(requests, one, STREAM_WINDOW):
+        async for response in fan_out(messages, one, STREAM_WINDOW):
             yield response
 
-    async def infer_stream(self, requests: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
-        async def one(request: Any) -> Any:
+    async def infer_stream(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[Any]:
+        async def one(data: bytes) -> Any:
             try:
-                return oip.ModelStreamInferResponse(infer_response=await self.infer(request, call))
+                return oip.ModelStreamInferResponse(infer_response=await self._answer(INFER, data, call))
             except RequestFailed as failure:
                 # The id goes along, so that the caller can tell which of its requests failed.
-                response = oip.ModelInferResponse(id=request.id)
+                response = oip.ModelInferResponse(id=failure.request_id)
                 return oip.ModelStreamInferResponse(error_message=failure.told.text, infer_response=response)
 
-        async for response in fan_out(requests, one, STREAM_WINDOW):
+        async for response in fan_out(messages, one, STREAM_WINDOW):
             yield response
 
-    async def _answer(
-        self,
-        read: Callable[[], Ask],
-        write: Callable[[Any, Ask, _engine.Route, _engine.Completion], Any],
-        request: Any,
-        request_id: str,
-        call: Call,
-    ) -> Any:
-        started = self._engine.now_ns()
+    async def _answer(self, api: Api, data: bytes, call: Call) -> Any:
+        started = self._engine.now()
         lane: _engine.Lane | None = None
         code = Code.INTERNAL
+        request_id = ""
         try:
-            ask = read()
-            route = self._resolve(ask)
+            request = decode(api.message, data)
+            request_id = getattr(request, api.id_field)
+            ask = api.read(request)
+            route = self._router.resolve(ask.model, ask.version, ask.variant)
             lane = route.lane
             rows = ask.check_rows(route)
             done = await self._submitter.run(lane, ask.data, ask.dtype, rows, call.deadline_ns)
-            response = write(request, ask, route, done)
+            response = api.write(request, ask, route, done)
             code = Code.OK
             return response
         except asyncio.CancelledError:
             # grpc ends a handler the same way when its deadline passes and when its caller hangs up.
-            expired = 0 < call.deadline_ns <= self._engine.now_ns()
+            expired = 0 < call.deadline_ns <= self._engine.now()
             code = Code.DEADLINE_EXCEEDED if expired else Code.CANCELLED
             raise
         except Exception as error:
@@ -109,37 +123,19 @@ class Predictor:
             code = told.code
             if lane is not None and code is Code.INVALID_ARGUMENT:
                 lane.refuse_invalid()
-            raise RequestFailed(told) from error
+            raise RequestFailed(told, request_id) from error
         finally:
-            duration = self._engine.now_ns() - started
+            duration = self._engine.now() - started
             if lane is None:
                 self._engine.record_unrouted(code, duration)
             else:
                 lane.record(code, duration)
 
-    def _resolve(self, ask: Ask) -> _engine.Route:
-        try:
-            return self._router.resolve(ask.model, ask.version, ask.variant)
-        except _engine.RouteError as error:
-            raise _route_error(error, ask) from error
-
-
-def _route_error(error: _engine.RouteError, ask: Ask) -> ServiceError:
-    match error.status:
-        case _engine.Status.model_not_found:
-            return ModelNotFound(ask.model)
-        case _engine.Status.version_not_found:
-            return ModelNotFound(ask.model, str(ask.version))
-        case _engine.Status.not_ready | _engine.Status.variant_not_loaded:
-            return NotReady(str(error))
-    return InvalidInput(str(error))
-
 
 def _tell(error: Exception, request_id: str) -> Answer:
-    """What the caller is told. The engine's own checks raise InvalidInput of their own; what is INTERNAL gets an
-    id, so that the caller's report and our log line can be brought together."""
-    if isinstance(error, _engine.InvalidInput):
-        return answer(InvalidInput(str(error)), request_id)
+    """What is INTERNAL gets an id, so that the caller's report and our log line can be brought together."""
+    if isinstance(error, _engine.Refused):
+        error = EngineRefused(_engine.grpc_code(error.status), str(error), error.retry_after_ms)
     request_id = request_id or secrets.token_hex(8)
     told = answer(error, request_id)
     if told.code is Code.INTERNAL:

@@ -14,7 +14,7 @@ from grpc import aio
 from service.errors import Answer, Code, answer
 from service.predict import RequestFailed
 from service.rpc import Call, Rpc, text_metadata
-from service.settings import Settings, SettingsError
+from service.settings import Settings, SettingsError, join_address
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +44,17 @@ class PythonFront:
 
     async def start(self) -> int:
         """Listen; returns the port."""
-        address = f"{self._settings.host}:{self._settings.grpc_port}"
+        address = join_address(self._settings.host, self._settings.grpc_port)
         try:
-            port = self._server.add_insecure_port(address)
+            if credentials := _credentials(self._settings):
+                port = self._server.add_secure_port(address, credentials)
+            else:
+                port = self._server.add_insecure_port(address)
         except RuntimeError:
             port = 0
         if port == 0:
             raise SettingsError(
-                f"cannot listen on {address} for gRPC: in use or not allowed; set FUSED_MLP_GRPC_PORT"
+                f"cannot listen on {address} for gRPC: in use or not allowed; set FUSED_MLP_GRPC_PORT or _HOST"
             )
         await self._server.start()
         return int(port)
@@ -61,25 +64,30 @@ class PythonFront:
         await self._server.stop(grace_s)
 
     def _wrap(self, rpc: Rpc) -> Any:
-        coders = {"request_deserializer": rpc.decode, "response_serializer": rpc.encode}
+        """No deserializer for grpc: what it makes of a message that cannot be read is UNKNOWN, with internals."""
         if rpc.kind == "unary_unary":
-            return grpc.unary_unary_rpc_method_handler(self._unary(rpc), **coders)
+            return grpc.unary_unary_rpc_method_handler(self._unary(rpc), response_serializer=rpc.encode)
         if rpc.kind == "unary_stream":
-            return grpc.unary_stream_rpc_method_handler(self._stream(rpc), **coders)
-        return grpc.stream_stream_rpc_method_handler(self._stream(rpc), **coders)
+            return grpc.unary_stream_rpc_method_handler(self._stream(rpc), response_serializer=rpc.encode)
+        return grpc.stream_stream_rpc_method_handler(self._stream(rpc), response_serializer=rpc.encode)
 
-    def _unary(self, rpc: Rpc) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def handle(request: Any, context: Any) -> Any:
+    def _unary(self, rpc: Rpc) -> Callable[[bytes, Any], Awaitable[Any]]:
+        async def handle(data: bytes, context: Any) -> Any:
             try:
-                return await rpc.handle(request, self._call(context))
+                return await rpc.handle(rpc.decode(data), self._call(context))
             except Exception as error:
                 return await _abort(context, rpc, error)
 
         return handle
 
     def _stream(self, rpc: Rpc) -> Callable[[Any, Any], AsyncIterator[Any]]:
-        async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
+        async def decoded(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+            async for data in messages:
+                yield rpc.decode(data)
+
+        async def handle(received: Any, context: Any) -> AsyncIterator[Any]:
             try:
+                request = rpc.decode(received) if rpc.kind == "unary_stream" else decoded(received)
                 async for response in rpc.handle(request, self._call(context)):
                     yield response
             except Exception as error:
@@ -93,6 +101,17 @@ class PythonFront:
             metadata=text_metadata(context.invocation_metadata() or ()),
             deadline_ns=0 if remaining is None else max(1, self._now_ns() + int(remaining * 1e9)),
         )
+
+
+def _credentials(settings: Settings) -> Any:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    try:
+        pair = (settings.tls_key.read_bytes(), settings.tls_certificate.read_bytes())
+        authorities = settings.tls_client_ca.read_bytes() if settings.tls_client_ca else None
+    except OSError as error:
+        raise SettingsError(f"TLS: {error.strerror}: {error.filename}") from None
+    return grpc.ssl_server_credentials([pair], authorities, require_client_auth=authorities is not None)
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]

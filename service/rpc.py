@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+
+from service.errors import InvalidInput
 
 Kind = Literal["unary_unary", "unary_stream", "stream_stream"]
 
@@ -44,13 +47,23 @@ def _rpc(service: str, method: MethodDescriptor, handle: Callable[[Any, Call], A
     kind: Kind = "unary_unary"
     if method.server_streaming:
         kind = "stream_stream" if method.client_streaming else "unary_stream"
+    message = GetMessageClass(method.input_type)
     return Rpc(
         path=f"/{service}/{method.name}",
         kind=kind,
-        decode=GetMessageClass(method.input_type).FromString,
+        decode=lambda data: decode(message, data),
         encode=lambda message: bytes(message.SerializeToString()),
         handle=handle,
     )
+
+
+def decode(message: type[Any], data: bytes) -> Any:
+    """Raises InvalidInput for bytes that are no such message."""
+    try:
+        return message.FromString(data)
+    except DecodeError:
+        name = message.DESCRIPTOR.name
+        raise InvalidInput(f"message: expected a {name}, got bytes that cannot be read as one") from None
 
 
 def text_metadata(pairs: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:

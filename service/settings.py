@@ -4,13 +4,18 @@ the single source of `fused-mlp serve --help` and of the table in the README."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "FUSED_MLP_"
+# Read elsewhere, by the commands that call a server and by kernels; and what Kubernetes sets beside a Service
+# named fused-mlp.
+_OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "KERNEL_CACHE", "SERVICE_", "PORT"))
 DEMO_REPOSITORY = Path(__file__).resolve().parent.parent / "models" / "demo"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -21,8 +26,20 @@ class SettingsError(Exception):
     """A setting has a value that cannot be used. The text is one readable line."""
 
 
+# The headings of --help and of the README's table, by the field each begins with.
+GROUPS = {
+    "host": "Where it listens",
+    "model_repository": "What it serves, and how",
+    "max_batch_rows": "Batching and limits",
+    "allow_admin": "Operation",
+}
+
+
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+    # An empty variable is one that was not set: compose files and manifests write those.
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, frozen=True, extra="ignore"
+    )
 
     # Where it listens
     host: str = Field("127.0.0.1", description="address of the gRPC port")
@@ -32,16 +49,29 @@ class Settings(BaseSettings):
     transport: Literal["auto", "python", "native"] = Field(
         "auto", description="the front: native (C++), python (grpc.aio), or native where it was built"
     )
+    tls_certificate: Path | None = Field(
+        None, description="PEM certificate chain; when set, gRPC is served over TLS"
+    )
+    tls_key: Path | None = Field(None, description="PEM private key of the certificate")
+    tls_client_ca: Path | None = Field(
+        None,
+        description="PEM authorities; when set, a client must have a certificate that one of them signed",
+    )
+    front_loops: int | None = Field(
+        None, ge=1, le=256, description="native front: event-loop threads; default: by the cores at hand"
+    )
 
     # What it serves, and how
     model_repository: Path = Field(
-        DEMO_REPOSITORY, description="folder of <model>/<version>/{model.json,model.safetensors}"
+        DEMO_REPOSITORY, description="folder of <model>/<version>/ with model.json and model.safetensors"
     )
     variant: Literal["fused", "unfused"] = Field(
         "fused", description="which variant answers requests: fused, or eager nn.Linear to compare with"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where kernels run")
-    backend: str = Field("auto", description="fused kernel by name; auto takes the best that passes its check")
+    backend: str = Field(
+        "auto", description="fused kernel by name; auto takes the best that passes its check"
+    )
     threads: int | None = Field(
         None, ge=1, le=1024, description="threads of one kernel call; default: by the cores at hand"
     )
@@ -63,6 +93,44 @@ class Settings(BaseSettings):
     keepalive_s: float = Field(
         60.0, gt=0, description="ping a silent connection after this long, and close it when it stays silent"
     )
+    max_connections: Count = Field(1024, description="native front: connections at once; more are closed")
+    max_header_bytes: int = Field(
+        16 << 10, ge=1024, le=1 << 20, description="native front: headers of one request"
+    )
+    max_output_bytes: int = Field(
+        1 << 20, ge=1024, description="native front: answers waiting for one connection's peer to read"
+    )
+    max_buffered_bytes: int = Field(
+        512 << 20, ge=1024, description="native front: request bytes waiting for the rest of their message"
+    )
+    max_resets_per_s: Count = Field(
+        500, description="native front: calls one connection may reset in a second"
+    )
+    max_pings_per_s: Count = Field(100, description="native front: pings one connection may send in a second")
+    max_settings_per_s: Count = Field(
+        20, description="native front: SETTINGS one connection may send in a second"
+    )
+    max_control_frames_per_s: Count = Field(
+        1000, description="native front: other frames without content, per connection and second"
+    )
+    handshake_timeout_s: float = Field(
+        10.0, ge=0, description="native front: time for TLS and the first SETTINGS; 0: no limit"
+    )
+    receive_timeout_s: float = Field(
+        20.0, ge=0, description="native front: time for the rest of a message that has begun; 0: no limit"
+    )
+    send_timeout_s: float = Field(
+        20.0, ge=0, description="native front: how long a peer may leave its answers unread; 0: no limit"
+    )
+    keepalive_timeout_s: float = Field(
+        20.0, ge=0, description="native front: silence after a ping that ends a connection; 0: no limit"
+    )
+    idle_timeout_s: float = Field(
+        0.0, ge=0, description="native front: close a connection without calls; 0: never"
+    )
+    max_connection_age_s: float = Field(
+        0.0, ge=0, description="native front: ask a connection to reconnect after this long; 0: never"
+    )
     drain_timeout_s: float = Field(
         15.0, ge=0, description="on SIGTERM, how long accepted requests may take before the exit"
     )
@@ -71,7 +139,24 @@ class Settings(BaseSettings):
     allow_admin: bool = Field(False, description="allow loading and unloading models over gRPC")
     reflection: bool = Field(True, description="serve gRPC reflection")
     log_format: Literal["text", "json"] = Field("text", description="log lines for people or for machines")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe line logged")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least severe line logged"
+    )
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        """Half of a pair must never mean that plain text is served."""
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            given, missing = (
+                ("TLS_KEY", "TLS_CERTIFICATE") if self.tls_key else ("TLS_CERTIFICATE", "TLS_KEY")
+            )
+            raise ValueError(f"{ENV_PREFIX}{given} is set without {ENV_PREFIX}{missing}: TLS needs both")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError(
+                f"{ENV_PREFIX}TLS_CLIENT_CA is set without {ENV_PREFIX}TLS_CERTIFICATE and _TLS_KEY: "
+                "only TLS can ask clients for a certificate"
+            )
+        return self
 
     @property
     def kernel_threads(self) -> int:
@@ -79,9 +164,19 @@ class Settings(BaseSettings):
         return self.threads or available_cores()
 
     @property
+    def loops(self) -> int:
+        """One per core: a loop also computes."""
+        return self.front_loops or available_cores()
+
+    @property
     def engine_workers(self) -> int:
         """Two: one batch is formed and answered while the other computes."""
         return self.workers or 2
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def available_cores() -> int:
@@ -96,6 +191,21 @@ def load_settings(**overrides: object) -> Settings:
     except ValidationError as error:
         problems = []
         for item in error.errors():
+            if not item["loc"]:  # of several settings together: the text names them
+                problems.append(item["msg"].removeprefix("Value error, "))
+                continue
             name = ENV_PREFIX + ".".join(map(str, item["loc"])).upper()
             problems.append(f"{name}={item['input']!r}: {item['msg'][:1].lower() + item['msg'][1:]}")
         raise SettingsError("; ".join(problems)) from None
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables with our prefix that nothing reads, each as a line that names the nearest one that exists."""
+    known = [ENV_PREFIX + name.upper() for name in Settings.model_fields]
+    lines = []
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX) or name in known or name.startswith(_OTHER_VARIABLES):
+            continue
+        close = get_close_matches(name, known, 1)
+        lines.append(f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else ""))
+    return lines

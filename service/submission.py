@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from service import _engine
-from service.errors import Cancelled, DeadlineExpired, KernelFailed, Overloaded, ServiceError, ShuttingDown
+from service.errors import EngineRefused
 
 
 class Submitter:
@@ -24,35 +24,17 @@ class Submitter:
     ) -> _engine.Completion:
         """Queue rows on a lane and wait for their result. A cancelled waiter cancels its ticket."""
         future: asyncio.Future[_engine.Completion] = self._loop.create_future()
-        ticket = self._engine.submit(
-            lane, data, dtype=dtype, rows=rows, deadline_ns=deadline_ns, token=future, queue=self._completions
-        )
-        if isinstance(ticket, _engine.Status):
-            raise error_of(ticket, lane)
+        ticket = self._engine.submit(lane, data, dtype, rows, deadline_ns, future, self._completions)
         try:
             completion = await future
         except asyncio.CancelledError:
             ticket.cancel()
             raise
         if completion.status is not _engine.Status.ok:
-            raise error_of(completion.status, lane)
+            raise EngineRefused(_engine.grpc_code(completion.status), completion.detail)
         return completion
 
     def _deliver(self) -> None:
-        for future, completion in self._completions.drain():
-            if not future.done():
-                future.set_result(completion)
-
-
-def error_of(status: _engine.Status, lane: _engine.Lane) -> ServiceError:
-    """What an engine status means to a caller."""
-    match status:
-        case _engine.Status.overloaded:
-            return Overloaded(f"the queue of {lane.queue_rows} rows is full", lane.retry_after_ms())
-        case _engine.Status.deadline_expired:
-            return DeadlineExpired("in the queue")
-        case _engine.Status.cancelled:
-            return Cancelled()
-        case _engine.Status.shutting_down:
-            return ShuttingDown()
-    return KernelFailed(status.name)
+        for completion in self._completions.drain():
+            if not completion.token.done():
+                completion.token.set_result(completion)

@@ -62,7 +62,9 @@ def read_predict(request: fm.PredictRequest) -> Ask:
     typed = bool(tensor.values)
     dtype = _engine.dtype_from_proto(tensor.dtype)
     if typed and dtype is not _engine.DType.fp32:
-        raise InvalidInput(f"input: values are FP32, got dtype {fm.DataType.Name(tensor.dtype)}; send data instead")
+        raise InvalidInput(
+            f"input: values are FP32, got dtype {fm.DataType.Name(tensor.dtype)}; send data instead"
+        )
     return Ask(
         model=request.model,
         version=request.version,
@@ -74,12 +76,14 @@ def read_predict(request: fm.PredictRequest) -> Ask:
     )
 
 
-def write_predict(request: fm.PredictRequest, ask: Ask, route: _engine.Route, done: _engine.Completion) -> Any:
+def write_predict(
+    request: fm.PredictRequest, ask: Ask, route: _engine.Route, done: _engine.Completion
+) -> Any:
     tensor = fm.Tensor(shape=[done.rows, route.out_features], dtype=PROTO_DTYPES[ask.dtype])
     if ask.typed:
-        tensor.values.extend(np.frombuffer(done.output, np.float32))
+        tensor.values.extend(np.frombuffer(done.data or b"", np.float32))
     else:
-        tensor.data = done.output
+        tensor.data = done.data or b""
     return fm.PredictResponse(
         output=tensor,
         model=route.model,
@@ -109,7 +113,9 @@ def read_infer(request: oip.ModelInferRequest) -> Ask:
     elif len(request.raw_input_contents) == 1:
         data = request.raw_input_contents[0]
     else:
-        raise InvalidInput(f"raw_input_contents: expected 1 for 1 input, got {len(request.raw_input_contents)}")
+        raise InvalidInput(
+            f"raw_input_contents: expected 1 for 1 input, got {len(request.raw_input_contents)}"
+        )
     return Ask(
         model=request.model_name,
         version=version,
@@ -130,21 +136,23 @@ def _typed_contents(contents: oip.InferTensorContents, dtype: _engine.DType) -> 
     wanted = {_engine.DType.fp32: "fp32_contents", _engine.DType.fp64: "fp64_contents"}
     expected = wanted.get(dtype, "raw_input_contents")
     raise InvalidInput(
-        f"contents: expected {expected} for {dtype.name.upper()}, got {', '.join(filled) or 'nothing'}"
+        f"contents: expected {expected} for {_engine.dtype_name(dtype)}, got {', '.join(filled) or 'nothing'}"
     )
 
 
-def write_infer(request: oip.ModelInferRequest, ask: Ask, route: _engine.Route, done: _engine.Completion) -> Any:
+def write_infer(
+    request: oip.ModelInferRequest, ask: Ask, route: _engine.Route, done: _engine.Completion
+) -> Any:
     response = oip.ModelInferResponse(
         model_name=route.model,
         model_version=str(route.version),
         id=request.id,
         outputs=[
             oip.ModelInferResponse.InferOutputTensor(
-                name=OUTPUT, datatype=ask.dtype.name.upper(), shape=[done.rows, route.out_features]
+                name=OUTPUT, datatype=_engine.dtype_name(ask.dtype), shape=[done.rows, route.out_features]
             )
         ],
-        raw_output_contents=[done.output],
+        raw_output_contents=[done.data or b""],
     )
     response.parameters["variant"].string_param = route.variant.name
     return response

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from service.client import Client
+from tests.conformance.certificates import Certificates
 from tests.server import Server
 
 
@@ -16,7 +17,7 @@ def transport(request: pytest.FixtureRequest) -> str:
     """Every test that asks for a server runs over both fronts."""
     from service import _engine
 
-    if request.param == "native" and not _engine.has_native_front:
+    if request.param == "native" and not _engine.NATIVE_FRONT:
         pytest.skip("the native front was not built here: its -dev packages are missing")
     return request.param
 
@@ -38,3 +39,8 @@ def client(server: Server) -> Iterator[Client]:
 def example(client: Client) -> np.ndarray:
     """The example row of the demo model: (64,) float32."""
     return np.asarray(client.model("digits").versions[-1].example, np.float32)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2 as pb
 
+from service._engine import quote_name
 from service.errors import ModelNotFound
 from service.health import Health
 from service.rpc import Call, Rpc, rpcs_of
@@ -16,7 +17,7 @@ def rpcs(health: Health) -> list[Rpc]:
     async def check(request: Any, _: Call) -> Any:
         status = health.get(request.service)
         if status is None:
-            raise ModelNotFound(request.service)
+            raise ModelNotFound(quote_name(request.service))
         return pb.HealthCheckResponse(status=status)
 
     async def watch(request: Any, _: Call) -> AsyncIterator[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from kernels import KernelInfo
 from protos import fused_mlp_pb2 as pb
+from service._engine import quote_name
 from service.catalog import Catalog, ServedModel, ServedVersion
 from service.errors import ModelNotFound
 from service.rpc import Call, Rpc, rpcs_of
@@ -21,7 +22,7 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
         model = catalog.get(request.model)
         versions = tuple(v for v in model.versions if request.version in (0, v.version))
         if not versions:
-            raise ModelNotFound(request.model, str(request.version))
+            raise ModelNotFound(quote_name(request.model), request.version)
         return pb.GetModelResponse(model=_model(model, versions))
 
     service = pb.DESCRIPTOR.services_by_name["Inference"]

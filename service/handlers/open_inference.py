@@ -7,8 +7,10 @@ import asyncio
 from importlib.metadata import version as package_version
 from typing import Any
 
+from kernels import KernelError
 from models import ModelLoadError
 from protos import open_inference_pb2 as pb
+from service._engine import quote_name
 from service.catalog import Catalog, ServedModel, ServedVersion
 from service.errors import InvalidInput, ModelNotFound, NotReady, PermissionDenied, ServiceError
 from service.handlers.statistics import model_statistics
@@ -50,7 +52,7 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health) -> list[Rpc]:
         models = [catalog.get(request.name)] if request.name else catalog.models()
         versions = [v for m in models for v in m.ready if wanted in (0, v.version)]
         if request.name and not versions:
-            raise ModelNotFound(request.name, request.version)
+            raise ModelNotFound(quote_name(request.name), wanted)
         return pb.ModelStatisticsResponse(model_stats=[model_statistics(v) for v in versions])
 
     async def index(request: Any, _: Call) -> Any:
@@ -68,9 +70,11 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health) -> list[Rpc]:
     async def load(request: Any, _: Call) -> Any:
         _allow(settings)
         try:
-            await asyncio.to_thread(catalog.load, request.model_name)
-        except ModelLoadError as error:
+            model = await asyncio.to_thread(catalog.load, request.model_name)
+        except (ModelLoadError, KernelError) as error:
             raise InvalidInput(str(error)) from error
+        if not model.ready:
+            raise InvalidInput(f"model {model.name!r} cannot be served: {model.problems}")
         return pb.RepositoryModelLoadResponse()
 
     async def unload(request: Any, _: Call) -> Any:
@@ -151,7 +155,9 @@ def _config(served: ServedVersion, settings: Settings) -> Any:
             pb.ModelInstanceGroup(
                 name=info.variant,
                 count=settings.engine_workers,
-                kind=pb.ModelInstanceGroup.KIND_GPU if info.device == "cuda" else pb.ModelInstanceGroup.KIND_CPU,
+                kind=pb.ModelInstanceGroup.KIND_GPU
+                if info.device == "cuda"
+                else pb.ModelInstanceGroup.KIND_CPU,
             )
             for info in served.kernels
         ],

@@ -11,16 +11,16 @@ from service.errors import Code
 
 def model_statistics(served: ServedVersion) -> Any:
     snapshots = [lane.snapshot() for lane in served.lanes.values()]
-    durations = [s.request_duration for s in snapshots]
-    total = sum(sum(d.counts) for d in durations)
-    succeeded = sum(s.codes[Code.OK] for s in snapshots)
+    durations = [s.requests.duration for s in snapshots]
+    total = sum(d.count for d in durations)
+    succeeded = sum(s.requests.codes.get(Code.OK, 0) for s in snapshots)
     ns = _nanoseconds(durations)
     # The histogram has no duration per code: time is shared out by count.
     success_ns = ns * succeeded // total if total else 0
     return pb.ModelStatistics(
         name=served.model,
         version=str(served.version),
-        inference_count=sum(s.rows_run for s in snapshots),
+        inference_count=sum(s.batch_rows.sum for s in snapshots),
         execution_count=sum(sum(s.batches.values()) for s in snapshots),
         inference_stats=pb.InferStatistics(
             success=pb.StatisticDuration(count=succeeded, ns=success_ns),
@@ -32,8 +32,8 @@ def model_statistics(served: ServedVersion) -> Any:
 
 
 def _duration(histograms: list[Any]) -> Any:
-    return pb.StatisticDuration(count=sum(sum(h.counts) for h in histograms), ns=_nanoseconds(histograms))
+    return pb.StatisticDuration(count=sum(h.count for h in histograms), ns=_nanoseconds(histograms))
 
 
 def _nanoseconds(histograms: list[Any]) -> int:
-    return round(1e9 * sum(h.sum for h in histograms))
+    return sum(h.sum for h in histograms)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from protos import fused_mlp_pb2 as fm
-from protos import fused_mlp_pb2_grpc
+from protos import fused_mlp_pb2_grpc, open_inference_pb2_grpc
 from protos import open_inference_pb2 as oip
-from protos import open_inference_pb2_grpc
 from service.client import Client
 from tests.server import Server
 
@@ -54,7 +53,7 @@ BAD_PREDICTS = {
     "data and values": (predict(input=tensor([1, 64], values=[1.0] * 64)), INVALID, ["both"]),
     "too few values": (predict(input=fm.Tensor(values=[1.0] * 7)), INVALID, ["64", "7"]),
     "unknown variant": (predict(variant=7), INVALID, ["7", "FUSED"]),
-    "no input": (predict(input=None), INVALID, ["input"]),
+    "no input": (predict(input=None), INVALID, ["shape", "[rows, 64]"]),
     "unknown model": (predict(model="nonesuch"), NOT_FOUND, ["nonesuch"]),
     "long unknown model": (predict(model="x" * 100_000), NOT_FOUND, ["..."]),
     "unknown version": (predict(version=99), NOT_FOUND, ["99"]),
@@ -90,7 +89,11 @@ def entry(**fields: object) -> oip.ModelInferRequest.InferInputTensor:
 
 TYPED = oip.InferTensorContents(fp32_contents=[0.0] * 64)
 BAD_INFERS = {
-    "wrong width": (infer(inputs=[entry(shape=[1, 63])], raw_input_contents=[ROW[:-4]]), INVALID, ["64", "63"]),
+    "wrong width": (
+        infer(inputs=[entry(shape=[1, 63])], raw_input_contents=[ROW[:-4]]),
+        INVALID,
+        ["64", "63"],
+    ),
     "wrong name": (infer(inputs=[entry(name="x")]), INVALID, ["input", "'x'"]),
     "two inputs": (infer(inputs=[entry(), entry()], raw_input_contents=[ROW, ROW]), INVALID, ["one"]),
     "no input": (infer(inputs=[], raw_input_contents=[]), INVALID, ["none"]),
@@ -123,13 +126,15 @@ def test_bad_infer_is_refused(channel: grpc.Channel, case: str) -> None:
     assert all(text in details for text in said), details
 
 
-def test_truncated_message_fails_alone(channel: grpc.Channel) -> None:
+def test_truncated_message_fails_alone(server: Server, channel: grpc.Channel) -> None:
+    before = server.metric("fused_mlp_requests_total", model="", code="INVALID_ARGUMENT")
     call = channel.unary_unary("/fused_mlp.v1.Inference/Predict")
     whole = predict().SerializeToString()
     with pytest.raises(grpc.RpcError) as failure:
         call(whole[: len(whole) // 2])
-    # grpcio answers INTERNAL for what its deserializer refuses; the native front knows better.
-    assert failure.value.code() in (grpc.StatusCode.INTERNAL, INVALID)
+    assert failure.value.code() is INVALID
+    assert "PredictRequest" in failure.value.details()
+    assert server.metric("fused_mlp_requests_total", model="", code="INVALID_ARGUMENT") == before + 1
 
 
 def test_message_beyond_the_size_limit_is_refused(channel: grpc.Channel) -> None:

@@ -1,0 +1,122 @@
+"""Registers the CUDA backends: `triton` (its own strategies and cublas, the fastest serves) and `cublas`
+alone. Imported with the package everywhere, so it imports triton only when a kernel is built."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+
+import torch
+
+from kernels.base import Kernel, KernelInfo
+from kernels.cuda.cublas import CublasProgram
+from kernels.cuda.plans import precision_of
+from kernels.cuda.program import Program
+from kernels.cuda.rule import candidate_tiles, tile_by_rule
+from kernels.cuda.runtime import TorchRuntime
+from kernels.cuda.selection import Candidate, select
+from kernels.cuda.tiles import Tile
+from kernels.registry import Backend, register
+from models import Mlp
+
+log = logging.getLogger(__name__)
+
+# Two batches in flight: one computes while the other is copied. More would only queue on the device.
+LAUNCH_CONTEXTS = 2
+CACHE_VARIABLE = "FUSED_MLP_KERNEL_CACHE"
+# The batch the rule assumes when candidates are put in order: a service under moderate load.
+TYPICAL_ROWS = 64
+
+
+def cublas_unavailable(_: Mlp) -> str | None:
+    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+def triton_unavailable(mlp: Mlp) -> str | None:
+    """Why Triton kernels cannot run here, or None. Must not import triton: it is asked for on every
+    machine."""
+    why = cublas_unavailable(mlp)
+    if why is not None:
+        return why
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed (it comes with CUDA builds of torch): pip install triton"
+    if _runtime().architecture is None:
+        major, minor = torch.cuda.get_device_capability()
+        return f"no tiles for compute capability {major}.{minor}: expected 8.x, 9.x, 10.x or 12.x"
+    return None
+
+
+def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
+    """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
+    usable one."""
+    use_kernel_cache()
+    runtime = _runtime()
+    architecture = runtime.architecture
+    assert architecture is not None
+    tf32 = _tf32()
+    preferred = tile_by_rule(mlp.spec, architecture, TYPICAL_ROWS, tf32)
+    tiles = candidate_tiles(mlp.spec, architecture, tf32)
+    ordered = [preferred, *(tile for tile in tiles if tile != preferred)]
+    candidates = [_triton_candidate(mlp, tile, runtime.device) for tile in ordered]
+    candidates.append(_cublas_candidate(mlp, runtime.device))
+    return _build("triton", architecture.name, mlp, candidates, runtime, timed=timed)
+
+
+def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
+    runtime = _runtime()
+    major, minor = torch.cuda.get_device_capability()
+    candidates = [_cublas_candidate(mlp, runtime.device)]
+    return _build("cublas", f"sm_{major}{minor}", mlp, candidates, runtime, timed=True)
+
+
+def use_kernel_cache() -> None:
+    """Where compiled kernels are kept: FUSED_MLP_KERNEL_CACHE, if set, becomes Triton's cache directory."""
+    directory = os.environ.get(CACHE_VARIABLE)
+    if directory:
+        os.environ["TRITON_CACHE_DIR"] = directory
+
+
+def _build(
+    backend: str, isa: str, mlp: Mlp, candidates: list[Candidate], runtime: TorchRuntime, *, timed: bool
+) -> Kernel:
+    precision = precision_of(mlp.spec, _tf32())
+    info = KernelInfo(
+        variant="fused",
+        backend=backend,
+        device="cuda",
+        strategy="",
+        isa=isa,
+        dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
+        threads=1,
+    )
+    kernel = select(candidates, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed)
+    log.info("%s", kernel.describe())
+    return kernel
+
+
+def _triton_candidate(mlp: Mlp, tile: Tile, device: torch.device) -> Candidate:
+    def build() -> Program:
+        from kernels.cuda.triton_programs import LayeredProgram, WholeProgram  # noqa: PLC0415 - imports triton
+
+        return (WholeProgram if tile.strategy == "whole" else LayeredProgram)(mlp, tile, device)
+
+    return Candidate(tile.label, build)
+
+
+def _cublas_candidate(mlp: Mlp, device: torch.device) -> Candidate:
+    return Candidate("cublas", lambda: CublasProgram(mlp, device))
+
+
+def _runtime() -> TorchRuntime:
+    return TorchRuntime(torch.device("cuda", torch.cuda.current_device()))
+
+
+def _tf32() -> bool:
+    """TF32 is torch's own opt-in, so that both variants of a model multiply alike:
+    `torch.set_float32_matmul_precision("high")`."""
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+register(Backend("triton", "fused", "cuda", 100, triton_unavailable, build_triton))
+register(Backend("cublas", "fused", "cuda", 50, cublas_unavailable, build_cublas))

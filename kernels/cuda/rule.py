@@ -1,0 +1,53 @@
+"""Which tile a model runs with when nothing was timed: the documented rule by width, depth and batch. Also
+the order in which candidates are tried. Imports no triton."""
+
+from __future__ import annotations
+
+from kernels.cuda.architectures import Architecture
+from kernels.cuda.plans import hidden_width, pad, precision_of
+from kernels.cuda.tiles import Tile, select_tiles
+from models import MlpSpec
+
+KIB = 1024
+# In `whole` every program reads all weights, through one multiprocessor (some 100 GB/s from L2): past this
+# size a batch that fills few of them waits longer for weights than the launches it saves.
+WHOLE_WEIGHT_BYTES = 1024 * KIB
+# Without tensor cores 16 rows x 256 x 256 take one multiprocessor about 10 us per layer; spread over many, 2.
+WHOLE_IEEE_WIDTH = 128
+# `whole` unrolls its layers: past this depth compiling takes minutes.
+MAX_WHOLE_DEPTH = 16
+# From here on blocks of 16 rows no longer gain by filling more multiprocessors, and re-read weights for
+# nothing.
+LARGE_BATCH_ROWS = 1024
+
+
+def tile_by_rule(spec: MlpSpec, architecture: Architecture, rows: int, tf32: bool = False) -> Tile:
+    """One launch while the weights are small enough for one multiprocessor to read; else layer by layer.
+    Small blocks of rows for small batches, large ones from LARGE_BATCH_ROWS up."""
+    tiles = candidate_tiles(spec, architecture, tf32)
+    whole = [tile for tile in tiles if tile.strategy == "whole" and _suits_whole(spec, tile)]
+    chosen = whole or [tile for tile in tiles if tile.strategy == "layered"]
+    return chosen[-1] if rows >= LARGE_BATCH_ROWS else chosen[0]
+
+
+def candidate_tiles(spec: MlpSpec, architecture: Architecture, tf32: bool = False) -> list[Tile]:
+    """Every row of the table that can run the model, `whole` first, smallest blocks first."""
+    width = hidden_width(spec) if len(spec.layers) <= MAX_WHOLE_DEPTH else 0
+    return select_tiles(architecture, precision_of(spec, tf32), width)
+
+
+def _suits_whole(spec: MlpSpec, tile: Tile) -> bool:
+    if tile.precision == "ieee" and tile.width > WHOLE_IEEE_WIDTH:
+        return False
+    return packed_bytes(spec, tile) <= WHOLE_WEIGHT_BYTES
+
+
+def packed_bytes(spec: MlpSpec, tile: Tile) -> int:
+    """Bytes of weights after padding for `whole`."""
+    element = 4 if spec.dtype == "float32" else 2
+    total = 0
+    for index, layer in enumerate(spec.layers):
+        rows = pad(layer.out_features, 16) if index == len(spec.layers) - 1 else tile.width
+        columns = pad(spec.in_features, tile.block_k) if index == 0 else tile.width
+        total += rows * columns * (2 if layer.gated else 1)
+    return total * element

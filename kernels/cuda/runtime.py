@@ -1,0 +1,114 @@
+"""The CUDA calls the launcher makes, as a seam: `Runtime` says what they mean, `TorchRuntime` makes them
+through torch.cuda. Nothing above this module touches a stream, a graph or an event, so a CPU double can
+stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kernels.cuda.architectures import Architecture, architecture_of
+
+
+class Graph(Protocol):
+    """Captured work. It reads and writes the buffers it was captured with, wherever their contents come
+    from."""
+
+    def replay(self) -> None:
+        """Enqueue the captured work on the current stream."""
+
+
+class Stream(Protocol):
+    def synchronize(self) -> None:
+        """Wait, without the GIL, until everything enqueued on this stream is done."""
+
+
+class Runtime(Protocol):
+    device: torch.device
+
+    def stream(self) -> Stream:
+        """A stream of its own: work on it runs beside that of other streams."""
+
+    def use(self, stream: Stream) -> AbstractContextManager[object]:
+        """Within it, this thread's copies, launches and replays go to `stream`."""
+
+    def follow(self, stream: Stream) -> None:
+        """What is enqueued on `stream` from now on runs after all that this thread's current stream holds."""
+
+    def host_buffer(self, shape: tuple[int, ...]) -> Tensor:
+        """Page-locked float32, so that copies from and to it are asynchronous."""
+
+    def device_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Zeroed memory on the device."""
+
+    def capture(self, stream: Stream, body: Callable[[], None]) -> Graph:
+        """Run `body` once for its warm-up (compilation, lazy loading), then record it without running it."""
+
+    def seconds_per_replay(self, stream: Stream, graph: Graph) -> float:
+        """Time on the device: the best of a few runs of replays."""
+
+
+class TorchRuntime:
+    """One CUDA device through torch.cuda."""
+
+    TIMED_RUNS = 5
+    TIMED_REPLAYS = 20
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    @property
+    def architecture(self) -> Architecture | None:
+        major, minor = torch.cuda.get_device_capability(self.device)
+        return architecture_of(10 * major + minor)
+
+    def stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def use(self, stream: Stream) -> AbstractContextManager[object]:
+        assert isinstance(stream, torch.cuda.Stream)
+        return torch.cuda.stream(stream)
+
+    def follow(self, stream: Stream) -> None:
+        assert isinstance(stream, torch.cuda.Stream)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+
+    def host_buffer(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float32, pin_memory=True)
+
+    def device_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def capture(self, stream: Stream, body: Callable[[], None]) -> Graph:
+        assert isinstance(stream, torch.cuda.Stream)
+        self.follow(stream)  # buffers and weights were filled on the loading thread's stream
+        with self.use(stream):
+            body()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: other versions keep serving (and allocating) on other threads while this one loads.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            body()
+        return graph
+
+    def seconds_per_replay(self, stream: Stream, graph: Graph) -> float:
+        best = float("inf")
+        with self.use(stream):
+            graph.replay()
+            for _ in range(self.TIMED_RUNS):
+                start, end = _timing_event(), _timing_event()
+                start.record()
+                for _ in range(self.TIMED_REPLAYS):
+                    graph.replay()
+                end.record()
+                end.synchronize()
+                best = min(best, start.elapsed_time(end) * 1e-3 / self.TIMED_REPLAYS)
+        return best
+
+
+def _timing_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,400 @@
+"""Stub of the compiled engine (service/csrc). Every method may be called from any thread; none waits with
+the GIL held. Deadlines are on the engine's clock (`Engine.now()`, by default `time.monotonic_ns()`)."""
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer, CapsuleType
+
+NATIVE_FRONT: bool
+"""Whether the native front was built in."""
+DURATION_BOUNDS_NS: tuple[int, ...]
+"""Upper bounds of the duration histograms; one more bucket, +Inf, follows."""
+ROW_BOUNDS: tuple[int, ...]
+
+class Status(enum.Enum):
+    ok = 0
+    invalid_input = 1
+    model_not_found = 2
+    version_not_found = 3
+    not_ready = 4
+    variant_not_loaded = 5
+    override_not_allowed = 6
+    overloaded = 7
+    deadline_expired = 8
+    cancelled = 9
+    shutting_down = 10
+    unauthenticated = 11
+    kernel_error = 12
+    internal = 13
+
+def grpc_code(status: Status) -> int: ...
+def quote_name(name: str) -> str:
+    """A name a client made up, fit to be sent back: quoted, cut, without control characters."""
+
+class Refused(Exception):
+    """A request that was not accepted. str() is one line that may be sent to the caller."""
+
+    status: Status
+    retry_after_ms: int
+
+class InvalidInput(Refused, ValueError): ...
+
+class Clock:
+    def now(self) -> int: ...
+
+class SteadyClock(Clock):
+    def __init__(self) -> None: ...
+
+class ManualClock(Clock):
+    """Stands still until advanced: for tests."""
+
+    def __init__(self, start_ns: int = 1_000_000_000) -> None: ...
+    def advance(self, by_ns: int) -> None: ...
+
+class DType(enum.Enum):
+    fp32 = 0
+    fp16 = 1
+    bf16 = 2
+    fp64 = 3
+
+def dtype_size(dtype: DType) -> int: ...
+def dtype_name(dtype: DType) -> str: ...
+def dtype_from_name(name: str) -> DType:
+    """From 'FP32' and the like. Raises InvalidInput."""
+
+def dtype_from_proto(number: int) -> DType:
+    """From fused_mlp.v1.DataType. Raises InvalidInput."""
+
+def check_tensor(
+    shape: Sequence[int], dtype: DType, byte_count: int, in_features: int, max_request_rows: int
+) -> int:
+    """The rows of a valid tensor ([rows, width], or [width] for one). Raises InvalidInput."""
+
+def check_values(shape: Sequence[int], value_count: int, in_features: int, max_request_rows: int) -> int:
+    """The same for numbers sent one by one; an empty shape means one row."""
+
+class HistogramSnapshot:
+    @property
+    def buckets(self) -> list[int]:
+        """Not cumulative; the last is +Inf."""
+    @property
+    def count(self) -> int: ...
+    @property
+    def sum(self) -> int:
+        """In ns for durations."""
+
+class RequestSnapshot:
+    @property
+    def codes(self) -> dict[int, int]:
+        """Requests by gRPC code, those that occurred."""
+    @property
+    def duration(self) -> HistogramSnapshot: ...
+
+class LaneSnapshot:
+    @property
+    def requests(self) -> RequestSnapshot: ...
+    @property
+    def queue_duration(self) -> HistogramSnapshot: ...
+    @property
+    def compute_duration(self) -> HistogramSnapshot: ...
+    @property
+    def batch_rows(self) -> HistogramSnapshot: ...
+    @property
+    def batches(self) -> dict[str, int]:
+        """By release reason: full, idle, wait."""
+    @property
+    def refused(self) -> dict[str, int]:
+        """By reason: invalid_input, queue_full, deadline, cancelled, draining."""
+    @property
+    def rows(self) -> int: ...
+    @property
+    def kernel_errors(self) -> int: ...
+    @property
+    def queued_rows(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+
+class Ticket:
+    def cancel(self) -> None:
+        """The caller is gone. Safe at any time; the completion still comes."""
+
+class Completion:
+    @property
+    def token(self) -> Any: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def data(self) -> bytes | None:
+        """(rows, out_features) in the dtype of the request; None unless ok."""
+    @property
+    def rows(self) -> int: ...
+    @property
+    def batch_rows(self) -> int: ...
+    @property
+    def queue_ns(self) -> int: ...
+    @property
+    def compute_ns(self) -> int: ...
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def detail(self) -> str:
+        """When not ok: one line that may be sent to the caller."""
+
+class CompletionQueue:
+    """Where one event loop hears of its finished tickets: loop.add_reader(queue.fileno(), on_readable)."""
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int: ...
+    def drain(self) -> list[Completion]: ...
+
+class Lane:
+    """One kernel, its bounded queue and its metrics. Made by Engine.add_lane."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def in_features(self) -> int: ...
+    @property
+    def out_features(self) -> int: ...
+    @property
+    def max_batch_rows(self) -> int: ...
+    @property
+    def max_wait_us(self) -> int: ...
+    @property
+    def queue_rows(self) -> int: ...
+    @property
+    def needs_python(self) -> bool: ...
+    @property
+    def retry_after_ms(self) -> int: ...
+    def record(self, grpc_code: int, duration_ns: int) -> None:
+        """Count one finished request, whatever its end."""
+    def refuse_invalid(self) -> None:
+        """Count a request refused for its input; the engine counts every other refusal."""
+    def snapshot(self) -> LaneSnapshot: ...
+
+class EngineSnapshot:
+    @property
+    def lanes(self) -> list[tuple[Lane, LaneSnapshot]]: ...
+    @property
+    def unrouted(self) -> RequestSnapshot: ...
+    @property
+    def outstanding(self) -> int: ...
+    @property
+    def draining(self) -> bool: ...
+
+class Engine:
+    def __init__(self, workers: int = 1, clock: Clock | None = None) -> None: ...
+    def add_lane(
+        self,
+        *,
+        kernel: CapsuleType | Callable[[NDArray[np.float32], NDArray[np.float32]], str],
+        in_features: int,
+        out_features: int,
+        name: str = "",
+        max_batch_rows: int = 64,
+        max_wait_us: int = 0,
+        queue_rows: int = 4096,
+    ) -> Lane:
+        """The capsule of `Kernel.capsule()`, run without the GIL, or `Kernel.run`, called once per batch."""
+    def remove_lane(self, lane: Lane) -> None:
+        """Answer what is queued, then let the kernel go with the last reference to the lane. Publish the
+        route that replaces it first: then nobody is refused."""
+    @property
+    def lanes(self) -> list[Lane]: ...
+    def submit(
+        self,
+        lane: Lane,
+        data: Buffer,
+        dtype: DType,
+        rows: int,
+        deadline_ns: int,
+        token: object,
+        queue: CompletionQueue,
+    ) -> Ticket:
+        """Queue checked rows; the completion arrives in `queue` with `token`. `deadline_ns` 0: none. Raises
+        Refused (overloaded, deadline_expired, shutting_down), after which no completion comes."""
+    def begin_drain(self) -> None:
+        """New submits are refused as shutting_down; what is queued no longer waits for company."""
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Until every accepted ticket is complete; False if the time ran out."""
+    def stop(self) -> None:
+        """Complete what is queued as shutting_down, let running batches end, join the workers."""
+    def now(self) -> int: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def outstanding(self) -> int: ...
+    def record_unrouted(self, grpc_code: int, duration_ns: int) -> None:
+        """Count a request that never found a lane."""
+    def snapshot(self) -> EngineSnapshot: ...
+    @property
+    def on_kernel_error(self) -> Callable[[str, str], object] | None:
+        """Called as (lane name, traceback or message) on the thread that ran the batch, after its tickets
+        were answered; at most ten times a second."""
+    @on_kernel_error.setter
+    def on_kernel_error(self, callable: Callable[[str, str], object] | None) -> None: ...  # noqa: A002
+
+class Variant(enum.Enum):
+    unspecified = 0
+    fused = 1
+    unfused = 2
+
+class RouteEntry:
+    """One version of one model, and the lanes that serve it."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        version: int,
+        fused: Lane | None = None,
+        unfused: Lane | None = None,
+        variant: Variant = Variant.fused,
+        allow_override: bool = False,
+        ready: bool = True,
+        in_features: int,
+        out_features: int,
+        max_request_rows: int = 4096,
+    ) -> None: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def fused(self) -> Lane | None: ...
+    @property
+    def unfused(self) -> Lane | None: ...
+    @property
+    def variant(self) -> Variant: ...
+    @property
+    def allow_override(self) -> bool: ...
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def in_features(self) -> int: ...
+    @property
+    def out_features(self) -> int: ...
+    @property
+    def max_request_rows(self) -> int: ...
+
+class Route:
+    """Where a request goes. Holding it keeps the lane alive."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def variant(self) -> Variant: ...
+    @property
+    def lane(self) -> Lane: ...
+    @property
+    def in_features(self) -> int: ...
+    @property
+    def out_features(self) -> int: ...
+    @property
+    def max_request_rows(self) -> int: ...
+
+class Router:
+    """The routes, replaced as a whole; a version of 0 means the highest that is ready."""
+
+    def __init__(self) -> None: ...
+    def publish(self, entries: Sequence[RouteEntry]) -> None: ...
+    def resolve(self, model: str, version: int = 0, variant: Variant = Variant.unspecified) -> Route:
+        """Raises Refused."""
+
+# The native front (service/csrc/front): these exist only where NATIVE_FRONT is true.
+
+class Limits:
+    """What one peer, and all together, may hold and do. Times in seconds, 0 for none."""
+
+    max_message_bytes: int
+    max_header_bytes: int
+    max_concurrent_streams: int
+    max_stream_messages: int
+    max_output_bytes: int
+    max_connections: int
+    max_buffered_bytes: int
+    max_resets_per_s: int
+    max_pings_per_s: int
+    max_settings_per_s: int
+    max_control_frames_per_s: int
+    handshake_timeout_s: float
+    receive_timeout_s: float
+    send_timeout_s: float
+    keepalive_s: float
+    keepalive_timeout_s: float
+    idle_timeout_s: float
+    max_connection_age_s: float
+    def __init__(self) -> None: ...
+
+class CallEventKind(enum.Enum):
+    start = 0
+    message = 1
+    half_close = 2
+    cancel = 3
+    writable = 4
+    failure = 5
+
+class CallEvent:
+    """What happened to a call that Python answers. `start` of a unary call has its message in `body`;
+    `failure` reports a prediction that ended as INTERNAL: its id in `path`, the reason in `body`."""
+
+    @property
+    def kind(self) -> CallEventKind: ...
+    @property
+    def call(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def peer(self) -> str: ...
+    @property
+    def deadline_ns(self) -> int: ...
+    @property
+    def metadata(self) -> list[tuple[str, str | bytes]]: ...
+    @property
+    def body(self) -> bytes: ...
+
+class NativeServer:
+    """gRPC from socket to engine. Without an engine it answers every unary call with its own message."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine | None = None,
+        router: Router | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        loops: int = 1,
+        limits: Limits = ...,
+        rpcs: Sequence[tuple[str, bool]] = (),
+        certificate: str = "",
+        key: str = "",
+        client_ca: str = "",
+    ) -> None:
+        """Binds. `rpcs`: what Python answers, as (path, whether callers stream). Raises RuntimeError."""
+    @property
+    def port(self) -> int: ...
+    def start(self) -> None: ...
+    def begin_drain(self) -> None:
+        """Stop accepting, refuse new calls, say GOAWAY; open calls go on."""
+    def wait_drained(self, timeout_s: float) -> bool:
+        """Until every connection is closed; False if the time ran out."""
+    def stop(self) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+    def fileno(self) -> int:
+        """Readable when drain() has something."""
+    def drain(self) -> list[CallEvent]: ...
+    def send(self, call: int, message: bytes) -> None:
+        """Add a message to the answer; wait for `writable` before the next. A call that has ended is ignored."""
+    def finish(
+        self, call: int, code: int, text: str = "", trailers: Sequence[tuple[str, str]] = ()
+    ) -> None: ...
+    def message_done(self, call: int) -> None:
+        """A streamed message was dealt with: the caller may send another."""

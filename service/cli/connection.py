@@ -1,0 +1,76 @@
+"""The options of every command that talks to a server, and the client they make. Errors of the client end the
+command in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import grpc
+import typer
+
+from service.cli.failure import fail
+from service.client import Client, PredictError, Tls
+
+
+def _option(help_text: str, metavar: str, env: str | None = None, *names: str, **more: Any) -> Any:
+    return typer.Option(
+        *names, help=help_text, metavar=metavar, envvar=env, rich_help_panel="Connection", **more
+    )
+
+
+def _options(
+    *,
+    target: Annotated[str, _option("The server.", "HOST:PORT", "FUSED_MLP_TARGET")] = "127.0.0.1:8001",
+    timeout: Annotated[float, _option("Give up after this long.", "SECONDS", min=0)] = 10.0,
+    tls: Annotated[bool, _option("Connect with TLS; implied by the next.", "", None, "--tls")] = False,
+    tls_ca: Annotated[
+        Path | None, _option("Trust these roots, not the system's.", "PEM", "FUSED_MLP_TARGET_CA")
+    ] = None,
+    tls_name: Annotated[
+        str | None, _option("Name in the server's certificate.", "NAME", "FUSED_MLP_TARGET_NAME")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, _option("Certificate of this client.", "PEM", "FUSED_MLP_TARGET_CERT")
+    ] = None,
+    tls_key: Annotated[Path | None, _option("Its key.", "PEM", "FUSED_MLP_TARGET_KEY")] = None,
+) -> Client:
+    secure = tls or tls_ca or tls_name or tls_cert or tls_key
+    credentials = Tls(root_ca=tls_ca, cert=tls_cert, key=tls_key, server_name=tls_name) if secure else None
+    return Client(target, timeout_s=timeout, tls=credentials)
+
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` an open client as its first argument, and the command line the options to make it."""
+    options = inspect.signature(_options, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        try:
+            client = _options(**{name: given.pop(name) for name in options})
+        except (OSError, ValueError) as error:  # a file of TLS that cannot be read, a certificate without key
+            fail(str(error))
+        with client:
+            try:
+                command(client, **given)
+            except PredictError as error:
+                fail(explain(error))
+
+    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    run.__signature__ = inspect.Signature([*keyword_only, *options.values()])  # type: ignore[attr-defined]
+    run.__annotations__ = {name: p.annotation for name, p in run.__signature__.parameters.items()}  # type: ignore[attr-defined]
+    return run
+
+
+def explain(error: PredictError) -> str:
+    if error.unreachable:
+        return f"{error.message}; start a server with `fused-mlp serve`, or name another with --target"
+    if error.code == grpc.StatusCode.NOT_FOUND:
+        return f"{error.message}; `fused-mlp models --target {error.target}` lists what is"
+    if error.code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"{error.target} did not answer in time ({error.message}); --timeout gives it longer"
+    return str(error)

@@ -1,0 +1,23 @@
+"""`fused-mlp health`: for people, and for the HEALTHCHECK of a container."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.cli.connection import connected
+from service.client import Client
+
+
+@connected
+def command(
+    client: Client,
+    *,
+    model: Annotated[str, typer.Argument(help="Ask for one model instead of the server.")] = "",
+) -> None:
+    """Say whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not."""
+    status = client.health(model)
+    typer.echo(f"{model or client.target}: {status}")
+    if status != "SERVING":
+        raise typer.Exit(1)

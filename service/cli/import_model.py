@@ -1,0 +1,114 @@
+"""`fused-mlp import`: a model file of another format becomes a version of a repository. Needs no server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from service.cli.failure import fail
+
+if TYPE_CHECKING:
+    from models import Activation, Dtype, OutputActivation
+
+_CHECKPOINT = "For checkpoints (.pt, .safetensors), which hold tensors alone"
+_EXTRAS = "Said about the model"
+
+
+def command(
+    *,
+    source: Annotated[Path, typer.Argument(help="ONNX file, state_dict, safetensors file or folder.")],
+    repository: Annotated[Path, typer.Option("--repository", "-r", help="Folder to import into.")],
+    name: Annotated[str, typer.Option("--name", "-n", help="Name to serve it under.")],
+    version: Annotated[
+        int | None, typer.Option(help="Version; the next free one if not given.", min=1, metavar="N")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="float32|float16|bfloat16", help="Convert the weights to this.")
+    ] = None,
+    activation: Annotated[
+        str | None,
+        typer.Option(help="Activation after each layer but the last.", rich_help_panel=_CHECKPOINT),
+    ] = None,
+    output_activation: Annotated[
+        str, typer.Option(help="Activation after the last layer.", rich_help_panel=_CHECKPOINT)
+    ] = "identity",
+    prefix: Annotated[
+        str, typer.Option(help="Import only the tensors under this name.", rich_help_panel=_CHECKPOINT)
+    ] = "",
+    name_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="OURS=THEIRS",
+            help="Take one tensor by name; repeatable.",
+            rich_help_panel=_CHECKPOINT,
+        ),
+    ] = None,
+    transposed: Annotated[
+        bool | None,
+        typer.Option(help="Weights are (in, out) rather than (out, in).", rich_help_panel=_CHECKPOINT),
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="One label for each output, by commas.", rich_help_panel=_EXTRAS)
+    ] = None,
+    description: Annotated[str | None, typer.Option(help="What it does.", rich_help_panel=_EXTRAS)] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="One example row: .npy, .csv or .json.", rich_help_panel=_EXTRAS),
+    ] = None,
+) -> None:
+    """Import a model file into a repository, as a new version.
+
+    The feed-forward block of a transformer, for example:
+    fused-mlp import model.safetensors -r repo -n ffn --prefix model.layers.0.mlp --activation silu
+
+    Or tensor by tensor: --map layers.0.weight=encoder.fc1.weight --map layers.0.bias=encoder.fc1.bias"""
+    names = _name_map(name_map or [])
+    row = None if example is None else _example(example)
+    from models import ModelLoadError
+    from models.importer import import_model
+
+    try:
+        imported = import_model(
+            source,
+            repository,
+            name,
+            version,
+            activation=cast("Activation | None", activation),
+            output_activation=cast("OutputActivation", output_activation),
+            prefix=prefix,
+            name_map=names or None,
+            transposed=transposed,
+            dtype=cast("Dtype | None", dtype),
+            labels=[label.strip() for label in labels.split(",")] if labels else None,
+            description=description,
+            example=row,
+        )
+    except ModelLoadError as error:
+        fail(str(error))
+    spec = imported.mlp.spec
+    typer.echo(f"imported {source} as {imported.name} version {imported.version}, in {imported.path}")
+    typer.echo(f"  {spec.summary()}, {spec.parameters:,} parameters, {spec.dtype}")
+    typer.echo(f"  to serve it: fused-mlp serve --model-repository {repository}")
+
+
+def _name_map(pairs: list[str]) -> dict[str, str]:
+    split = [pair.partition("=") for pair in pairs]
+    for pair, (ours, _, theirs) in zip(pairs, split, strict=True):
+        if not ours or not theirs:
+            raise typer.BadParameter(f"--map: expected OURS=THEIRS, got {pair!r}")
+    return {ours: theirs for ours, _, theirs in split}
+
+
+def _example(path: str) -> list[float]:
+    from service.cli.inputs import InputError, read_rows
+
+    try:
+        rows = read_rows(path)
+    except InputError as error:
+        fail(str(error))
+    if rows.size != rows.shape[-1]:
+        fail(f"{path}: expected one row, got shape {rows.shape}")
+    return [float(value) for value in rows.reshape(-1)]

@@ -1,0 +1,164 @@
+"""Predictions and models as tables for a terminal. Text from a server is always plain text, never markup."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from service.client import KernelInfo, ModelInfo, Prediction, VersionInfo
+
+MOST_ROWS = 10
+MOST_COLUMNS = 6
+MOST_VALUES = 24
+_BAR_WIDTH = 24
+
+
+def print_table(renderable: RenderableType) -> None:
+    Console(markup=False, highlight=False, emoji=False).print(renderable)
+
+
+def prediction_view(prediction: Prediction, version: VersionInfo | None, top: int) -> RenderableType:
+    """Labels when the model has them, values when not, and where the time went."""
+    output = prediction.output
+    rows = output.reshape(-1, output.shape[-1])
+    labels = version.labels if version else ()
+    if labels:
+        probabilities = version is not None and version.output_activation == "softmax"
+        table = _label_table(rows, labels, top, probabilities)
+    else:
+        table = _value_table(rows)
+    parts: list[RenderableType] = [table]
+    if len(rows) > MOST_ROWS:
+        parts.append(Text(f" ... and {len(rows) - MOST_ROWS} more rows; --json or --output has all", "dim"))
+    parts.append(Text(f" {_summary(prediction)}", "dim", no_wrap=True, overflow="ignore"))
+    return Group(*parts)
+
+
+def _label_table(rows: NDArray[Any], labels: Sequence[str], top: int, probabilities: bool) -> RenderableType:
+    count = min(top, len(labels))
+    order = np.argsort(-rows[:MOST_ROWS], axis=1, kind="stable")[:, :count]
+    if len(rows) == 1:
+        kind = "probability" if probabilities else "score"
+        table = _table("label", kind, "", numbers=[kind])
+        for rank, column in enumerate(order[0]):
+            value = float(rows[0, column])
+            bar = "━" * round(_BAR_WIDTH * value) if probabilities and 0 <= value <= 1 else ""
+            table.add_row(
+                Text(labels[column], "bold" if rank == 0 else ""), _number(value, probabilities), bar
+            )
+        return table
+    table = _table("row", *(f"#{rank + 1}" for rank in range(count)))
+    for index, columns in enumerate(order):
+        cells = [Text(f"{labels[c]}  {_number(float(rows[index, c]), probabilities)}") for c in columns]
+        table.add_row(str(index), *cells)
+    return table
+
+
+def _value_table(rows: NDArray[Any]) -> RenderableType:
+    if len(rows) == 1:
+        table = _table("output", "value", numbers=["value"])
+        for index, value in enumerate(rows[0][:MOST_VALUES]):
+            table.add_row(str(index), _number(float(value)))
+        if rows.shape[1] > MOST_VALUES:
+            table.add_row("...", f"{rows.shape[1]} in all")
+        return table
+    width = min(rows.shape[1], MOST_COLUMNS)
+    columns = [str(column) for column in range(width)]
+    table = _table("row", *columns, *(["..."] if rows.shape[1] > width else []), numbers=columns)
+    for index, row in enumerate(rows[:MOST_ROWS]):
+        table.add_row(str(index), *(f"{value:.4g}" for value in row[:width]))
+    return table
+
+
+def _number(value: float, probability: bool = False) -> str:
+    return f"{value:.2%}" if probability and np.isfinite(value) else f"{value:.6g}"
+
+
+def _summary(prediction: Prediction) -> str:
+    timings = prediction.timings
+    rows = "1 row" if timings.batch_rows == 1 else f"{timings.batch_rows} rows"
+    return (
+        f"{prediction.model}/{prediction.version} {prediction.variant} ({prediction.strategy}): "
+        f"{timings.queue_us:,.1f} us queued, {timings.compute_us:,.1f} us for a batch of {rows}"
+    )
+
+
+def models_table(models: Sequence[ModelInfo]) -> RenderableType:
+    """What is broken stands below the table, where a reason has room."""
+    table = _table("model", "version", "layers", "dtype", "answers", "kernels")
+    broken: list[RenderableType] = []
+    for model in models:
+        for version in reversed(model.versions):
+            name = model.name if version is model.versions[-1] else ""
+            default = " (default)" if version.version == model.default_version else ""
+            if version.state != "READY":
+                table.add_row(name, f"{version.version}", Text(version.state, "red"))
+                broken.append(Text(f"{model.name}/{version.version}: {version.reason}", "red"))
+                continue
+            kernels = "\n".join(map(_kernel, version.kernels))
+            table.add_row(
+                name, f"{version.version}{default}", _layers(version), version.dtype, version.variant, kernels
+            )
+    return Group(table, *broken)
+
+
+def model_view(model: ModelInfo) -> RenderableType:
+    """Everything about one model, version by version."""
+    parts: list[RenderableType] = []
+    for version in reversed(model.versions):
+        default = ", the default" if version.version == model.default_version else ""
+        parts.append(Text(f"{model.name} version {version.version}{default}", "bold"))
+        parts.append(_facts(version))
+        for kernel in version.kernels:
+            threads = "1 thread" if kernel.threads == 1 else f"{kernel.threads} threads"
+            what = (kernel.backend, f"on {kernel.device}", kernel.isa, kernel.dtype, threads, kernel.strategy)
+            text = ", ".join(part for part in what if part)
+            parts.append(_indented(f"{kernel.variant} kernel", f"{text}\n{kernel.reason}".strip()))
+        parts.append(Text(""))
+    return Group(*parts[:-1])
+
+
+def _facts(version: VersionInfo) -> RenderableType:
+    facts = {"state": f"{version.state} {version.reason}".strip()}
+    if version.layers:
+        facts |= {
+            "description": version.description,
+            "layers": f"{_layers(version)}, {version.parameters:,} parameters, {version.dtype}",
+            "input": f"{version.in_features} numbers" + (", with an example" if version.example else ""),
+            "output": f"{version.out_features} numbers",
+            "labels": ", ".join(version.labels),
+            "answers": f"{version.variant}",
+        }
+    return Group(*(_indented(key, value) for key, value in facts.items() if value))
+
+
+def _indented(key: str, value: str) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=16)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(f"  {key}", "dim"), Text(value))
+    return grid
+
+
+def _kernel(kernel: KernelInfo) -> str:
+    """Short, for a column; `models NAME` says the rest, and why."""
+    return f"{kernel.variant}: {kernel.backend} {kernel.isa}".rstrip()
+
+
+def _layers(version: VersionInfo) -> str:
+    return " ".join(("-".join(map(str, version.widths)), ", ".join(version.activations))).strip()
+
+
+def _table(*columns: str, numbers: Collection[str] = ()) -> Table:
+    """`numbers` are the columns to align on the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", justify="right" if column in numbers else "left")
+    return table

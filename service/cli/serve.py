@@ -1,0 +1,64 @@
+"""`fused-mlp serve`: its options are the settings, generated. Values go to pydantic as they were typed, so that
+the command line and the environment are checked by the same rules."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated
+
+import typer
+
+from service.cli.failure import fail
+from service.setting_docs import SettingDoc, setting_docs
+from service.settings import SettingsError, load_settings
+
+
+def command(**given: str | None) -> None:
+    """Serve the models of a repository until SIGTERM or Ctrl-C.
+
+    Each option is also an environment variable, named in brackets with its default; the option wins."""
+    try:
+        settings = load_settings(**given)
+    except SettingsError as error:
+        fail(_as_typed(str(error), given))
+    # torch and the compiled modules: seconds that --help and a typo need not wait for.
+    from kernels import KernelError
+    from models import ModelLoadError
+    from service.app import serve
+
+    try:
+        raise typer.Exit(serve(settings))
+    except (SettingsError, ModelLoadError, KernelError) as error:
+        fail(str(error))
+
+
+def _as_typed(message: str, given: dict[str, str | None]) -> str:
+    """Settings name their variables; what was typed as an option is better named as one."""
+    for doc in setting_docs():
+        if given.get(doc.name) is not None:
+            message = message.replace(f"{doc.env}=", f"{doc.option} ")
+    return message
+
+
+def _parameter(doc: SettingDoc) -> inspect.Parameter:
+    default = f" = {doc.default}" if doc.default else ""
+    option = typer.Option(
+        doc.option,
+        help=f"{_sentence(doc.description)} [dim]\\[{doc.env}{default}][/dim]",
+        metavar=doc.values,
+        show_default=False,  # it stands with the variable
+        rich_help_panel=doc.group,
+    )
+    return inspect.Parameter(
+        doc.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
+def _sentence(text: str) -> str:
+    """With a capital, unless the first word has its own idea of them (gRPC)."""
+    return text[:1].upper() + text[1:] if text.split(maxsplit=1)[0].islower() else text
+
+
+_parameters = [_parameter(doc) for doc in setting_docs()]
+command.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
+command.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}

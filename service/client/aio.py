@@ -1,0 +1,212 @@
+"""The asyncio client: the surface of `Client`, awaited. Belongs to the event loop it was made in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from protos import fused_mlp_pb2 as pb
+from protos import fused_mlp_pb2_grpc
+from service.client.calls import ONCE, UNTIL_READY, Calls, HealthStatus, read_health
+from service.client.channel import Tls, channel_options
+from service.client.errors import PredictError
+from service.client.model_info import ModelInfo, read_model
+from service.client.prediction import Prediction, StreamItem, Variant, build_request, read_prediction
+from service.client.retry import RetryPolicy
+from service.client.stream import Ledger
+
+if TYPE_CHECKING:
+    from service.client.tensors import ArrayLike
+
+
+class AsyncClient:
+    """A connection to one server; see `Client`, whose methods and options these are.
+
+    async with AsyncClient("127.0.0.1:8001") as client:
+        print((await client.predict("digits", x)).output)
+    """
+
+    def __init__(
+        self,
+        target: str = "127.0.0.1:8001",
+        *,
+        timeout_s: float | None = 10.0,
+        retry: RetryPolicy | None = None,
+        tls: Tls | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self._calls = Calls(target, timeout_s, retry or RetryPolicy(), metadata or {})
+        options = channel_options(tls)
+        self._channel = (
+            grpc.aio.secure_channel(target, tls.credentials(), options)
+            if tls
+            else grpc.aio.insecure_channel(target, options)
+        )
+        self._inference = fused_mlp_pb2_grpc.InferenceStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    @property
+    def target(self) -> str:
+        return self._calls.target
+
+    async def predict(
+        self,
+        model: str,
+        x: ArrayLike,
+        *,
+        version: int | None = None,
+        variant: Variant | None = None,
+        timeout_s: float | None = None,
+        request_id: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Prediction:
+        request, leading = build_request(model, x, version, variant, request_id)
+        response = await self._call(
+            self._inference.Predict, request, timeout_s, metadata, request_id=request_id
+        )
+        return read_prediction(response, leading, self.target)
+
+    async def stream(
+        self,
+        model: str,
+        inputs: Iterable[ArrayLike] | AsyncIterable[ArrayLike],
+        *,
+        version: int | None = None,
+        variant: Variant | None = None,
+        window: int = 64,
+        timeout_s: float | None = None,
+        request_id: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[StreamItem]:
+        ledger = Ledger(self.target, model, version, variant, request_id)
+        feed = _Feed(inputs, ledger, window)
+        call = self._inference.PredictStream(
+            aiter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)
+        )
+        status = _FirstStatus(call)
+        try:
+            async for response in call:
+                feed.slots.release()
+                yield ledger.settle(response)
+            if feed.error:
+                raise feed.error
+            ledger.close()
+        except grpc.RpcError as error:
+            raise self._calls.error(status.error or error) from None
+        finally:
+            feed.close()
+            call.cancel()
+
+    async def models(self, *, timeout_s: float | None = None) -> list[ModelInfo]:
+        response = await self._call(self._inference.ListModels, pb.ListModelsRequest(), timeout_s)
+        return [read_model(model) for model in response.models]
+
+    async def model(
+        self, name: str, *, version: int | None = None, timeout_s: float | None = None
+    ) -> ModelInfo:
+        request = pb.GetModelRequest(model=name, version=version or 0)
+        return read_model((await self._call(self._inference.GetModel, request, timeout_s)).model)
+
+    async def health(self, model: str = "", *, timeout_s: float | None = None) -> HealthStatus:
+        request = health_pb2.HealthCheckRequest(service=model)
+        return read_health(await self._call(self._health.Check, request, timeout_s, policy=ONCE))
+
+    async def ready(self, timeout_s: float = 30.0, *, model: str = "") -> None:
+        attempts = self._calls.attempts(timeout_s, UNTIL_READY)
+        while True:
+            try:
+                status = await self.health(model, timeout_s=attempts.remaining_s())
+                return self._calls.require_serving(status, model)
+            except PredictError as error:
+                wait_s = attempts.wait_after(error)
+            await asyncio.sleep(wait_s)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _call(
+        self,
+        method: Any,
+        request: Any,
+        timeout_s: float | None,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        policy: RetryPolicy | None = None,
+        request_id: str = "",
+    ) -> Any:
+        attempts = self._calls.attempts(timeout_s, policy)
+        headers = self._calls.headers(metadata)
+        while True:
+            try:
+                return await method(request, timeout=attempts.remaining_s(), metadata=headers)
+            except grpc.RpcError as error:
+                wait_s = attempts.wait_after(self._calls.error(error, request_id))
+            await asyncio.sleep(wait_s)
+
+
+class _Feed:
+    """Requests for gRPC's own sender task, which waits here for a free slot of the window."""
+
+    def __init__(
+        self, inputs: Iterable[ArrayLike] | AsyncIterable[ArrayLike], ledger: Ledger, window: int
+    ) -> None:
+        if window < 1:
+            raise ValueError(f"expected a window of at least 1, got {window}")
+        self.slots = asyncio.Semaphore(window)
+        self.error: Exception | None = None
+        self._inputs = inputs if isinstance(inputs, AsyncIterable) else _awaited(inputs)
+        self._ledger = ledger
+        self._closed = False
+
+    async def __aiter__(self) -> AsyncIterator[pb.PredictRequest]:
+        try:
+            async for x in self._inputs:
+                await self.slots.acquire()
+                if self._closed:
+                    return
+                yield self._ledger.enter(x)
+        except Exception as error:  # the caller's iterable or input: raised again where the caller reads
+            self.error = error
+
+    def close(self) -> None:
+        """Let a waiting sender go."""
+        self._closed = True
+        self.slots.release()
+
+
+class _FirstStatus:
+    """What a stream ended with, noted as it arrives: a write that fails just after makes grpc.aio replace
+    the server's status with an INTERNAL of its own (grpc/grpc#36066)."""
+
+    def __init__(self, call: Any) -> None:
+        self.error: grpc.RpcError | None = None
+        call.add_done_callback(self._note)
+
+    def _note(self, call: Any) -> None:
+        code, trailers, details = map(_at_once, (call.code(), call.trailing_metadata(), call.details()))
+        self.error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details)
+
+
+def _at_once(ready: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that has nothing left to wait for, without a turn of the loop."""
+    try:
+        ready.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError(f"{ready} had to wait")
+
+
+async def _awaited(inputs: Iterable[ArrayLike]) -> AsyncIterator[ArrayLike]:
+    for x in inputs:
+        yield x

@@ -1,0 +1,48 @@
+"""How a client connects: channel options and TLS. The same for the sync and the asyncio channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    # The server bounds what it accepts; what it sends back is at most what was asked for.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Notice a dead connection during a long silence; the interval respects the server's ping limit.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # By default a second passes before it dials again: the first retries would all be in vain.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files. Without `root_ca` the system's roots are trusted; `cert` and `key` are for mutual TLS."""
+
+    root_ca: Path | str | None = None
+    cert: Path | str | None = None
+    key: Path | str | None = None
+    server_name: str | None = None  # when the certificate is for another name than the target's
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("a client certificate needs its key: give both cert and key, or neither")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        return grpc.ssl_channel_credentials(_read(self.root_ca), _read(self.key), _read(self.cert))
+
+
+def channel_options(tls: Tls | None) -> list[tuple[str, int | str]]:
+    options: list[tuple[str, int | str]] = list(CHANNEL_OPTIONS)
+    if tls and tls.server_name:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return options
+
+
+def _read(path: Path | str | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

@@ -1,0 +1,70 @@
+"""The one error a call can end with. Owns the reading of gRPC statuses, including those inside a stream."""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+
+# How gRPC words a connection that never was: "failed to connect to all addresses; last error: ...: <reason>"
+# or "errors resolving <name>: [...: <reason>]". The reason at the end is what a reader wants.
+_UNREACHABLE = re.compile(
+    r"^(?:failed to connect to all addresses|errors resolving).*: ([^:\]]+)\]?$", re.DOTALL
+)
+_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class PredictError(Exception):
+    """A call failed. `code` is the gRPC status, `message` what the server said about it.
+
+    `retry_after_s` is set when a busy server said when to come back; `unreachable` when nothing answered
+    at `target` at all.
+    """
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        *,
+        target: str = "",
+        request_id: str = "",
+        retry_after_s: float | None = None,
+        unreachable: bool = False,
+    ) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.target = target
+        self.request_id = request_id
+        self.retry_after_s = retry_after_s
+        self.unreachable = unreachable
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.message}"
+
+    @classmethod
+    def from_rpc(cls, error: grpc.RpcError, *, target: str, request_id: str = "") -> PredictError:
+        """What a unary call, or a stream as a whole, ended with."""
+        details = error.details() or "the server gave no reason"
+        unreachable = _UNREACHABLE.match(details)
+        return cls(
+            error.code(),
+            f"no answer from {target}: {unreachable[1].strip()}" if unreachable else details,
+            target=target,
+            request_id=request_id,
+            retry_after_s=_retry_after_s(error.trailing_metadata()),
+            unreachable=unreachable is not None,
+        )
+
+    @classmethod
+    def from_number(cls, code: int, message: str, *, target: str, request_id: str) -> PredictError:
+        """What one message of a stream ended with; a number that is no gRPC status reads as UNKNOWN."""
+        status = _BY_NUMBER.get(code, grpc.StatusCode.UNKNOWN)
+        return cls(status, message, target=target, request_id=request_id)
+
+
+def _retry_after_s(trailers: object) -> float | None:
+    for key, value in trailers or ():  # type: ignore[attr-defined]
+        if key == "retry-after-ms" and str(value).isdecimal():
+            return int(value) / 1e3
+    return None

@@ -1,0 +1,101 @@
+"""What a prediction is to a caller: typed, frozen results, and the requests and responses they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import grpc
+
+from protos import fused_mlp_pb2 as pb
+from service.client.errors import PredictError
+from service.client.tensors import decode, encode
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from service.client.tensors import ArrayLike
+
+Variant: TypeAlias = Literal["fused", "unfused"]
+_WIRE_VARIANTS = {None: pb.VARIANT_UNSPECIFIED, "fused": pb.FUSED, "unfused": pb.UNFUSED}
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time went inside the server. The kernel call may have been shared with other requests."""
+
+    queue_us: float
+    compute_us: float
+    batch_rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """`output` has the dimensions of the input: (width,) in gives (out,), (rows, width) gives (rows, out)."""
+
+    output: NDArray[Any]
+    model: str
+    version: int
+    variant: Variant
+    strategy: str
+    timings: Timings
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamItem:
+    """One answer of a stream. `index` is the position of its input; answers come as they are ready."""
+
+    index: int
+    request_id: str
+    result: Prediction | PredictError
+
+    def unwrap(self) -> Prediction:
+        """The prediction, or its error raised."""
+        if isinstance(self.result, PredictError):
+            raise self.result
+        return self.result
+
+
+def build_request(
+    model: str, x: ArrayLike, version: int | None, variant: Variant | None, request_id: str
+) -> tuple[pb.PredictRequest, tuple[int, ...]]:
+    """A request, and the leading shape that `read_prediction` needs to shape its answer."""
+    if variant not in _WIRE_VARIANTS:
+        raise ValueError(f"expected variant 'fused', 'unfused' or None, got {variant!r}")
+    tensor, leading = encode(x)
+    request = pb.PredictRequest(
+        model=model,
+        version=version or 0,
+        input=tensor,
+        variant=_WIRE_VARIANTS[variant],
+        request_id=request_id,
+    )
+    return request, leading
+
+
+def read_prediction(response: pb.PredictResponse, leading: tuple[int, ...], target: str) -> Prediction:
+    try:
+        output = decode(response.output, leading)
+    except (KeyError, ValueError) as error:
+        text = f"the answer does not hold what it says, {list(response.output.shape)}: {error}"
+        raise PredictError(
+            grpc.StatusCode.INTERNAL, text, target=target, request_id=response.request_id
+        ) from None
+    return Prediction(
+        output=output,
+        model=response.model,
+        version=response.version,
+        variant=variant_name(response.variant),
+        strategy=response.strategy,
+        timings=Timings(
+            queue_us=response.timings.queue_ns / 1e3,
+            compute_us=response.timings.compute_ns / 1e3,
+            batch_rows=response.timings.batch_rows,
+        ),
+        request_id=response.request_id,
+    )
+
+
+def variant_name(variant: pb.Variant) -> Variant:
+    return cast("Variant", pb.Variant.Name(variant).lower())

@@ -1,0 +1,62 @@
+"""Which message of a stream is which. Shared by both clients; requests enter and responses settle,
+possibly from two threads: each touches the table through single dict operations."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import grpc
+
+from protos import fused_mlp_pb2 as pb
+from service.client.errors import PredictError
+from service.client.prediction import Prediction, StreamItem, Variant, build_request, read_prediction
+
+if TYPE_CHECKING:
+    from service.client.tensors import ArrayLike
+
+
+class Ledger:
+    """The open requests of one stream, by request id: `<prefix>-<index>`."""
+
+    def __init__(
+        self, target: str, model: str, version: int | None, variant: Variant | None, prefix: str
+    ) -> None:
+        self._target = target
+        self._model = model
+        self._version = version
+        self._variant = variant
+        self._prefix = prefix or uuid.uuid4().hex[:12]
+        self._next_index = 0
+        self._open: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def enter(self, x: ArrayLike) -> pb.PredictRequest:
+        index = self._next_index
+        request_id = f"{self._prefix}-{index}"
+        request, leading = build_request(self._model, x, self._version, self._variant, request_id)
+        self._next_index += 1
+        self._open[request_id] = (index, leading)
+        return request
+
+    def settle(self, response: pb.PredictResponse) -> StreamItem:
+        request_id = response.request_id
+        if request_id not in self._open:
+            raise self._broken(f"the server answered request {request_id!r}, which is not open", request_id)
+        index, leading = self._open.pop(request_id)
+        return StreamItem(index, request_id, self._result(response, leading))
+
+    def close(self) -> None:
+        """Call at the end of the stream: everything must have been answered."""
+        if self._open:
+            raise self._broken(f"the server ended the stream with {len(self._open)} requests unanswered", "")
+
+    def _result(self, response: pb.PredictResponse, leading: tuple[int, ...]) -> Prediction | PredictError:
+        if response.HasField("error"):
+            error = response.error
+            return PredictError.from_number(
+                error.code, error.message, target=self._target, request_id=response.request_id
+            )
+        return read_prediction(response, leading, self._target)
+
+    def _broken(self, message: str, request_id: str) -> PredictError:
+        return PredictError(grpc.StatusCode.INTERNAL, message, target=self._target, request_id=request_id)

@@ -1,0 +1,195 @@
+"""The blocking client. Safe to share between threads; a fork must open its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from protos import fused_mlp_pb2 as pb
+from protos import fused_mlp_pb2_grpc
+from service.client.calls import ONCE, UNTIL_READY, Calls, HealthStatus, read_health
+from service.client.channel import Tls, channel_options
+from service.client.errors import PredictError
+from service.client.model_info import ModelInfo, read_model
+from service.client.prediction import Prediction, StreamItem, Variant, build_request, read_prediction
+from service.client.retry import RetryPolicy
+from service.client.stream import Ledger
+
+if TYPE_CHECKING:
+    from service.client.tensors import ArrayLike
+
+
+class Client:
+    """A connection to one server.
+
+        with Client("127.0.0.1:8001") as client:
+            print(client.predict("digits", x).output)
+
+    `timeout_s` is the deadline of a call that names none, retries included; None means no deadline.
+    """
+
+    def __init__(
+        self,
+        target: str = "127.0.0.1:8001",
+        *,
+        timeout_s: float | None = 10.0,
+        retry: RetryPolicy | None = None,
+        tls: Tls | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self._calls = Calls(target, timeout_s, retry or RetryPolicy(), metadata or {})
+        options = channel_options(tls)
+        self._channel = (
+            grpc.secure_channel(target, tls.credentials(), options)
+            if tls
+            else grpc.insecure_channel(target, options)
+        )
+        self._inference = fused_mlp_pb2_grpc.InferenceStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    @property
+    def target(self) -> str:
+        return self._calls.target
+
+    def predict(
+        self,
+        model: str,
+        x: ArrayLike,
+        *,
+        version: int | None = None,
+        variant: Variant | None = None,
+        timeout_s: float | None = None,
+        request_id: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Prediction:
+        """x: (width,), (rows, width) or (..., rows, width); `output` keeps every dimension but the last.
+
+        numpy arrays and torch tensors travel in their own float dtype and come back in it (bfloat16 as
+        float32, for numpy has none); integers and lists travel as float32.
+        """
+        request, leading = build_request(model, x, version, variant, request_id)
+        response = self._call(self._inference.Predict, request, timeout_s, metadata, request_id=request_id)
+        return read_prediction(response, leading, self.target)
+
+    def stream(
+        self,
+        model: str,
+        inputs: Iterable[ArrayLike],
+        *,
+        version: int | None = None,
+        variant: Variant | None = None,
+        window: int = 64,
+        timeout_s: float | None = None,
+        request_id: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Iterator[StreamItem]:
+        """Predict many inputs over one stream and yield answers as they are ready, not in order.
+
+        At most `window` inputs are sent and not yet taken from the iterator. A bad input ends in its own
+        item's error and the stream goes on; a broken stream raises PredictError and is not retried.
+        `timeout_s` bounds the whole stream (default: no bound). Ids are `<request_id>-<index>`.
+        """
+        ledger = Ledger(self.target, model, version, variant, request_id)
+        feed = _Feed(inputs, ledger, window)
+        call = self._inference.PredictStream(
+            iter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)
+        )
+        try:
+            for response in call:
+                feed.slots.release()
+                yield ledger.settle(response)
+            if feed.error:
+                raise feed.error
+            ledger.close()
+        except grpc.RpcError as error:
+            raise self._calls.error(error) from None
+        finally:
+            feed.close()
+            call.cancel()
+
+    def models(self, *, timeout_s: float | None = None) -> list[ModelInfo]:
+        """Every model the server knows, broken versions included."""
+        response = self._call(self._inference.ListModels, pb.ListModelsRequest(), timeout_s)
+        return [read_model(model) for model in response.models]
+
+    def model(self, name: str, *, version: int | None = None, timeout_s: float | None = None) -> ModelInfo:
+        """One model, with all versions or the one asked for."""
+        request = pb.GetModelRequest(model=name, version=version or 0)
+        return read_model(self._call(self._inference.GetModel, request, timeout_s).model)
+
+    def health(self, model: str = "", *, timeout_s: float | None = None) -> HealthStatus:
+        """grpc.health.v1 of the server, or of one model. Asked once: an unreachable server raises at once."""
+        request = health_pb2.HealthCheckRequest(service=model)
+        return read_health(self._call(self._health.Check, request, timeout_s, policy=ONCE))
+
+    def ready(self, timeout_s: float = 30.0, *, model: str = "") -> None:
+        """Wait until the server, or one model, is SERVING; else raise PredictError with the last reason."""
+        attempts = self._calls.attempts(timeout_s, UNTIL_READY)
+        while True:
+            try:
+                status = self.health(model, timeout_s=attempts.remaining_s())
+                return self._calls.require_serving(status, model)
+            except PredictError as error:
+                wait_s = attempts.wait_after(error)
+            time.sleep(wait_s)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(
+        self,
+        method: Any,
+        request: Any,
+        timeout_s: float | None,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        policy: RetryPolicy | None = None,
+        request_id: str = "",
+    ) -> Any:
+        attempts = self._calls.attempts(timeout_s, policy)
+        headers = self._calls.headers(metadata)
+        while True:
+            try:
+                return method(request, timeout=attempts.remaining_s(), metadata=headers)
+            except grpc.RpcError as error:
+                wait_s = attempts.wait_after(self._calls.error(error, request_id))
+            time.sleep(wait_s)
+
+
+class _Feed:
+    """Requests for gRPC's own sender thread, which waits here for a free slot of the window."""
+
+    def __init__(self, inputs: Iterable[ArrayLike], ledger: Ledger, window: int) -> None:
+        if window < 1:
+            raise ValueError(f"expected a window of at least 1, got {window}")
+        self.slots = threading.Semaphore(window)
+        self.error: Exception | None = None
+        self._inputs = inputs
+        self._ledger = ledger
+        self._closed = False
+
+    def __iter__(self) -> Iterator[pb.PredictRequest]:
+        try:
+            for x in self._inputs:
+                self.slots.acquire()
+                if self._closed:
+                    return
+                yield self._ledger.enter(x)
+        except Exception as error:  # the caller's iterable or input: raised again where the caller reads
+            self.error = error
+
+    def close(self) -> None:
+        """Let a waiting sender go."""
+        self._closed = True
+        self.slots.release()

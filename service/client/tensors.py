@@ -1,0 +1,85 @@
+"""Arrays to wire tensors and back, bit for bit. numpy is imported on first use, not at import:
+`fused-mlp health` runs every few seconds in a container and has no arrays."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from protos import fused_mlp_pb2 as pb
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    ArrayLike: TypeAlias = NDArray[Any] | torch.Tensor | Sequence[Any]
+
+_WIRE_TYPES = {"float32": pb.FP32, "float16": pb.FP16, "bfloat16": pb.BF16, "float64": pb.FP64}
+_NUMPY_TYPES = {pb.DATA_TYPE_UNSPECIFIED: "<f4", pb.FP32: "<f4", pb.FP16: "<f2", pb.FP64: "<f8"}
+
+
+def encode(x: ArrayLike) -> tuple[pb.Tensor, tuple[int, ...]]:
+    """x: (..., width) -> a tensor of rows, and the leading shape to give back to its result.
+
+    Floats travel in their own dtype; integers, booleans and lists as float32.
+    """
+    array, dtype = _as_array(x)
+    if array.ndim == 0:
+        raise ValueError("expected a row or rows of numbers, got a single number: wrap it in a list")
+    leading, width = array.shape[:-1], array.shape[-1]
+    rows = math.prod(leading)
+    return pb.Tensor(shape=[rows, width], dtype=dtype, data=array.tobytes()), leading
+
+
+def decode(tensor: pb.Tensor, leading: tuple[int, ...]) -> NDArray[Any]:
+    """A tensor of rows -> (*leading, width). bfloat16, which numpy lacks, becomes float32, exactly."""
+    import numpy as np  # noqa: PLC0415
+
+    if tensor.dtype == pb.BF16:
+        halves = np.frombuffer(tensor.data, "<u2")
+        array = (halves.astype(np.uint32) << 16).view(np.float32)
+    elif tensor.values:
+        array = np.array(tensor.values, np.float32)
+    else:
+        # copy: a view of the message would be read-only, and torch.from_numpy warns of those.
+        array = np.frombuffer(tensor.data, _NUMPY_TYPES[tensor.dtype]).copy()
+    width = tensor.shape[-1] if tensor.shape else array.size
+    return array.reshape(*leading, width)
+
+
+def _as_array(x: ArrayLike) -> tuple[NDArray[Any], pb.DataType]:
+    import numpy as np  # noqa: PLC0415
+
+    torch = sys.modules.get("torch")  # whoever hands us a tensor has imported it
+    if torch is not None and isinstance(x, torch.Tensor):
+        tensor = x.detach().cpu().contiguous()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.view(torch.uint16).numpy(), pb.BF16
+        return _in_wire_dtype(tensor.numpy())
+    return _in_wire_dtype(x if isinstance(x, np.ndarray) else _from_sequence(x))
+
+
+def _in_wire_dtype(array: NDArray[Any]) -> tuple[NDArray[Any], pb.DataType]:
+    import numpy as np  # noqa: PLC0415
+
+    if array.dtype.kind in "biu":
+        array = array.astype(np.float32)
+    # By name, so that an ml_dtypes bfloat16 array is known as well without importing that package.
+    wire_type = _WIRE_TYPES.get(array.dtype.name)
+    if wire_type is None:
+        raise TypeError(
+            f"expected float32, float16, bfloat16, float64 or integers, got {array.dtype}: convert it"
+        )
+    little = array.dtype.newbyteorder("<") if wire_type != pb.BF16 else array.dtype
+    return np.asarray(array, little, order="C"), wire_type
+
+
+def _from_sequence(x: object) -> NDArray[Any]:
+    import numpy as np  # noqa: PLC0415
+
+    try:
+        return np.asarray(x, np.float32)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"expected rows of numbers, all of one length: {error}") from None

@@ -1,0 +1,127 @@
+#include "bindings/completion.hpp"
+
+#include <nanobind/stl/string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "bindings/completion_handles.hpp"
+#include "bindings/python_ref.hpp"
+#include "bindings/register.hpp"
+
+namespace nb = nanobind;
+
+namespace fused_mlp {
+
+CompletionChannel::CompletionChannel() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+}
+
+CompletionChannel::~CompletionChannel() { ::close(fd_); }
+
+void CompletionChannel::push(Ref<PythonTicket> ticket) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!closed_) finished_.push_back(std::move(ticket));
+}
+
+void CompletionChannel::flush() noexcept {
+  // One write until the loop has come to fetch: it takes everything anyway.
+  if (signalled_.exchange(true)) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
+}
+
+std::vector<Ref<PythonTicket>> CompletionChannel::take() {
+  std::uint64_t count = 0;
+  [[maybe_unused]] const auto got = ::read(fd_, &count, sizeof count);
+  signalled_.store(false);  // before looking: what is pushed after the look signals again
+  const std::lock_guard lock(mutex_);
+  return std::exchange(finished_, {});
+}
+
+void CompletionChannel::close() {
+  std::vector<Ref<PythonTicket>> unread;
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  unread.swap(finished_);
+}
+
+PythonTicket::PythonTicket(std::uint32_t rows, DType dtype, const Lane& lane, Py_buffer input,
+                           PyObject* token, std::shared_ptr<CompletionChannel> channel)
+    : Ticket(rows, channel.get()),
+      dtype_(dtype),
+      in_count_(rows * lane.options().in_features),
+      out_count_(rows * lane.options().out_features),
+      input_(input),
+      token_(Py_NewRef(token)),
+      output_(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(out_count_ * dtype_size(dtype)))),
+      channel_(std::move(channel)) {}
+
+PythonTicket::~PythonTicket() {
+  if (!token_) return;  // handed over
+  if (const GilIfAlive gil; gil) {
+    PyBuffer_Release(&input_);
+    Py_XDECREF(output_);
+    Py_DECREF(token_);
+  }
+}
+
+Completion PythonTicket::hand_over() {
+  PyBuffer_Release(&input_);
+  completion_.token = adopt(std::exchange(token_, nullptr));
+  completion_.data = adopt(std::exchange(output_, nullptr));
+  if (completion_.status != Status::ok) completion_.data.reset();
+  return std::move(completion_);
+}
+
+void PythonTicket::gather(float* dst) noexcept { to_float32(dtype_, input_.buf, in_count_, dst); }
+
+void PythonTicket::complete(const Outcome& outcome) noexcept {
+  completion_.status = outcome.status;
+  completion_.rows = outcome.rows;
+  completion_.batch_rows = outcome.batch_rows;
+  completion_.queue_ns = outcome.queue_ns;
+  completion_.compute_ns = outcome.compute_ns;
+  completion_.strategy = outcome.strategy;
+  completion_.detail = outcome.detail;
+  if (outcome.status == Status::ok) {
+    from_float32(dtype_, outcome.y, out_count_, PyBytes_AS_STRING(output_));
+  }
+  channel_->push(Ref<PythonTicket>::share(this));
+}
+
+void register_completion(nb::module_& m) {
+  nb::class_<TicketHandle>(m, "Ticket", "A submitted request.")
+      .def(
+          "cancel", [](const TicketHandle& self) { self.ticket->cancel(); },
+          "The caller is gone. Safe at any time; the completion still comes.");
+
+  nb::class_<Completion>(m, "Completion", "How a ticket ended.")
+      .def_prop_ro("token", [](const Completion& c) { return nb::borrow(c.token.get()); })
+      .def_prop_ro("data", [](const Completion& c) { return c.data ? nb::borrow(c.data.get()) : nb::none(); })
+      .def_ro("status", &Completion::status)
+      .def_ro("rows", &Completion::rows)
+      .def_ro("batch_rows", &Completion::batch_rows)
+      .def_ro("queue_ns", &Completion::queue_ns)
+      .def_ro("compute_ns", &Completion::compute_ns)
+      .def_ro("strategy", &Completion::strategy)
+      .def_ro("detail", &Completion::detail);
+
+  nb::class_<CompletionQueue>(m, "CompletionQueue", "Where one event loop hears of its finished tickets.")
+      .def(nb::init<>())
+      .def(
+          "fileno", [](const CompletionQueue& self) { return self.channel->fd(); },
+          "Readable while completions wait: for loop.add_reader.")
+      .def(
+          "drain",
+          [](CompletionQueue& self) {
+            nb::list result;
+            for (Ref<PythonTicket>& ticket : self.channel->take()) result.append(ticket->hand_over());
+            return result;
+          },
+          nb::sig("def drain(self) -> list[Completion]"), "Everything that finished since the last call.");
+}
+
+}  // namespace fused_mlp

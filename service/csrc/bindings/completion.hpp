@@ -1,0 +1,85 @@
+// How Python submits and hears back: tickets over Python buffers, and a queue with a file descriptor that an
+// asyncio loop watches. Results become Python bytes without a second copy.
+#pragma once
+
+#include <Python.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/lane.hpp"
+#include "engine/tensor.hpp"
+#include "engine/ticket.hpp"
+
+namespace fused_mlp {
+
+class PythonTicket;
+
+// How a ticket ended, as Python reads it.
+struct Completion {
+  std::shared_ptr<PyObject> token;
+  std::shared_ptr<PyObject> data;  // bytes in the request's dtype; null unless ok
+  Status status = Status::ok;
+  std::uint32_t rows = 0;
+  std::uint32_t batch_rows = 0;
+  Nanos queue_ns = 0;
+  Nanos compute_ns = 0;
+  std::string strategy;
+  std::string detail;
+};
+
+// The part of a completion queue that tickets hold on to. It may outlive the Python object, which closes it.
+class CompletionChannel final : public CompletionSink {
+ public:
+  CompletionChannel();
+  ~CompletionChannel();
+  CompletionChannel(const CompletionChannel&) = delete;
+  CompletionChannel& operator=(const CompletionChannel&) = delete;
+
+  int fd() const noexcept { return fd_; }
+  void push(Ref<PythonTicket> ticket) noexcept;
+  void flush() noexcept override;
+  std::vector<Ref<PythonTicket>> take();
+  void close();
+
+ private:
+  const int fd_;  // eventfd, readable while something waits
+  std::mutex mutex_;
+  std::vector<Ref<PythonTicket>> finished_;
+  bool closed_ = false;
+  std::atomic<bool> signalled_{false};
+};
+
+// Made and read with the GIL; gathered and completed without it.
+class PythonTicket final : public Ticket {
+ public:
+  // `input` is checked to hold rows * in_features elements. Takes over the buffer.
+  PythonTicket(std::uint32_t rows, DType dtype, const Lane& lane, Py_buffer input, PyObject* token,
+               std::shared_ptr<CompletionChannel> channel);
+
+  bool has_output() const noexcept { return output_ != nullptr; }
+  // After completion, with the GIL: moves what it holds of Python into the completion, so that whoever drops
+  // the last reference, most likely a worker, needs no GIL for it.
+  Completion hand_over();
+
+ protected:
+  ~PythonTicket() override;
+  void gather(float* dst) noexcept override;
+  void complete(const Outcome& outcome) noexcept override;
+
+ private:
+  const DType dtype_;
+  const std::size_t in_count_;
+  const std::size_t out_count_;
+  Py_buffer input_;
+  PyObject* token_;
+  // Made at submit, while the GIL is held, and filled without it: nobody else has seen it yet.
+  PyObject* output_;
+  std::shared_ptr<CompletionChannel> channel_;
+  Completion completion_;  // its Python objects only after hand_over()
+};
+
+}  // namespace fused_mlp

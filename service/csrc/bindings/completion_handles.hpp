@@ -1,0 +1,22 @@
+// What Python holds of a ticket and of a completion queue.
+#pragma once
+
+#include <memory>
+
+#include "bindings/completion.hpp"
+
+namespace fused_mlp {
+
+struct TicketHandle {
+  Ref<PythonTicket> ticket;
+};
+
+struct CompletionQueue {
+  std::shared_ptr<CompletionChannel> channel = std::make_shared<CompletionChannel>();
+  CompletionQueue() = default;
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
+  ~CompletionQueue() { channel->close(); }
+};
+
+}  // namespace fused_mlp

@@ -1,0 +1,170 @@
+#include "bindings/engine.hpp"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <stdexcept>
+
+#include "bindings/completion_handles.hpp"
+#include "bindings/errors.hpp"
+#include "bindings/python_kernel.hpp"
+#include "bindings/register.hpp"
+
+namespace nb = nanobind;
+
+namespace fused_mlp {
+
+namespace {
+
+std::unique_ptr<Kernel> make_kernel(nb::handle kernel, const LaneOptions& options) {
+  if (PyCapsule_CheckExact(kernel.ptr())) {
+    auto* api =
+        static_cast<const fused_mlp_kernel*>(PyCapsule_GetPointer(kernel.ptr(), FUSED_MLP_KERNEL_CAPSULE));
+    if (!api) throw nb::python_error();  // a capsule of another kind: Python's own message
+    if (api->abi != FUSED_MLP_KERNEL_ABI) {
+      throw std::invalid_argument("kernel: expected interface version " +
+                                  std::to_string(FUSED_MLP_KERNEL_ABI) + ", got " + std::to_string(api->abi) +
+                                  "; rebuild the kernels");
+    }
+    if (api->in_features != options.in_features || api->out_features != options.out_features) {
+      throw std::invalid_argument("kernel: expected " + std::to_string(options.in_features) + " inputs and " +
+                                  std::to_string(options.out_features) + " outputs, got " +
+                                  std::to_string(api->in_features) + " and " +
+                                  std::to_string(api->out_features));
+    }
+    return std::make_unique<CapsuleKernel>(api, hold(kernel.ptr()));
+  }
+  if (!PyCallable_Check(kernel.ptr())) {
+    throw nb::type_error("kernel: expected a kernel capsule or a callable run(x, y) -> str");
+  }
+  return std::make_unique<PythonKernel>(hold(kernel.ptr()), options.in_features, options.out_features);
+}
+
+std::shared_ptr<Lane> add_lane(PythonEngine& self, nb::handle kernel, std::size_t in_features,
+                               std::size_t out_features, std::string name, std::uint32_t max_batch_rows,
+                               std::uint32_t max_wait_us, std::uint32_t queue_rows) {
+  LaneOptions options{std::move(name), in_features, out_features, max_batch_rows, max_wait_us, queue_rows};
+  if (in_features == 0 || out_features == 0 || max_batch_rows == 0 || queue_rows == 0) {
+    throw std::invalid_argument("lane: expected features, max_batch_rows and queue_rows of at least 1");
+  }
+  std::unique_ptr<Kernel> made = make_kernel(kernel, options);
+  if (made->needs_python() && self.engine().workers() == 0) {
+    throw std::invalid_argument("lane: a Python kernel needs an engine with at least 1 worker");
+  }
+  return self.engine().add_lane(std::move(options), std::move(made));
+}
+
+TicketHandle submit(PythonEngine& self, Lane& lane, nb::handle data, DType dtype, std::uint32_t rows,
+                    Nanos deadline_ns, nb::handle token, const CompletionQueue& queue) {
+  Py_buffer input;
+  if (PyObject_GetBuffer(data.ptr(), &input, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  // Fronts have checked all this with a better text; it stands between a mistake and memory.
+  const auto bytes = static_cast<std::uint64_t>(input.len);
+  const std::uint64_t expected = std::uint64_t{rows} * lane.options().in_features * dtype_size(dtype);
+  if (rows == 0 || bytes != expected) {
+    PyBuffer_Release(&input);
+    raise_refused(Status::invalid_input, "data: expected " + std::to_string(expected) + " bytes for " +
+                                             std::to_string(rows) + " rows, got " + std::to_string(bytes));
+  }
+  auto ticket = make_ref<PythonTicket>(rows, dtype, lane, input, token.ptr(), queue.channel);
+  if (!ticket->has_output()) throw nb::python_error();  // no memory
+  ticket->deadline_ns = deadline_ns;
+  TicketHandle handle{ticket};
+  const Status status = self.engine().submit(lane, Ref<Ticket>(std::move(ticket)));
+  if (status != Status::ok) raise_refused(status, lane.refusal_text(status), lane.retry_after_ms());
+  return handle;
+}
+
+bool wait_idle(PythonEngine& self, double timeout_s) {
+  const nb::gil_scoped_release unlocked;
+  return self.engine().wait_idle(std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_s * 1e9)));
+}
+
+EngineSnapshot take_snapshot(PythonEngine& self) {
+  EngineSnapshot result;
+  for (std::shared_ptr<Lane>& lane : self.engine().lanes()) {
+    LaneSnapshot metrics = snapshot(lane->metrics());
+    result.lanes.emplace_back(std::move(lane), std::move(metrics));
+  }
+  result.unrouted = snapshot(self.engine().unrouted());
+  result.outstanding = self.engine().outstanding();
+  result.draining = self.engine().draining();
+  return result;
+}
+
+void register_lane(nb::module_& m) {
+  nb::class_<Lane>(m, "Lane", "One kernel, its bounded queue and its metrics.")
+      .def_prop_ro("name", [](const Lane& lane) { return lane.options().name; })
+      .def_prop_ro("in_features", [](const Lane& lane) { return lane.options().in_features; })
+      .def_prop_ro("out_features", [](const Lane& lane) { return lane.options().out_features; })
+      .def_prop_ro("max_batch_rows", [](const Lane& lane) { return lane.options().max_batch_rows; })
+      .def_prop_ro("max_wait_us", [](const Lane& lane) { return lane.options().max_wait_us; })
+      .def_prop_ro("queue_rows", [](const Lane& lane) { return lane.options().queue_rows; })
+      .def_prop_ro("needs_python", &Lane::needs_python)
+      .def_prop_ro("retry_after_ms", &Lane::retry_after_ms)
+      .def("record", &Lane::record, nb::arg("grpc_code"), nb::arg("duration_ns"),
+           "Count one finished request, whatever its end.")
+      .def(
+          "refuse_invalid", [](Lane& lane) { lane.metrics().refuse(Refusal::invalid_input); },
+          "Count a request refused for its input.")
+      .def("snapshot", [](const Lane& lane) { return snapshot(lane.metrics()); });
+}
+
+}  // namespace
+
+void register_engine(nb::module_& m) {
+  register_lane(m);
+  nb::class_<EngineSnapshot>(m, "EngineSnapshot")
+      .def_ro("lanes", &EngineSnapshot::lanes)
+      .def_ro("unrouted", &EngineSnapshot::unrouted)
+      .def_ro("outstanding", &EngineSnapshot::outstanding)
+      .def_ro("draining", &EngineSnapshot::draining);
+
+  nb::class_<PythonEngine>(m, "Engine", "Queues, batches and runs requests.")
+      .def(nb::init<unsigned, std::shared_ptr<Clock>>(), nb::arg("workers") = 1,
+           nb::arg("clock") = nb::none())
+      .def("add_lane", &add_lane, nb::kw_only(), nb::arg("kernel"), nb::arg("in_features"),
+           nb::arg("out_features"), nb::arg("name") = "", nb::arg("max_batch_rows") = 64,
+           nb::arg("max_wait_us") = 0, nb::arg("queue_rows") = 4096,
+           "A lane for a kernel capsule or a callable run(x, y) -> strategy.")
+      .def(
+          "remove_lane",
+          [](PythonEngine& self, const std::shared_ptr<Lane>& lane) { self.engine().remove_lane(lane); },
+          nb::arg("lane"), "Answer what is queued, then let the kernel go with the last reference.")
+      .def_prop_ro("lanes", [](PythonEngine& self) { return self.engine().lanes(); })
+      .def("submit", &submit, nb::arg("lane"), nb::arg("data"), nb::arg("dtype"), nb::arg("rows"),
+           nb::arg("deadline_ns"), nb::arg("token").none(), nb::arg("queue"),
+           "Queue rows; the completion arrives in `queue` with `token`. Raises Refused.")
+      .def("begin_drain", [](PythonEngine& self) { self.engine().begin_drain(); })
+      .def("wait_idle", &wait_idle, nb::arg("timeout_s"))
+      .def(
+          "stop", [](PythonEngine& self) { self.engine().stop(); }, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "now", [](PythonEngine& self) { return self.engine().clock().now(); },
+          "The engine's clock, on which deadlines are.")
+      .def_prop_ro("workers", [](PythonEngine& self) { return self.engine().workers(); })
+      .def_prop_ro("draining", [](PythonEngine& self) { return self.engine().draining(); })
+      .def_prop_ro("outstanding", [](PythonEngine& self) { return self.engine().outstanding(); })
+      .def(
+          "record_unrouted",
+          [](PythonEngine& self, int code, Nanos ns) { self.engine().unrouted().record(code, ns); },
+          nb::arg("grpc_code"), nb::arg("duration_ns"), "Count a request that never found a lane.")
+      .def("snapshot", &take_snapshot)
+      .def_prop_rw(
+          "on_kernel_error",
+          [](PythonEngine& self) -> nb::object {
+            return self.errors().callable ? nb::borrow(self.errors().callable.get()) : nb::none();
+          },
+          [](PythonEngine& self, nb::handle callable) {
+            self.errors().callable = callable.is_none() ? nullptr : hold(callable.ptr());
+          },
+          nb::arg("callable").none());
+
+  nb::module_::import_("atexit").attr("register")(
+      nb::cpp_function(&PythonEngine::stop_all, nb::call_guard<nb::gil_scoped_release>()));
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,53 @@
+// The engine as Python holds it: stops without the GIL, also when Python forgets to.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bindings/metrics.hpp"
+#include "bindings/python_ref.hpp"
+#include "engine/engine.hpp"
+
+namespace fused_mlp {
+
+// Where failures of kernels are reported: at most kPerSecond a second, the rest counted, because a kernel
+// that always fails must not spend its threads on logging.
+class KernelErrorHook {
+ public:
+  static constexpr int kPerSecond = 10;
+  void report(const Lane& lane, std::string_view text) noexcept;
+  std::shared_ptr<PyObject> callable;  // guarded by the GIL; null: nobody listens
+
+ private:
+  std::mutex mutex_;
+  Nanos window_start_ = 0;
+  int reported_ = 0;
+  int suppressed_ = 0;
+};
+
+class PythonEngine {
+ public:
+  PythonEngine(unsigned workers, std::shared_ptr<Clock> clock);
+  ~PythonEngine();
+  PythonEngine(const PythonEngine&) = delete;
+  PythonEngine& operator=(const PythonEngine&) = delete;
+
+  Engine& engine() noexcept { return *engine_; }
+  KernelErrorHook& errors() noexcept { return *errors_; }
+
+  // Stops every engine that still runs. For atexit: a worker must not ask for the GIL after that.
+  static void stop_all();
+
+ private:
+  std::shared_ptr<KernelErrorHook> errors_;
+  std::shared_ptr<Engine> engine_;
+};
+
+struct EngineSnapshot {
+  std::vector<std::pair<std::shared_ptr<Lane>, LaneSnapshot>> lanes;
+  RequestSnapshot unrouted;
+  std::uint64_t outstanding = 0;
+  bool draining = false;
+};
+
+}  // namespace fused_mlp

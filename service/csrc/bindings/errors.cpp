@@ -1,0 +1,47 @@
+#include "bindings/errors.hpp"
+
+#include "bindings/register.hpp"
+
+namespace nb = nanobind;
+
+namespace fused_mlp {
+
+namespace {
+// Borrowed from the module, which is never unloaded.
+PyObject* refused_type = nullptr;
+PyObject* invalid_input_type = nullptr;
+}  // namespace
+
+void raise_refused(Status status, const std::string& text, std::uint32_t retry_after_ms) {
+  nb::handle type = status == Status::invalid_input ? invalid_input_type : refused_type;
+  // surrogateescape is not enough for a name cut from arbitrary bytes: replace what is not UTF-8.
+  nb::object message =
+      nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  nb::object error = type(message);
+  error.attr("status") = nb::cast(status);
+  error.attr("retry_after_ms") = retry_after_ms;
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw nb::python_error();
+}
+
+void register_errors(nb::module_& m) {
+  auto status = nb::enum_<Status>(m, "Status", "How a request ended.");
+  for (int i = 0; i < kStatusCount; ++i) {
+    status.value(status_name(static_cast<Status>(i)), static_cast<Status>(i));
+  }
+  m.def("grpc_code", &grpc_code, nb::arg("status"), "The number of google.rpc.Code for a status.");
+  m.def(
+      "quote_name", [](const char* name) { return nb::str(quote_name(name).c_str()); }, nb::arg("name"),
+      "A name a client made up, fit to be sent back.");
+
+  refused_type = PyErr_NewExceptionWithDoc(
+      "service._engine.Refused", "A request that was not accepted: .status says why, str() may be sent.",
+      nullptr, nullptr);
+  nb::object bases = nb::make_tuple(nb::handle(refused_type), nb::handle(PyExc_ValueError));
+  invalid_input_type = PyErr_NewExceptionWithDoc("service._engine.InvalidInput",
+                                                 "A tensor that does not fit.", bases.ptr(), nullptr);
+  m.attr("Refused") = nb::handle(refused_type);
+  m.attr("InvalidInput") = nb::handle(invalid_input_type);
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,81 @@
+#include "bindings/metrics.hpp"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/register.hpp"
+
+namespace nb = nanobind;
+
+namespace fused_mlp {
+
+namespace {
+
+std::uint64_t read(const std::atomic<std::uint64_t>& value) { return value.load(std::memory_order_relaxed); }
+
+template <class Bounds>
+nb::tuple as_tuple(const Bounds& bounds) {
+  nb::list list;
+  for (const std::int64_t bound : bounds) list.append(bound);
+  return nb::tuple(list);
+}
+
+}  // namespace
+
+RequestSnapshot snapshot(const RequestMetrics& metrics) {
+  RequestSnapshot result;
+  for (int code = 0; code < kGrpcCodeCount; ++code) {
+    const std::uint64_t count = read(metrics.codes[static_cast<std::size_t>(code)]);
+    if (count > 0) result.codes[code] = count;
+  }
+  result.duration = metrics.duration.snapshot();
+  return result;
+}
+
+LaneSnapshot snapshot(const LaneMetrics& metrics) {
+  LaneSnapshot result;
+  result.requests = snapshot(metrics.requests);
+  result.queue_duration = metrics.queue_duration.snapshot();
+  result.compute_duration = metrics.compute_duration.snapshot();
+  result.batch_rows = metrics.batch_rows.snapshot();
+  for (int i = 0; i < kReleaseCount; ++i) {
+    result.batches[release_name(static_cast<Release>(i))] =
+        read(metrics.batches[static_cast<std::size_t>(i)]);
+  }
+  for (int i = 0; i < kRefusalCount; ++i) {
+    result.refused[refusal_name(static_cast<Refusal>(i))] =
+        read(metrics.refused[static_cast<std::size_t>(i)]);
+  }
+  result.rows = read(metrics.rows);
+  result.kernel_errors = read(metrics.kernel_errors);
+  result.queued_rows = read(metrics.queued_rows);
+  result.in_flight = read(metrics.in_flight);
+  return result;
+}
+
+void register_metrics(nb::module_& m) {
+  m.attr("DURATION_BOUNDS_NS") = as_tuple(kDurationBounds);
+  m.attr("ROW_BOUNDS") = as_tuple(kRowBounds);
+
+  nb::class_<HistogramSnapshot>(m, "HistogramSnapshot")
+      .def_ro("buckets", &HistogramSnapshot::buckets)
+      .def_ro("count", &HistogramSnapshot::count)
+      .def_ro("sum", &HistogramSnapshot::sum);
+  nb::class_<RequestSnapshot>(m, "RequestSnapshot")
+      .def_ro("codes", &RequestSnapshot::codes)
+      .def_ro("duration", &RequestSnapshot::duration);
+  nb::class_<LaneSnapshot>(m, "LaneSnapshot")
+      .def_ro("requests", &LaneSnapshot::requests)
+      .def_ro("queue_duration", &LaneSnapshot::queue_duration)
+      .def_ro("compute_duration", &LaneSnapshot::compute_duration)
+      .def_ro("batch_rows", &LaneSnapshot::batch_rows)
+      .def_ro("batches", &LaneSnapshot::batches)
+      .def_ro("refused", &LaneSnapshot::refused)
+      .def_ro("rows", &LaneSnapshot::rows)
+      .def_ro("kernel_errors", &LaneSnapshot::kernel_errors)
+      .def_ro("queued_rows", &LaneSnapshot::queued_rows)
+      .def_ro("in_flight", &LaneSnapshot::in_flight);
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,82 @@
+#include <nanobind/nanobind.h>
+
+#include "bindings/engine.hpp"
+
+namespace nb = nanobind;
+
+namespace fused_mlp {
+
+namespace {
+
+std::mutex live_mutex;
+std::vector<std::weak_ptr<Engine>> live_engines;  // guarded by live_mutex
+
+void remember(const std::shared_ptr<Engine>& engine) {
+  const std::lock_guard lock(live_mutex);
+  std::erase_if(live_engines, [](const std::weak_ptr<Engine>& e) { return e.expired(); });
+  live_engines.push_back(engine);
+}
+
+}  // namespace
+
+void KernelErrorHook::report(const Lane& lane, std::string_view text) noexcept {
+  int missed = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const Nanos now = SteadyClock().now();
+    if (now - window_start_ >= 1'000'000'000) {
+      window_start_ = now;
+      reported_ = 0;
+    }
+    if (reported_ >= kPerSecond) {
+      ++suppressed_;
+      return;
+    }
+    ++reported_;
+    missed = std::exchange(suppressed_, 0);
+  }
+  const GilIfAlive gil;
+  if (!gil || !callable) return;
+  std::string line(text);
+  if (missed > 0) line += "\n(" + std::to_string(missed) + " more failed batches were not reported)";
+  try {
+    const std::shared_ptr<PyObject> listener = callable;  // it may replace itself while it runs
+    nb::object message =
+        nb::steal(PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "replace"));
+    nb::handle(listener.get())(lane.options().name.c_str(), message);
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable("on_kernel_error");
+  }
+}
+
+PythonEngine::PythonEngine(unsigned workers, std::shared_ptr<Clock> clock)
+    : errors_(std::make_shared<KernelErrorHook>()) {
+  EngineOptions options;
+  options.workers = workers;
+  options.clock = std::move(clock);
+  options.on_kernel_error = [errors = errors_](const Lane& lane, std::string_view text) {
+    errors->report(lane, text);
+  };
+  engine_ = std::make_shared<Engine>(std::move(options));
+  remember(engine_);
+}
+
+PythonEngine::~PythonEngine() {
+  const nb::gil_scoped_release unlocked;  // a worker may need the GIL to end its batch
+  engine_->stop();
+}
+
+void PythonEngine::stop_all() {
+  std::vector<std::shared_ptr<Engine>> engines;
+  {
+    const std::lock_guard lock(live_mutex);
+    for (const std::weak_ptr<Engine>& weak : live_engines) {
+      if (std::shared_ptr<Engine> engine = weak.lock()) engines.push_back(std::move(engine));
+    }
+    live_engines.clear();
+  }
+  for (const std::shared_ptr<Engine>& engine : engines) engine->stop();
+  join_abandoned_workers();
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,28 @@
+// A kernel that is a Python callable, `run(x, y) -> strategy`, called with the GIL once per batch.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "bindings/python_ref.hpp"
+#include "engine/kernel.hpp"
+
+namespace fused_mlp {
+
+class PythonKernel final : public Kernel {
+ public:
+  PythonKernel(std::shared_ptr<PyObject> callable, std::size_t in_features, std::size_t out_features)
+      : callable_(std::move(callable)), in_features_(in_features), out_features_(out_features) {}
+  void run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
+           KernelResult& result) noexcept override;
+  bool needs_python() const noexcept override { return true; }
+
+ private:
+  std::shared_ptr<PyObject> callable_;
+  std::size_t in_features_;
+  std::size_t out_features_;
+  std::set<std::string> strategies_;  // every one it ever named; guarded by the GIL
+};
+
+}  // namespace fused_mlp

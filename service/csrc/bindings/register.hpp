@@ -1,0 +1,19 @@
+// The parts of the Python module, each registered by a file of its own.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace fused_mlp {
+
+void register_errors(nanobind::module_& m);
+void register_clock(nanobind::module_& m);
+void register_tensor(nanobind::module_& m);
+void register_metrics(nanobind::module_& m);
+void register_completion(nanobind::module_& m);
+void register_engine(nanobind::module_& m);
+void register_router(nanobind::module_& m);
+#ifdef FUSED_MLP_NATIVE_FRONT
+void register_front(nanobind::module_& m);  // front/bindings.cpp
+#endif
+
+}  // namespace fused_mlp

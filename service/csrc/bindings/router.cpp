@@ -1,0 +1,79 @@
+#include "engine/router.hpp"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/errors.hpp"
+#include "bindings/register.hpp"
+
+namespace nb = nanobind;
+
+namespace fused_mlp {
+
+namespace {
+
+// A resolved route with what keeps it alive.
+struct PythonRoute {
+  std::shared_ptr<const RouteTable> table;
+  Route route;
+};
+
+PythonRoute resolve(const Router& router, std::string_view model, std::int64_t version, Variant variant) {
+  PythonRoute result{router.table(), {}};
+  result.route = result.table->resolve({model, version, variant});
+  if (!result.route.ok()) raise_refused(result.route.status, result.route.error);
+  return result;
+}
+
+}  // namespace
+
+void register_router(nb::module_& m) {
+  nb::enum_<Variant>(m, "Variant", "As fused_mlp.v1.Variant.")
+      .value("unspecified", Variant::unspecified)
+      .value("fused", Variant::fused)
+      .value("unfused", Variant::unfused);
+
+  nb::class_<RouteEntry>(m, "RouteEntry", "One version of one model, and the lanes that serve it.")
+      .def(
+          "__init__",
+          [](RouteEntry* self, std::string model, std::int64_t version, std::shared_ptr<Lane> fused,
+             std::shared_ptr<Lane> unfused, Variant variant, bool allow_override, bool ready,
+             std::size_t in_features, std::size_t out_features, std::uint32_t max_request_rows) {
+            new (self)
+                RouteEntry{std::move(model), version, std::move(fused), std::move(unfused), variant,
+                           allow_override,   ready,   in_features,      out_features,       max_request_rows};
+          },
+          nb::kw_only(), nb::arg("model"), nb::arg("version"), nb::arg("fused") = nb::none(),
+          nb::arg("unfused") = nb::none(), nb::arg("variant") = Variant::fused,
+          nb::arg("allow_override") = false, nb::arg("ready") = true, nb::arg("in_features"),
+          nb::arg("out_features"), nb::arg("max_request_rows") = 4096)
+      .def_ro("model", &RouteEntry::model)
+      .def_ro("version", &RouteEntry::version)
+      .def_ro("fused", &RouteEntry::fused)
+      .def_ro("unfused", &RouteEntry::unfused)
+      .def_ro("variant", &RouteEntry::variant)
+      .def_ro("allow_override", &RouteEntry::allow_override)
+      .def_ro("ready", &RouteEntry::ready)
+      .def_ro("in_features", &RouteEntry::in_features)
+      .def_ro("out_features", &RouteEntry::out_features)
+      .def_ro("max_request_rows", &RouteEntry::max_request_rows);
+
+  nb::class_<PythonRoute>(m, "Route", "Where a request goes.")
+      .def_prop_ro("model", [](const PythonRoute& r) { return r.route.entry->model; })
+      .def_prop_ro("version", [](const PythonRoute& r) { return r.route.entry->version; })
+      .def_prop_ro("variant", [](const PythonRoute& r) { return r.route.variant; })
+      .def_prop_ro("lane", [](const PythonRoute& r) { return r.route.lane->shared_from_this(); })
+      .def_prop_ro("in_features", [](const PythonRoute& r) { return r.route.entry->in_features; })
+      .def_prop_ro("out_features", [](const PythonRoute& r) { return r.route.entry->out_features; })
+      .def_prop_ro("max_request_rows", [](const PythonRoute& r) { return r.route.entry->max_request_rows; });
+
+  nb::class_<Router>(m, "Router", "From (model, version, variant) to a lane.")
+      .def(nb::init<>())
+      .def("publish", &Router::publish, nb::arg("entries"), "Replace all routes in one step.")
+      .def("resolve", &resolve, nb::arg("model"), nb::arg("version") = 0,
+           nb::arg("variant") = Variant::unspecified, "Raises Refused.");
+}
+
+}  // namespace fused_mlp

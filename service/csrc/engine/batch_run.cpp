@@ -1,0 +1,128 @@
+#include "engine/batch_run.hpp"
+
+#include <algorithm>
+#include <exception>
+
+namespace fused_mlp {
+
+namespace {
+
+constexpr std::string_view kKernelFailed = "the kernel failed; the reason is in the server's log";
+
+std::string_view detail_of(Status status) noexcept {
+  switch (status) {
+    case Status::cancelled:
+      return "cancelled by the caller";
+    case Status::deadline_expired:
+      return "the deadline expired in the queue, before the kernel ran";
+    default:
+      return "the server is shutting down";
+  }
+}
+
+Refusal refusal_of(Status status) noexcept {
+  switch (status) {
+    case Status::cancelled:
+      return Refusal::cancelled;
+    case Status::deadline_expired:
+      return Refusal::deadline;
+    default:
+      return Refusal::draining;
+  }
+}
+
+}  // namespace
+
+std::size_t BatchRun::run(TakenBatch& batch) noexcept {
+  const std::size_t tickets = batch.tickets();
+  result_.failed = false;
+  // Dead tickets first: nobody else waits on their account, and their callers may be polling.
+  refuse_dead(batch);
+  if (!batch.live.empty()) run_live(batch);
+  batch.lane->metrics_.in_flight.fetch_sub(tickets, std::memory_order_relaxed);
+  flush_sinks();
+  if (result_.failed && on_error_) on_error_(*batch.lane, result_.error);
+  // A ticket may be what keeps its sink alive, so references go only now.
+  batch.live.clear();
+  batch.dead.clear();
+  batch.lane.reset();
+  return tickets;
+}
+
+void BatchRun::refuse_dead(TakenBatch& batch) noexcept {
+  for (const TakenBatch::Dead& dead : batch.dead) {
+    Outcome outcome;
+    outcome.status = dead.status;
+    outcome.rows = dead.ticket->rows();
+    outcome.queue_ns = std::max<Nanos>(0, batch.taken_at - dead.ticket->arrival_ns);
+    outcome.detail = detail_of(dead.status);
+    batch.lane->metrics_.refuse(refusal_of(dead.status));
+    complete(*dead.ticket, outcome);
+  }
+}
+
+void BatchRun::run_live(TakenBatch& batch) noexcept {
+  Lane& lane = *batch.lane;
+  LaneMetrics& metrics = lane.metrics_;
+  Outcome outcome;
+  compute(batch, outcome);
+
+  metrics.batches[static_cast<std::size_t>(batch.release)].fetch_add(1, std::memory_order_relaxed);
+  metrics.batch_rows.observe(batch.rows);
+  metrics.compute_duration.observe(outcome.compute_ns);
+  if (result_.failed) metrics.kernel_errors.fetch_add(1, std::memory_order_relaxed);
+  // Threads may overwrite each other's update: it is an estimate, and each value is a sane one.
+  const Nanos pace = lane.nanos_per_row_.load(std::memory_order_relaxed);
+  const Nanos sample = outcome.compute_ns / batch.rows;
+  lane.nanos_per_row_.store(pace == 0 ? sample : pace + (sample - pace) / 8, std::memory_order_relaxed);
+
+  const float* y = outcome.y;
+  for (const Ref<Ticket>& ticket : batch.live) {
+    outcome.y = y;
+    outcome.rows = ticket->rows();
+    outcome.queue_ns = std::max<Nanos>(0, batch.taken_at - ticket->arrival_ns);
+    metrics.queue_duration.observe(outcome.queue_ns);
+    complete(*ticket, outcome);
+    if (y) y += ticket->rows() * lane.options_.out_features;
+  }
+}
+
+void BatchRun::compute(TakenBatch& batch, Outcome& outcome) noexcept {
+  const Lane& lane = *batch.lane;
+  outcome.batch_rows = batch.rows;
+  try {
+    float* x = x_.reserve(batch.rows * lane.options_.in_features);
+    y_.reserve(batch.rows * lane.options_.out_features);
+    for (const Ref<Ticket>& ticket : batch.live) {
+      ticket->gather(x);
+      x += ticket->rows() * lane.options_.in_features;
+    }
+    const Nanos start = clock_.now();
+    lane.kernel_->run(x_, batch.rows, y_, result_);
+    outcome.compute_ns = std::max<Nanos>(0, clock_.now() - start);
+  } catch (const std::exception& error) {  // no memory for the batch
+    result_.failed = true;
+    result_.error = error.what();
+  }
+  if (result_.failed) {
+    outcome.status = Status::kernel_error;
+    outcome.detail = kKernelFailed;
+  } else {
+    outcome.y = y_.data().get();
+    outcome.strategy = result_.strategy;
+  }
+}
+
+void BatchRun::complete(Ticket& ticket, const Outcome& outcome) noexcept {
+  CompletionSink* sink = ticket.sink_;
+  // There are as many sinks as event loops: a handful, so a linear look is the fastest set.
+  if (sink && std::find(sinks_.begin(), sinks_.end(), sink) == sinks_.end()) sinks_.push_back(sink);
+  ticket.complete(outcome);
+}
+
+void BatchRun::flush_sinks() noexcept {
+  for (CompletionSink* sink : sinks_) sink->flush();
+  sinks_.clear();
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,148 @@
+#include "engine/engine.hpp"
+
+#include <pthread.h>
+
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "engine/batch_run.hpp"
+#include "engine/scheduler.hpp"
+
+namespace fused_mlp {
+
+// Shared by the engine, its workers and the inline runners: whoever goes last takes it along.
+class EngineCore {
+ public:
+  explicit EngineCore(EngineOptions given)
+      : options(std::move(given)),
+        clock(options.clock ? options.clock : std::make_shared<SteadyClock>()),
+        scheduler(*clock) {}
+
+  EngineOptions options;
+  std::shared_ptr<Clock> clock;
+  Scheduler scheduler;
+  RequestMetrics unrouted;
+  std::mutex stop_mutex;
+  std::vector<std::thread> workers;  // guarded by stop_mutex
+};
+
+namespace {
+
+// The engine whose batch this thread is running, if any: inside it, stop() must not wait for that batch.
+thread_local const EngineCore* running_for = nullptr;
+
+void run_batch(EngineCore& core, BatchRun& runner, TakenBatch& batch) {
+  const EngineCore* outer = std::exchange(running_for, &core);
+  core.scheduler.finished(runner.run(batch));
+  running_for = outer;
+}
+
+void work(const std::shared_ptr<EngineCore>& core) {
+  BatchRun runner(*core->clock, core->options.on_kernel_error);
+  TakenBatch batch;
+  while (core->scheduler.wait_take(batch)) run_batch(*core, runner, batch);
+}
+
+// Workers whose engine ended on themselves. Never freed: a thread may outlive every static object.
+struct Abandoned {
+  std::mutex mutex;
+  std::vector<std::thread> workers;
+};
+Abandoned& abandoned() {
+  static auto* instance = new Abandoned;
+  return *instance;
+}
+
+}  // namespace
+
+Engine::Engine(EngineOptions options) : core_(std::make_shared<EngineCore>(std::move(options))) {
+  for (unsigned i = 0; i < core_->options.workers; ++i) {
+    std::thread& worker = core_->workers.emplace_back([core = core_] { work(core); });
+    pthread_setname_np(worker.native_handle(), ("mlp-worker-" + std::to_string(i)).c_str());
+  }
+}
+
+Engine::~Engine() { stop(); }
+
+std::shared_ptr<Lane> Engine::add_lane(LaneOptions options, std::unique_ptr<Kernel> kernel) {
+  auto lane = std::make_shared<Lane>(std::move(options), std::move(kernel));
+  core_->scheduler.add(lane);
+  return lane;
+}
+
+void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.retire(lane); }
+
+std::vector<std::shared_ptr<Lane>> Engine::lanes() const { return core_->scheduler.lanes(); }
+
+Status Engine::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
+  return core_->scheduler.submit(lane, std::move(ticket), wake);
+}
+
+void Engine::begin_drain() { core_->scheduler.begin_drain(); }
+
+bool Engine::draining() const noexcept { return core_->scheduler.draining(); }
+
+bool Engine::wait_idle(std::chrono::nanoseconds timeout) { return core_->scheduler.wait_idle(timeout); }
+
+void Engine::stop() {
+  const std::shared_ptr<EngineCore> core = core_;
+  {
+    BatchRun runner(*core->clock, core->options.on_kernel_error);
+    for (TakenBatch& batch : core->scheduler.stop()) {
+      batch.taken_at = core->clock->now();
+      core->scheduler.finished(runner.run(batch));
+    }
+  }
+  const std::lock_guard lock(core->stop_mutex);
+  for (std::thread& worker : core->workers) {
+    if (worker.get_id() == std::this_thread::get_id()) {
+      // A kernel may drop the last reference to its engine: that thread cannot wait for itself. It ends
+      // when its batch is complete, and holds the core until then.
+      const std::lock_guard abandon(abandoned().mutex);
+      abandoned().workers.push_back(std::move(worker));
+    } else {
+      worker.join();
+    }
+  }
+  core->workers.clear();
+  if (running_for != core.get()) core->scheduler.wait_idle();  // batches on event loops
+}
+
+void join_abandoned_workers() {
+  std::vector<std::thread> workers;
+  {
+    const std::lock_guard lock(abandoned().mutex);
+    workers.swap(abandoned().workers);
+  }
+  for (std::thread& worker : workers) worker.join();
+}
+
+Clock& Engine::clock() const noexcept { return *core_->clock; }
+unsigned Engine::workers() const noexcept { return core_->options.workers; }
+std::uint64_t Engine::outstanding() const { return core_->scheduler.outstanding(); }
+RequestMetrics& Engine::unrouted() noexcept { return core_->unrouted; }
+
+struct InlineRunner::State {
+  State(std::shared_ptr<EngineCore> shared, bool share)
+      : core(std::move(shared)), runner(*core->clock, core->options.on_kernel_error), share_backlog(share) {}
+
+  std::shared_ptr<EngineCore> core;
+  BatchRun runner;
+  TakenBatch batch;
+  bool share_backlog;
+};
+
+InlineRunner::InlineRunner(Engine& engine, Backlog backlog)
+    : state_(std::make_unique<State>(engine.core_, backlog == Backlog::share)) {}
+
+InlineRunner::~InlineRunner() = default;
+
+bool InlineRunner::run_ready() {
+  EngineCore* core = state_->core.get();
+  if (!core->scheduler.try_take(state_->batch, state_->share_backlog)) return false;
+  run_batch(*core, state_->runner, state_->batch);
+  return true;
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,54 @@
+// What is counted, and by whom. Relaxed atomics; read by the metrics collector at scrape time.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "engine/histogram.hpp"
+#include "engine/status.hpp"
+
+namespace fused_mlp {
+
+// Why a batch was released.
+enum class Release : std::uint8_t {
+  full,  // max_batch_rows were queued
+  idle,  // a thread was free and the lane does not wait
+  wait,  // max_wait_us had passed since the first arrival, or a ticket could wait no longer
+};
+inline constexpr int kReleaseCount = static_cast<int>(Release::wait) + 1;
+const char* release_name(Release release) noexcept;
+
+// Requests by gRPC code and their duration: recorded by the fronts, once per request.
+class RequestMetrics {
+ public:
+  void record(int grpc_code, std::int64_t duration_ns) noexcept {
+    if (grpc_code < 0 || grpc_code >= kGrpcCodeCount) grpc_code = 2;  // UNKNOWN
+    codes[static_cast<std::size_t>(grpc_code)].fetch_add(1, std::memory_order_relaxed);
+    duration.observe(duration_ns);
+  }
+
+  std::array<std::atomic<std::uint64_t>, kGrpcCodeCount> codes{};
+  DurationHistogram duration;
+};
+
+// The metrics of one lane. `requests` and `Refusal::invalid_input` come from the fronts, the rest from the
+// engine.
+struct LaneMetrics {
+  void refuse(Refusal reason) noexcept {
+    refused[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  }
+
+  RequestMetrics requests;
+  DurationHistogram queue_duration;    // per ticket that reached a kernel
+  DurationHistogram compute_duration;  // per batch
+  RowHistogram batch_rows;             // per batch
+  std::array<std::atomic<std::uint64_t>, kReleaseCount> batches{};
+  std::array<std::atomic<std::uint64_t>, kRefusalCount> refused{};
+  std::atomic<std::uint64_t> rows{0};           // accepted
+  std::atomic<std::uint64_t> kernel_errors{0};  // batches
+  std::atomic<std::uint64_t> queued_rows{0};    // gauge
+  std::atomic<std::uint64_t> in_flight{0};      // gauge: tickets accepted and not yet complete
+};
+
+}  // namespace fused_mlp

@@ -1,0 +1,248 @@
+#include "engine/scheduler.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace fused_mlp {
+
+namespace {
+
+constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
+// For counters and gauges that are written only under the mutex: a plain store is cheaper than a locked add.
+template <class T>
+void store_sum(std::atomic<T>& counter, T add) noexcept {
+  counter.store(counter.load(std::memory_order_relaxed) + add, std::memory_order_relaxed);
+}
+
+// When the tickets of a lane stop waiting for company: max_wait_us after the first arrived, or at once when
+// one of them would expire by then. 0: now. Looks no further than one full batch, which waits for nobody.
+Nanos release_time(const LaneQueue& queue, const LaneOptions& options) noexcept {
+  if (options.max_wait_us == 0 || queue.empty()) return 0;
+  const Nanos limit = queue.front()->arrival_ns + Nanos{options.max_wait_us} * 1000;
+  std::uint64_t rows = 0;
+  for (const Ticket* ticket = queue.front(); ticket; ticket = LaneQueue::after(ticket)) {
+    if (ticket->deadline_ns != 0 && ticket->deadline_ns <= limit) return 0;
+    rows += ticket->rows();
+    if (rows >= options.max_batch_rows) return 0;
+  }
+  return limit;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(Clock& clock) : clock_(clock) {
+  clock_.subscribe(this, [this] { wake_sleepers(); });
+}
+
+Scheduler::~Scheduler() { clock_.unsubscribe(this); }
+
+void Scheduler::wake_sleepers() {
+  const std::lock_guard lock(mutex_);
+  work_.notify_all();
+}
+
+void Scheduler::add(std::shared_ptr<Lane> lane) {
+  const std::lock_guard lock(mutex_);
+  lanes_.push_back(std::move(lane));
+}
+
+void Scheduler::retire(const std::shared_ptr<Lane>& lane) {
+  const std::lock_guard lock(mutex_);
+  std::erase(lanes_, lane);  // never the last reference: the caller holds one
+  lane->retired_ = true;
+  work_.notify_all();  // what was waiting for company is ready now
+}
+
+std::vector<std::shared_ptr<Lane>> Scheduler::lanes() const {
+  const std::lock_guard lock(mutex_);
+  return lanes_;
+}
+
+Status Scheduler::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
+  if (ticket->arrival_ns == 0) ticket->arrival_ns = clock_.now();
+  const Nanos now = ticket->arrival_ns;
+  const Nanos deadline = ticket->deadline_ns;
+  const LaneOptions& options = lane.options_;
+  if (deadline != 0 && deadline <= now) {
+    lane.metrics_.refuse(Refusal::deadline);
+    return Status::deadline_expired;
+  }
+  bool notify = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (draining_.load(std::memory_order_relaxed)) {
+      lane.metrics_.refuse(Refusal::draining);
+      return Status::shutting_down;
+    }
+    LaneQueue& queue = lane.queue_;
+    const bool was_empty = queue.empty();
+    // An empty queue takes any one ticket: a request within the row limit must not be refused for ever.
+    if (!was_empty && queue.rows() + ticket->rows() > options.queue_rows) {
+      lane.metrics_.refuse(Refusal::queue_full);
+      return Status::overloaded;
+    }
+    if (was_empty) ready_.push_back(lane.shared_from_this());
+    store_sum<std::uint64_t>(lane.metrics_.rows, ticket->rows());
+    lane.metrics_.in_flight.fetch_add(1, std::memory_order_relaxed);
+    outstanding_.fetch_add(1);
+    queue.push(std::move(ticket));
+    lane.metrics_.queued_rows.store(queue.rows(), std::memory_order_relaxed);
+
+    // One sleeper is woken when work appears. It takes all that fits and, if anything is left, wakes the
+    // next; further tickets need not.
+    const bool caller_serves = wake == Wake::caller && !lane.needs_python_;
+    bool attention = was_empty;
+    if (options.max_wait_us != 0) {
+      const Nanos before = was_empty ? 0 : lane.release_at_;
+      lane.release_at_ = was_empty ? now + Nanos{options.max_wait_us} * 1000 : before;
+      if ((deadline != 0 && deadline <= lane.release_at_) || queue.rows() >= options.max_batch_rows) {
+        lane.release_at_ = 0;
+      }
+      attention = was_empty || (before != 0 && lane.release_at_ == 0);
+    }
+    // A caller that runs batches itself keeps no timer: a lane that waits for company needs a worker.
+    notify = attention && sleeping_ > 0 && !(caller_serves && lane.release_at_ == 0);
+  }
+  if (notify) work_.notify_one();
+  return Status::ok;
+}
+
+bool Scheduler::ripe(const Lane& lane, Nanos now) const noexcept {
+  return lane.release_at_ <= now || lane.retired_ || draining_.load(std::memory_order_relaxed);
+}
+
+// The next lane in turn whose batch is ready, or kNone and when to look again (0: when something arrives).
+std::size_t Scheduler::pick(Nanos now, bool python_too, Nanos& next_release) const noexcept {
+  next_release = 0;
+  for (std::size_t i = 0; i < ready_.size(); ++i) {
+    const std::size_t index = (turn_ + i) % ready_.size();
+    const Lane& lane = *ready_[index];
+    if (lane.needs_python_ && !python_too) continue;
+    if (ripe(lane, now)) return index;
+    if (next_release == 0 || lane.release_at_ < next_release) next_release = lane.release_at_;
+  }
+  return kNone;
+}
+
+void Scheduler::take(std::size_t index, Nanos now, TakenBatch& batch) {
+  Lane& lane = *ready_[index];
+  LaneQueue& queue = lane.queue_;
+  const std::uint32_t limit = lane.options_.max_batch_rows;
+  batch.rows = 0;
+  batch.taken_at = now;
+  bool full = false;
+  while (!queue.empty() && !full) {
+    const Ticket& first = *queue.front();
+    if (first.cancelled()) {
+      batch.dead.push_back({queue.pop(), Status::cancelled});
+    } else if (first.deadline_ns != 0 && first.deadline_ns <= now) {
+      batch.dead.push_back({queue.pop(), Status::deadline_expired});
+    } else if (!batch.live.empty() && batch.rows + first.rows() > limit) {
+      full = true;
+    } else {
+      batch.rows += first.rows();
+      batch.live.push_back(queue.pop());
+      full = batch.rows >= limit;
+    }
+  }
+  batch.release = full ? Release::full : lane.options_.max_wait_us != 0 ? Release::wait : Release::idle;
+  lane.release_at_ = release_time(queue, lane.options_);
+  lane.metrics_.queued_rows.store(queue.rows(), std::memory_order_relaxed);
+  if (queue.empty()) {
+    batch.lane = std::move(ready_[index]);
+    ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(index));
+    turn_ = index;
+  } else {
+    batch.lane = ready_[index];
+    turn_ = index + 1;
+  }
+}
+
+bool Scheduler::wait_take(TakenBatch& batch) {
+  std::unique_lock lock(mutex_);
+  while (!stopped_) {
+    const Nanos now = clock_.now();
+    Nanos next_release = 0;
+    const std::size_t index = pick(now, /*python_too=*/true, next_release);
+    if (index != kNone) {
+      take(index, now, batch);
+      // Whatever is left, ready or waiting, needs a worker to see to it.
+      if (!ready_.empty() && sleeping_ > 0) work_.notify_one();
+      return true;
+    }
+    ++sleeping_;
+    clock_.wait_until(work_, lock, next_release);
+    --sleeping_;
+  }
+  return false;
+}
+
+bool Scheduler::try_take(TakenBatch& batch, bool share_backlog) {
+  const std::lock_guard lock(mutex_);
+  if (ready_.empty()) return false;
+  const Nanos now = clock_.now();
+  Nanos next_release = 0;
+  const std::size_t index = pick(now, /*python_too=*/false, next_release);
+  if (index == kNone) return false;
+  take(index, now, batch);
+  if (sleeping_ > 0 && !ready_.empty()) {
+    // A lane that went back to waiting needs a worker to keep the time, whatever the caller does.
+    const bool waits = batch.lane->release_at_ != 0;
+    if (share_backlog || waits) work_.notify_one();
+  }
+  return true;
+}
+
+void Scheduler::finished(std::size_t tickets) noexcept {
+  // Sequentially consistent on both sides: either this sees the waiter, or the waiter sees the zero.
+  if (outstanding_.fetch_sub(tickets) == tickets && idle_waiters_.load() > 0) {
+    const std::lock_guard lock(mutex_);
+    idle_.notify_all();
+  }
+}
+
+void Scheduler::begin_drain() {
+  const std::lock_guard lock(mutex_);
+  draining_.store(true, std::memory_order_relaxed);
+  work_.notify_all();
+}
+
+bool Scheduler::wait_idle(std::chrono::nanoseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  idle_waiters_.fetch_add(1);
+  bool idle = false;
+  {
+    std::unique_lock lock(mutex_);
+    idle = idle_.wait_until(lock, until, [this] { return outstanding_.load() == 0; });
+  }
+  idle_waiters_.fetch_sub(1);
+  return idle;
+}
+
+void Scheduler::wait_idle() {
+  idle_waiters_.fetch_add(1);
+  {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return outstanding_.load() == 0; });
+  }
+  idle_waiters_.fetch_sub(1);
+}
+
+std::vector<TakenBatch> Scheduler::stop() {
+  std::vector<TakenBatch> left;
+  const std::lock_guard lock(mutex_);
+  draining_.store(true, std::memory_order_relaxed);
+  stopped_ = true;
+  for (std::shared_ptr<Lane>& lane : ready_) {
+    TakenBatch& batch = left.emplace_back();
+    while (!lane->queue_.empty()) batch.dead.push_back({lane->queue_.pop(), Status::shutting_down});
+    lane->metrics_.queued_rows.store(0, std::memory_order_relaxed);
+    batch.lane = std::move(lane);
+  }
+  ready_.clear();
+  work_.notify_all();
+  return left;
+}
+
+}  // namespace fused_mlp

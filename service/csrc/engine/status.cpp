@@ -1,0 +1,63 @@
+#include "engine/status.hpp"
+
+#include <array>
+#include <cstddef>
+
+#include "engine/metrics.hpp"
+
+namespace fused_mlp {
+
+namespace {
+
+struct Row {
+  const char* name;
+  int code;
+};
+
+// In the order of Status. Codes: google.rpc.Code.
+constexpr std::array<Row, kStatusCount> kStatuses = {{
+    {"ok", 0},
+    {"invalid_input", 3},         // INVALID_ARGUMENT
+    {"model_not_found", 5},       // NOT_FOUND
+    {"version_not_found", 5},     // NOT_FOUND
+    {"not_ready", 14},            // UNAVAILABLE
+    {"variant_not_loaded", 9},    // FAILED_PRECONDITION
+    {"override_not_allowed", 7},  // PERMISSION_DENIED
+    {"overloaded", 8},            // RESOURCE_EXHAUSTED
+    {"deadline_expired", 4},      // DEADLINE_EXCEEDED
+    {"cancelled", 1},             // CANCELLED
+    {"shutting_down", 14},        // UNAVAILABLE
+    {"unauthenticated", 16},      // UNAUTHENTICATED
+    {"kernel_error", 13},         // INTERNAL
+    {"internal", 13},             // INTERNAL
+}};
+
+constexpr std::array<const char*, kRefusalCount> kRefusals = {"invalid_input", "queue_full", "deadline",
+                                                              "cancelled", "draining"};
+constexpr std::array<const char*, kReleaseCount> kReleases = {"full", "idle", "wait"};
+
+constexpr std::size_t kNameBytes = 64;
+
+}  // namespace
+
+int grpc_code(Status status) noexcept { return kStatuses[static_cast<std::size_t>(status)].code; }
+const char* status_name(Status status) noexcept { return kStatuses[static_cast<std::size_t>(status)].name; }
+const char* refusal_name(Refusal refusal) noexcept { return kRefusals[static_cast<std::size_t>(refusal)]; }
+const char* release_name(Release release) noexcept { return kReleases[static_cast<std::size_t>(release)]; }
+
+std::string quote_name(std::string_view name) {
+  const bool cut = name.size() > kNameBytes;
+  if (cut) {
+    std::size_t end = kNameBytes;
+    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // inside a sequence
+    name = name.substr(0, end);
+  }
+  std::string text = "'";
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += (byte < 0x20 || byte == 0x7F) ? '?' : c;
+  }
+  return text + (cut ? "...'" : "'");
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,80 @@
+// What a prediction request of either API asks for: views into the message that holds it. No copies, no gRPC.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "engine/router.hpp"
+#include "engine/tensor.hpp"
+#include "front/buffer.hpp"
+
+namespace fused_mlp::front {
+
+struct Ask {
+  static constexpr size_t kMostDimensions = 9;  // more than any valid shape has; the rest is not kept
+
+  std::string_view model, request_id;
+  int64_t version = 0;
+  Variant variant = Variant::unspecified;
+  int64_t dimensions[kMostDimensions];
+  size_t dimension_count = 0;
+  DType dtype = DType::fp32;
+  std::string_view data;  // raw little-endian elements, any alignment
+  bool typed = false;     // the numbers came one by one, not as raw bytes
+  Buffer scattered;       // holds them when they came in several pieces
+
+  std::span<const int64_t> shape() const { return {dimensions, dimension_count}; }
+  void add_dimension(int64_t size) {
+    if (dimension_count < kMostDimensions) dimensions[dimension_count++] = size;
+  }
+  TensorCheck check(const RouteEntry& entry) const {
+    if (typed) {
+      return check_values(shape(), data.size() / dtype_size(dtype), entry.in_features,
+                          entry.max_request_rows);
+    }
+    return check_tensor(shape(), dtype, data.size(), entry.in_features, entry.max_request_rows);
+  }
+  void reset() {
+    model = request_id = data = {};
+    version = 0;
+    variant = Variant::unspecified;
+    dimension_count = 0;
+    dtype = DType::fp32;
+    typed = false;
+    scattered.reset(64u << 10);
+  }
+};
+
+// The numbers of a packed or unpacked repeated field, in one piece where they came in one.
+class Numbers {
+ public:
+  explicit Numbers(Buffer& scattered) : scattered_(scattered) {}
+  // A piece that stays where it is.
+  void add(std::string_view piece) {
+    if (piece.empty()) return;
+    if (whole_.empty()) {
+      whole_ = piece;
+    } else {
+      add_copy(piece.data(), piece.size());
+    }
+  }
+  void add_copy(const void* piece, size_t size) {
+    if (scattered_.empty()) scattered_.append(whole_.data(), whole_.size());
+    scattered_.append(piece, size);
+    whole_ = {reinterpret_cast<const char*>(scattered_.data()), scattered_.size()};
+  }
+  std::string_view bytes() const { return whole_; }
+
+ private:
+  Buffer& scattered_;
+  std::string_view whole_;
+};
+
+// Strings of protobuf are UTF-8, and what is not must not be sent back.
+bool is_utf8(std::string_view text);
+
+}  // namespace fused_mlp::front

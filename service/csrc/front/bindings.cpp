@@ -1,0 +1,183 @@
+// The native front as Python sees it. Registration only: the rules are in server.hpp and bridge.hpp.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/engine.hpp"
+#include "bindings/register.hpp"
+#include "front/application.hpp"
+#include "front/bridge.hpp"
+#include "front/echo.hpp"
+#include "front/metadata.hpp"
+#include "front/server.hpp"
+
+namespace nb = nanobind;
+
+namespace fused_mlp {
+namespace {
+
+using namespace front;
+
+// The server and the bridge, whose ends must come in this order: loops first.
+class NativeServer {
+ public:
+  // Both or neither of engine and router; they outlive this (keep_alive below).
+  NativeServer(const ServerOptions& options, PythonEngine* engine, const Router* router,
+               std::vector<PythonRpc> rpcs)
+      : engine_(engine), router_(router), rpcs_(std::move(rpcs)), server_(options) {}
+  ~NativeServer() {
+    const nb::gil_scoped_release unlocked;
+    server_.stop();
+  }
+
+  void start() {
+    server_.start([this](Loop& loop) {
+      if (engine_ == nullptr || router_ == nullptr) return make_echo_application();
+      return make_service_application(loop, engine_->engine(), *router_, bridge_, rpcs_);
+    });
+  }
+  Server& server() { return server_; }
+  Bridge& bridge() { return bridge_; }
+
+ private:
+  PythonEngine* engine_;
+  const Router* router_;
+  std::vector<PythonRpc> rpcs_;
+  Bridge bridge_;
+  Server server_;
+};
+
+nb::object metadata_value(const std::string& name, const std::string& value) {
+  if (is_binary_name(name)) return nb::bytes(value.data(), value.size());
+  return nb::steal(PyUnicode_DecodeLatin1(value.data(), static_cast<Py_ssize_t>(value.size()), nullptr));
+}
+
+nb::list metadata_list(const Metadata& metadata) {
+  nb::list list;
+  for (const auto& [name, value] : metadata) list.append(nb::make_tuple(name, metadata_value(name, value)));
+  return list;
+}
+
+nb::dict stats(NativeServer& self) {
+  nb::dict ended;
+  uint64_t accepted = 0, connections = 0, calls = 0, open_calls = 0;
+  for (int i = 0; i < kEndCount; ++i) {
+    uint64_t count = 0;
+    for (const auto& loop : self.server().loops())
+      count += loop->stats().ended[static_cast<size_t>(i)].load();
+    ended[kEndNames[static_cast<size_t>(i)]] = count;
+  }
+  for (const auto& loop : self.server().loops()) {
+    accepted += loop->stats().accepted.load();
+    connections += loop->stats().connections.load();
+    calls += loop->stats().calls.load();
+    open_calls += loop->stats().open_calls.load();
+  }
+  nb::dict result;
+  result["accepted"] = accepted;
+  result["connections"] = connections;
+  result["calls"] = calls;
+  result["open_calls"] = open_calls;
+  result["ended"] = ended;
+  return result;
+}
+
+void register_limits(nb::module_& m) {
+  nb::class_<Limits>(m, "Limits", "Every limit of the native front; times in seconds, 0 for none.")
+      .def(nb::init<>())
+      .def_rw("max_message_bytes", &Limits::max_message_bytes)
+      .def_rw("max_header_bytes", &Limits::max_header_bytes)
+      .def_rw("max_concurrent_streams", &Limits::max_concurrent_streams)
+      .def_rw("max_stream_messages", &Limits::max_stream_messages)
+      .def_rw("max_output_bytes", &Limits::max_output_bytes)
+      .def_rw("max_connections", &Limits::max_connections)
+      .def_rw("max_buffered_bytes", &Limits::max_buffered_bytes)
+      .def_rw("max_resets_per_s", &Limits::max_resets_per_s)
+      .def_rw("max_pings_per_s", &Limits::max_pings_per_s)
+      .def_rw("max_settings_per_s", &Limits::max_settings_per_s)
+      .def_rw("max_control_frames_per_s", &Limits::max_control_frames_per_s)
+      .def_rw("handshake_timeout_s", &Limits::handshake_timeout_s)
+      .def_rw("receive_timeout_s", &Limits::receive_timeout_s)
+      .def_rw("send_timeout_s", &Limits::send_timeout_s)
+      .def_rw("keepalive_s", &Limits::keepalive_s)
+      .def_rw("keepalive_timeout_s", &Limits::keepalive_timeout_s)
+      .def_rw("idle_timeout_s", &Limits::idle_timeout_s)
+      .def_rw("max_connection_age_s", &Limits::max_connection_age_s);
+}
+
+void register_events(nb::module_& m) {
+  nb::enum_<EventKind>(m, "CallEventKind", "What happened to a call that Python answers.")
+      .value("start", EventKind::start)
+      .value("message", EventKind::message)
+      .value("half_close", EventKind::half_close)
+      .value("cancel", EventKind::cancel)
+      .value("writable", EventKind::writable)
+      .value("failure", EventKind::failure);
+  nb::class_<Event>(m, "CallEvent")
+      .def_ro("kind", &Event::kind)
+      .def_ro("call", &Event::call)
+      .def_ro("path", &Event::path)
+      .def_ro("peer", &Event::peer)
+      .def_ro("deadline_ns", &Event::deadline_ns)
+      .def_prop_ro("metadata", [](const Event& event) { return metadata_list(event.metadata); })
+      .def_prop_ro("body",
+                   [](const Event& event) { return nb::bytes(event.body.data(), event.body.size()); });
+}
+
+void make_server(NativeServer* self, PythonEngine* engine, const Router* router, std::string host,
+                 uint16_t port, unsigned loops, const Limits& limits,
+                 const std::vector<std::pair<std::string, bool>>& rpcs, std::string certificate,
+                 std::string key, std::string client_ca) {
+  ServerOptions options{std::move(host), port, loops, limits,
+                        TlsFiles{std::move(certificate), std::move(key), std::move(client_ca)}};
+  std::vector<PythonRpc> list;
+  for (const auto& [path, streams] : rpcs) list.push_back({path, streams});
+  new (self) NativeServer(options, engine, router, std::move(list));
+}
+
+}  // namespace
+
+void register_front(nb::module_& m) {
+  register_limits(m);
+  register_events(m);
+  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<NativeServer>(m, "NativeServer", "gRPC from socket to engine. Without an engine it echoes.")
+      .def("__init__", &make_server, nb::kw_only(), nb::arg("engine").none() = nb::none(),
+           nb::arg("router").none() = nb::none(), nb::arg("host") = "127.0.0.1", nb::arg("port") = 0,
+           nb::arg("loops") = 1, nb::arg("limits") = Limits(),
+           nb::arg("rpcs") = std::vector<std::pair<std::string, bool>>(), nb::arg("certificate") = "",
+           nb::arg("key") = "", nb::arg("client_ca") = "", nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+      .def_prop_ro("port", [](NativeServer& self) { return self.server().port(); })
+      .def("start", &NativeServer::start)
+      .def("begin_drain", [](NativeServer& self) { self.server().begin_drain(); })
+      .def(
+          "wait_drained",
+          [](NativeServer& self, double timeout_s) {
+            return self.server().wait_drained(
+                std::chrono::nanoseconds(static_cast<int64_t>(timeout_s * 1e9)));
+          },
+          nb::arg("timeout_s"), unlocked)
+      .def(
+          "stop", [](NativeServer& self) { self.server().stop(); }, unlocked)
+      .def("stats", &stats)
+      .def("fileno", [](NativeServer& self) { return self.bridge().fileno(); })
+      .def("drain", [](NativeServer& self) { return self.bridge().drain(); })
+      .def(
+          "send",
+          [](NativeServer& self, uint64_t call, nb::bytes message) {
+            self.bridge().send(call, std::string(message.c_str(), message.size()));
+          },
+          nb::arg("call"), nb::arg("message"))
+      .def(
+          "finish",
+          [](NativeServer& self, uint64_t call, int code, std::string text, Metadata trailers) {
+            self.bridge().finish(call, code, std::move(text), std::move(trailers));
+          },
+          nb::arg("call"), nb::arg("code"), nb::arg("text") = "", nb::arg("trailers") = Metadata())
+      .def(
+          "message_done", [](NativeServer& self, uint64_t call) { self.bridge().message_done(call); },
+          nb::arg("call"));
+}
+
+}  // namespace fused_mlp

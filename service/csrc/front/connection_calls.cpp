@@ -1,0 +1,216 @@
+// The half of Connection that deals with its calls: gRPC on top of HTTP/2.
+#include "front/connection.hpp"
+#include "front/loop.hpp"
+#include "front/metadata.hpp"
+#include "front/session.hpp"
+
+namespace fused_mlp::front {
+namespace {
+
+nghttp2_nv field(std::string_view name, std::string_view value, uint8_t flags = NGHTTP2_NV_FLAG_NONE) {
+  return {reinterpret_cast<uint8_t*>(const_cast<char*>(name.data())),
+          reinterpret_cast<uint8_t*>(const_cast<char*>(value.data())), name.size(), value.size(), flags};
+}
+
+// Literals need no copy inside nghttp2.
+constexpr uint8_t kLiteral = NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE;
+
+// The fields that end a call. Keeps the encoded values alive until nghttp2 has copied them.
+class StatusFields {
+ public:
+  StatusFields(int code, std::string_view text, const Metadata& trailers) : number_(std::to_string(code)) {
+    fields_.push_back(field("grpc-status", number_));
+    if (!text.empty()) {
+      text_ = percent_encode(text);
+      fields_.push_back(field("grpc-message", text_));
+    }
+    encoded_.reserve(trailers.size());
+    for (const auto& [name, value] : trailers) {
+      encoded_.push_back(is_binary_name(name) ? base64_encode(value) : value);
+      fields_.push_back(field(name, encoded_.back()));
+    }
+  }
+  std::vector<nghttp2_nv>& fields() { return fields_; }
+
+ private:
+  std::string number_, text_;
+  std::vector<std::string> encoded_;
+  std::vector<nghttp2_nv> fields_;
+};
+
+}  // namespace
+
+Call* Connection::find(int32_t stream_id) {
+  if (current_ == nullptr || current_->stream_id_ != stream_id) {
+    current_ = static_cast<Call*>(nghttp2_session_get_stream_user_data(session_, stream_id));
+  }
+  return current_;
+}
+
+void Connection::begin_call(Call& call) {
+  const int64_t now_ns = loop_.now();
+  call.arrival_ns_ = now_ns;
+  if (const auto rejection = call.head_.check(loop_.limits())) {
+    if (call.head_.encoding() == Encoding::unknown) {
+      call.trailers_ = {{"grpc-accept-encoding", "identity,gzip"}};
+      call.has_trailers_ = true;
+    }
+    return refuse(call, rejection->http_status, rejection->code, rejection->text);
+  }
+  if (call.head_.timeout_ns() >= 0) call.deadline_ns_ = now_ns + call.head_.timeout_ns();
+  if (loop_.draining()) return refuse(call, 200, kUnavailable, "the server is shutting down");
+  call.reader_.start(loop_.limits().max_message_bytes, &loop_.assembly(), call.head_.encoding());
+  Method& method = *call.head_.method();
+  if (!method.client_streams()) call.waiting_since_ns_ = now_ns;
+  method.on_start(call);
+}
+
+void Connection::take_data(Call& call, const uint8_t* data, size_t size) {
+  nghttp2_session_consume_connection(session_, size);
+  const size_t total = size;
+  Method* method = call.head_.method();
+  while (size != 0 && !call.finished_) {
+    Message message;
+    ReadError error = ReadError::none;
+    if (!call.reader_.feed(data, size, loop_.slabs(), message, error)) {
+      if (error != ReadError::none) refuse_read(call, error);
+    } else if (method->client_streams()) {
+      ++call.messages_in_flight_;
+      method->on_message(call, std::move(message));
+    } else if (call.has_message_) {
+      refuse(call, 200, kInvalidArgument, "expected one request message, got more");
+    } else {
+      call.message_ = std::move(message);
+      call.has_message_ = true;
+    }
+  }
+  if (method == nullptr || call.finished_ || !method->client_streams()) {
+    if (call.has_message_) call.waiting_since_ns_ = 0;
+    nghttp2_session_consume_stream(session_, call.stream_id_, total);
+    return;
+  }
+  if (!call.reader_.mid_message()) {
+    call.waiting_since_ns_ = 0;
+  } else if (call.waiting_since_ns_ == 0) {
+    call.waiting_since_ns_ = loop_.now();
+  }
+  call.withheld_bytes_ += total;
+  let_in(call);
+}
+
+// A caller that streams faster than it is answered, or that does not read, runs out of window.
+void Connection::let_in(Call& call) {
+  const Limits& limits = loop_.limits();
+  if (call.messages_in_flight_ >= limits.max_stream_messages) return;
+  if (call.out_.size() >= limits.max_output_bytes) return;
+  nghttp2_session_consume_stream(session_, call.stream_id_, call.withheld_bytes_);
+  call.withheld_bytes_ = 0;
+  mark_dirty();
+}
+
+void Connection::take_half_close(Call& call) {
+  call.half_closed_ = true;
+  call.waiting_since_ns_ = 0;
+  if (call.finished_) return;
+  if (call.reader_.mid_message()) {
+    return refuse(call, 200, kInvalidArgument, "the request ended inside a message");
+  }
+  Method& method = *call.head_.method();
+  if (method.client_streams()) return method.on_half_close(call);
+  if (!call.has_message_)
+    return refuse(call, 200, kInvalidArgument, "expected one request message, got none");
+  method.on_message(call, std::move(call.message_));
+}
+
+void Connection::refuse_read(Call& call, ReadError error) {
+  const std::string most = std::to_string(loop_.limits().max_message_bytes) + " bytes";
+  switch (error) {
+    case ReadError::too_large:
+      return refuse(call, 200, kResourceExhausted, "message: expected at most " + most);
+    case ReadError::no_memory_left:
+      return refuse(call, 200, kResourceExhausted, "too many unfinished messages; retry later");
+    case ReadError::not_compressed:
+      return refuse(call, 200, kInternal,
+                    "message is marked compressed, but grpc-encoding names no compression");
+    case ReadError::bad_gzip:
+      return refuse(call, 200, kInvalidArgument, "message: expected gzip data");
+    case ReadError::bad_prefix:
+      return refuse(call, 200, kInvalidArgument, "message prefix: expected compressed-flag 0 or 1");
+    case ReadError::none:
+      return;
+  }
+}
+
+// The front ends the call by itself.
+void Connection::refuse(Call& call, int http_status, int code, std::string_view text) {
+  Method* method = call.head_.method();
+  call.finished_ = true;
+  call.code_ = code;
+  call.text_ = text;
+  if (call.started_) {
+    answer(call);
+  } else {
+    call.out_.clear();
+    call.started_ = true;
+    submit_head_only(call, http_status);
+    mark_dirty();
+  }
+  if (method != nullptr) method->on_refuse(call, code);
+}
+
+void Connection::answer(Call& call) {
+  if (!call.out_.empty() && call.unsent_since_ns_ == 0) call.unsent_since_ns_ = loop_.now();
+  if (call.started_) {
+    nghttp2_session_resume_data(session_, call.stream_id_);
+  } else if (call.finished_ && call.out_.empty()) {
+    call.started_ = true;
+    submit_head_only(call, 200);
+  } else {
+    call.started_ = true;
+    const nghttp2_nv head[] = {field(":status", "200", kLiteral),
+                               field("content-type", "application/grpc", kLiteral)};
+    nghttp2_data_provider provider{{.ptr = &call}, read_answer};
+    nghttp2_submit_response(session_, call.stream_id_, head, std::size(head), &provider);
+  }
+  mark_dirty();
+}
+
+void Connection::submit_head_only(Call& call, int http_status) {
+  StatusFields status(call.code_, call.text_, call.trailers_);
+  const std::string http = std::to_string(http_status);
+  const nghttp2_nv head[] = {field(":status", http), field("content-type", "application/grpc", kLiteral)};
+  status.fields().insert(status.fields().begin(), std::begin(head), std::end(head));
+  nghttp2_submit_response(session_, call.stream_id_, status.fields().data(), status.fields().size(), nullptr);
+}
+
+void Connection::submit_trailers(Call& call) {
+  if (call.code_ == kOk && call.text_.empty() && !call.has_trailers_) {
+    const nghttp2_nv ok = field("grpc-status", "0", kLiteral);
+    nghttp2_submit_trailer(session_, call.stream_id_, &ok, 1);
+    return;
+  }
+  StatusFields status(call.code_, call.text_, call.trailers_);
+  nghttp2_submit_trailer(session_, call.stream_id_, status.fields().data(), status.fields().size());
+}
+
+// The answer is complete and the caller still sends: the rest is not wanted (RFC 9113, 8.1). Not done at
+// once, because most callers are about to end by themselves, and some (curl) take the reset for an error.
+void Connection::stop_request(Call& call) {
+  nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, call.stream_id_, NGHTTP2_NO_ERROR);
+  mark_dirty();
+}
+
+void Connection::end_call(Call& call) {
+  if (current_ == &call) current_ = nullptr;
+  (call.previous_ != nullptr ? call.previous_->next_ : calls_) = call.next_;
+  if (call.next_ != nullptr) call.next_->previous_ = call.previous_;
+  call.connection_ = nullptr;
+  if (--open_calls_ == 0) idle_since_ns_ = loop_.now();
+  bump(loop_.stats().open_calls, static_cast<uint64_t>(-1));
+  Method* method = call.head_.method();
+  call.pin();  // on_cancel may drop the last pin
+  if (!call.finished_ && method != nullptr && call.arrival_ns_ != 0) method->on_cancel(call);
+  call.unpin();
+}
+
+}  // namespace fused_mlp::front

@@ -1,0 +1,110 @@
+// One event loop: a thread, an epoll set, and the connections it owns. In each round it reads all that has
+// arrived, lets the application compute, and writes all answers: one batch and one write per connection,
+// however many requests came.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/ticket.hpp"
+#include "front/call.hpp"
+#include "front/connection.hpp"
+#include "front/limits.hpp"
+#include "front/message.hpp"
+#include "front/slab.hpp"
+#include "front/stats.hpp"
+
+namespace fused_mlp::front {
+
+// Something another thread has finished for a loop; links itself into its list.
+class Completion {
+ public:
+  virtual void deliver() noexcept = 0;  // on the loop's thread
+
+ protected:
+  ~Completion() = default;
+
+ private:
+  friend class Loop;
+  Completion* next_completion_ = nullptr;
+};
+
+class Loop final : public CompletionSink {
+ public:
+  Loop(const Limits& limits, const TlsContext* tls, std::function<void()> on_connection_closed);
+  ~Loop();  // stop() must have been called if start() was
+
+  // For tests that drive a loop by hand, without a thread: what it serves, then one round after the other.
+  void serve_here(std::unique_ptr<Application> application);
+  void round(int timeout_ms);
+
+  // From any thread:
+  void start(std::unique_ptr<Application> application);
+  void post(Completion* completion) noexcept;
+  void flush() noexcept override;  // wakes the loop, unless it is the one calling
+  void run_soon(std::function<void()> task);
+  void adopt(int fd);  // a new connection
+  void listen(int fd, std::function<void(int fd)> on_accept);
+  void begin_drain();
+  // Closes every connection, waits until nothing of this loop is left in the engine, ends the thread.
+  void stop();
+  Stats& stats() { return stats_; }
+  uint64_t connections() const { return assigned_.load(std::memory_order_relaxed); }
+
+  // From its own thread:
+  const Limits& limits() const { return limits_; }
+  int64_t now() const { return now_ns_; }  // read once per round, and once more after computing
+  SlabPool& slabs() { return slabs_; }
+  AssemblyPool& assembly() { return assembly_; }
+  CallPool& calls() { return calls_; }
+  Application& application() { return *application_; }
+  bool draining() const { return draining_; }
+  void add_dirty(Connection& connection) { dirty_.push_back(&connection); }
+  void visit_again(Connection& connection) { again_.push_back(&connection); }
+  void watch(Connection& connection);
+  void on_closed(Connection& connection, End why);
+
+ private:
+  void run();
+  void handle(uint64_t tag, uint32_t events);
+  void accept_all();
+  void run_tasks();
+  void deliver();
+  void compute();
+  void write_dirty();
+  void sweep();
+  void close_all(End why);
+  void bury_closed();
+
+  const Limits limits_;
+  const TlsContext* tls_;
+  std::function<void()> on_connection_closed_;
+  int epoll_fd_, wake_fd_, listen_fd_ = -1, spare_fd_ = -1;
+  std::function<void(int fd)> on_accept_;
+
+  SlabPool slabs_;
+  AssemblyPool assembly_;
+  CallPool calls_{this};
+  std::unique_ptr<Application> application_;
+  std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
+  std::vector<Connection*> dirty_, again_, writing_;
+  std::vector<std::unique_ptr<Connection>> closed_;
+  int64_t now_ns_ = 0, swept_ns_ = 0;
+  bool draining_ = false, stopping_ = false;
+
+  Stats stats_;
+  std::atomic<uint64_t> assigned_{0};
+  std::atomic<Completion*> completions_{nullptr};
+  std::atomic<bool> woken_{false};
+  std::mutex tasks_mutex_;
+  std::vector<std::function<void()>> tasks_;
+  std::thread thread_;
+};
+
+}  // namespace fused_mlp::front

@@ -1,0 +1,113 @@
+#include "front/request_head.hpp"
+
+#include "front/call.hpp"
+#include "front/code.hpp"
+#include "front/metadata.hpp"
+
+namespace fused_mlp::front {
+namespace {
+
+constexpr size_t kFieldOverhead = 32;  // as HPACK (RFC 7541, 4.1) counts a field
+constexpr size_t kLongestPathKept = 256;
+
+bool is_grpc_content(std::string_view type) {
+  constexpr std::string_view kGrpc = "application/grpc";
+  if (!type.starts_with(kGrpc)) return false;
+  type.remove_prefix(kGrpc.size());
+  return type.empty() || type == "+proto" || type[0] == ';' || type.starts_with("+proto;");
+}
+
+Encoding encoding_of(std::string_view name) {
+  if (name == "identity") return Encoding::identity;
+  return name == "gzip" ? Encoding::gzip : Encoding::unknown;
+}
+
+}  // namespace
+
+// The length tells the names apart before any byte is compared: this runs for every header of every request.
+void RequestHead::field(std::string_view name, std::string_view value, const Limits& limits,
+                        Application& application) {
+  bytes_ += name.size() + value.size() + kFieldOverhead;
+  if (bytes_ > limits.max_header_bytes) return;
+  switch (name.size()) {
+    case 2:
+      if (name == "te") return void(te_trailers_ = value == "trailers");
+      break;
+    case 5:
+      if (name == ":path") {
+        method_ = application.find(value);
+        keep_metadata_ = method_ != nullptr && method_->wants_metadata();
+        if (keep_metadata_ || method_ == nullptr) path_ = value.substr(0, kLongestPathKept);
+        return;
+      }
+      break;
+    case 7:
+      if (name == ":method") return void(post_ = value == "POST");
+      break;
+    case 12:
+      if (name == "content-type") return void(grpc_content_ = is_grpc_content(value));
+      if (name == "grpc-timeout") {
+        const auto timeout = parse_timeout(value);
+        bad_timeout_ = !timeout.has_value();
+        timeout_ns_ = timeout.value_or(-1);
+        return;
+      }
+      break;
+    case 13:
+      if (name == "grpc-encoding") return void(encoding_ = encoding_of(value));
+      break;
+    default:
+      break;
+  }
+  if (keep_metadata_ && name[0] != ':' && !name.starts_with("grpc-")) keep(name, value);
+}
+
+// A binary value may be a list: its parts were joined with commas on the way.
+void RequestHead::keep(std::string_view name, std::string_view value) {
+  has_metadata_ = true;
+  if (!is_binary_name(name)) {
+    metadata_.emplace_back(name, value);
+    return;
+  }
+  while (true) {
+    const size_t comma = value.find(',');
+    auto bytes = base64_decode(value.substr(0, comma));
+    bad_binary_ |= !bytes.has_value();
+    if (bytes) metadata_.emplace_back(name, *std::move(bytes));
+    if (comma == std::string_view::npos) return;
+    value.remove_prefix(comma + 1);
+    while (value.starts_with(' ')) value.remove_prefix(1);
+  }
+}
+
+std::optional<Rejection> RequestHead::check(const Limits& limits) const {
+  if (bytes_ > limits.max_header_bytes) {
+    return Rejection{200, kResourceExhausted,
+                     "headers: expected at most " + std::to_string(limits.max_header_bytes) + " bytes"};
+  }
+  if (!post_) return Rejection{405, kInternal, "expected method POST"};
+  if (!grpc_content_) return Rejection{415, kInternal, "expected content-type application/grpc"};
+  if (!te_trailers_) return Rejection{200, kInternal, "expected te: trailers (does a proxy remove it?)"};
+  if (method_ == nullptr) return Rejection{200, kUnimplemented, "unknown method " + path_};
+  if (encoding_ == Encoding::unknown) {
+    return Rejection{200, kUnimplemented, "grpc-encoding: expected identity or gzip"};
+  }
+  if (bad_timeout_) {
+    return Rejection{200, kInvalidArgument, "grpc-timeout: expected up to 8 digits and one of HMSmun"};
+  }
+  if (bad_binary_) return Rejection{200, kInvalidArgument, "binary metadata: expected base64"};
+  return std::nullopt;
+}
+
+void RequestHead::reset() {
+  method_ = nullptr;
+  timeout_ns_ = -1;
+  bytes_ = 0;
+  encoding_ = Encoding::identity;
+  post_ = grpc_content_ = te_trailers_ = keep_metadata_ = bad_timeout_ = bad_binary_ = false;
+  path_.clear();
+  if (has_metadata_) metadata_.clear();
+  has_metadata_ = false;
+}
+
+}  // namespace fused_mlp::front

@@ -1,0 +1,93 @@
+// libFuzzer over what reads a caller's bytes once HTTP/2 has delivered them: framing, gzip, both codecs,
+// headers.
+#include <algorithm>
+#include <cstdlib>
+
+#include "front/call.hpp"
+#include "front/codec.hpp"
+#include "front/message.hpp"
+#include "front/metadata.hpp"
+#include "toy_model.hpp"
+
+using namespace fused_mlp;
+using namespace fused_mlp::front;
+
+namespace {
+
+constexpr size_t kMostBytes = 64u << 10;
+
+void decode_and_answer(const Codec& codec, const uint8_t* data, size_t size) {
+  static const front::test::ToyService toy(0);
+  static const auto table = toy.router.table();
+  Ask ask;
+  if (!codec.decode(data, size, ask).empty()) return;
+  const Route route = table->resolve({ask.model, ask.version, ask.variant});
+  if (!route.ok()) return;
+  const TensorCheck check = ask.check(*route.entry);
+  if (!check.ok()) return;
+  std::vector<float> x(size_t{check.rows} * route.entry->in_features);
+  to_float32(ask.dtype, ask.data.data(), x.size(), x.data());
+  std::vector<float> y(size_t{check.rows} * route.entry->out_features);
+  Outcome outcome;
+  outcome.y = y.data();
+  outcome.rows = check.rows;
+  Buffer out;
+  codec.encode(ask, *route.entry, route.variant, outcome, out);
+  codec.encode_error(ask.request_id, 3, "an error", out);
+}
+
+void read_messages(const uint8_t* data, size_t size, size_t step) {
+  SlabPool slabs;
+  AssemblyPool pool(4 * kMostBytes);
+  {
+    MessageReader reader;
+    reader.start(kMostBytes, &pool, Encoding::gzip);
+    ReadError error = ReadError::none;
+    while (size != 0 && error == ReadError::none) {
+      uint8_t* place = slabs.place();
+      size_t n = std::min({size, step, slabs.room()});
+      std::copy_n(data, n, place);
+      slabs.commit(n);
+      data += n;
+      size -= n;
+      const uint8_t* at = place;
+      while (n != 0 && error == ReadError::none) {
+        Message message;
+        if (reader.feed(at, n, slabs, message, error)) {
+          decode_and_answer(predict_codec(), message.data(), message.size());
+        }
+      }
+    }
+    reader.reset();
+  }
+  if (pool.used() != 0) std::abort();  // memory that nobody gave back
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const uint8_t choice = *data++;
+  --size;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  switch (choice % 4) {
+    case 0:
+      decode_and_answer(predict_codec(), data, size);
+      break;
+    case 1:
+      decode_and_answer(infer_codec(), data, size);
+      decode_and_answer(infer_stream_codec(), data, size);
+      break;
+    case 2:
+      read_messages(data, size, 1u + choice / 4);
+      break;
+    default: {
+      parse_timeout(text);
+      percent_encode(text);
+      if (const auto bytes = base64_decode(text); bytes && base64_decode(base64_encode(*bytes)) != bytes)
+        std::abort();
+      break;
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,109 @@
+// Which header blocks become calls, and what the others are told.
+#include "check.hpp"
+#include "front/call.hpp"
+#include "front/request_head.hpp"
+
+using namespace fused_mlp::front;
+
+namespace {
+
+class OneMethod final : public Method {
+ public:
+  bool client_streams() const override { return false; }
+  bool wants_metadata() const override { return true; }
+  void on_message(Call&, Message&&) override {}
+};
+
+class OneMethodApplication final : public Application {
+ public:
+  Method* find(std::string_view path) override { return path == "/a.B/C" ? &method : nullptr; }
+  OneMethod method;
+};
+
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+const Fields kGood = {{":method", "POST"},
+                      {":scheme", "http"},
+                      {":path", "/a.B/C"},
+                      {":authority", "x"},
+                      {"content-type", "application/grpc"},
+                      {"te", "trailers"}};
+
+Fields with(Fields fields, const std::string& name, const std::string& value) {
+  for (auto& field : fields) {
+    if (field.first == name) {
+      field.second = value;
+      return fields;
+    }
+  }
+  fields.emplace_back(name, value);
+  return fields;
+}
+
+struct Read {
+  explicit Read(const Fields& fields) {
+    for (const auto& [name, value] : fields) head.field(name, value, limits, application);
+    rejection = head.check(limits);
+  }
+  Limits limits;
+  OneMethodApplication application;
+  RequestHead head;
+  std::optional<Rejection> rejection;
+};
+
+void check_rejected(const Fields& fields, int http_status, int code) {
+  const Read read(fields);
+  CHECK(read.rejection.has_value());
+  CHECK_EQ(read.rejection->http_status, http_status);
+  CHECK_EQ(read.rejection->code, code);
+}
+
+}  // namespace
+
+TEST(a_good_head_is_a_call) {
+  const Read read(kGood);
+  CHECK(!read.rejection.has_value());
+  CHECK_EQ(read.head.timeout_ns(), -1);
+  CHECK(read.head.encoding() == Encoding::identity);
+}
+
+TEST(content_types_of_grpc_are_taken_and_others_are_not) {
+  for (const char* type : {"application/grpc", "application/grpc+proto", "application/grpc;x=1"}) {
+    CHECK(!Read(with(kGood, "content-type", type)).rejection.has_value());
+  }
+  for (const char* type : {"application/json", "application/grpc-web", "application/grpc+json", ""}) {
+    check_rejected(with(kGood, "content-type", type), 415, kInternal);
+  }
+}
+
+TEST(heads_that_are_no_call_are_told_why) {
+  check_rejected(with(kGood, ":method", "GET"), 405, kInternal);
+  check_rejected(with(kGood, "te", "gzip"), 200, kInternal);
+  check_rejected(with(kGood, ":path", "/a.B/D"), 200, kUnimplemented);
+  check_rejected(with(kGood, "grpc-encoding", "snappy"), 200, kUnimplemented);
+  check_rejected(with(kGood, "grpc-timeout", "soon"), 200, kInvalidArgument);
+  check_rejected(with(kGood, "trace-bin", "*"), 200, kInvalidArgument);
+}
+
+TEST(headers_beyond_the_limit_are_refused) {
+  check_rejected(with(kGood, "x-large", std::string(Limits().max_header_bytes, 'x')), 200,
+                 kResourceExhausted);
+}
+
+TEST(metadata_is_kept_without_what_belongs_to_grpc) {
+  Fields fields = with(kGood, "grpc-timeout", "5S");
+  fields = with(fields, "x-text", "value");
+  fields = with(fields, "x-bin", "AAE=,Ag");
+  Read read(fields);
+  CHECK(!read.rejection.has_value());
+  CHECK_EQ(read.head.timeout_ns(), 5'000'000'000);
+  const Metadata expected = {{"x-text", "value"}, {"x-bin", std::string("\0\1", 2)}, {"x-bin", "\2"}};
+  CHECK(read.head.metadata() == expected);
+}
+
+TEST(a_recycled_head_remembers_nothing) {
+  Read read(with(with(kGood, "grpc-encoding", "gzip"), "x", "y"));
+  read.head.reset();
+  CHECK(read.head.metadata().empty());
+  CHECK(read.head.check(read.limits).has_value());
+}

@@ -1,0 +1,46 @@
+"""Certificates for one test session: an authority, a server for localhost, a client; made by the openssl command."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ServerFiles:
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class Certificates:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.ca, self._ca_key = folder / "ca.pem", folder / "ca.key"
+        _openssl(
+            "req", "-x509", *_KEY, "-nodes", "-days", "2", "-subj", "/CN=test authority",
+            "-keyout", self._ca_key, "-out", self.ca,
+        )  # fmt: skip
+        self._server, self._server_key = self._sign("server", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+        self.client, self.client_key = self._sign("client", "extendedKeyUsage=clientAuth")
+
+    def server_files(self, *, client_ca: bool = False) -> ServerFiles:
+        return ServerFiles(self._server, self._server_key, self.ca if client_ca else None)
+
+    def _sign(self, name: str, extension: str) -> tuple[Path, Path]:
+        key, request, certificate = (self._folder / f"{name}.{kind}" for kind in ("key", "csr", "pem"))
+        (self._folder / f"{name}.ext").write_text(extension + "\n")
+        _openssl("req", *_KEY, "-nodes", "-subj", f"/CN=test {name}", "-keyout", key, "-out", request, "-new")
+        _openssl(
+            "x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self._ca_key, "-CAcreateserial",
+            "-days", "2", "-extfile", self._folder / f"{name}.ext", "-out", certificate,
+        )  # fmt: skip
+        return certificate, key
+
+
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+
+
+def _openssl(*arguments: object) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)

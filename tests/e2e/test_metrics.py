@@ -1,0 +1,62 @@
+"""/metrics of a live server, as Prometheus would read it."""
+
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from service.client import Client
+from tests.server import Server
+
+HISTOGRAMS = ("request_duration_seconds", "queue_duration_seconds", "compute_duration_seconds", "batch_rows")
+DIGITS_FUSED = {"model": "digits", "version": "1", "variant": "fused"}
+
+
+def test_promtool_finds_nothing_to_complain_about(
+    server: Server, client: Client, example: np.ndarray
+) -> None:
+    client.predict("digits", example)
+    promtool = shutil.which("promtool")
+    assert promtool, "promtool is missing: `apt-get install prometheus` (make test does it)"
+    result = subprocess.run(
+        [promtool, "check", "metrics"], input=server.get("/metrics")[1], capture_output=True, text=True
+    )
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+
+
+def test_each_request_and_row_is_counted_once(server: Server, client: Client, example: np.ndarray) -> None:
+    names = ["requests_total", "rows_total", *(f"{name}_count" for name in HISTOGRAMS)]
+    before = {name: server.metric(f"fused_mlp_{name}", **DIGITS_FUSED) for name in names}
+    for rows in (1, 5):
+        client.predict("digits", np.stack([example] * rows), variant="fused")
+    grown = {name: server.metric(f"fused_mlp_{name}", **DIGITS_FUSED) - before[name] for name in names}
+    assert grown == {name: 6 if name == "rows_total" else 2 for name in names}
+
+
+@pytest.mark.parametrize("name", HISTOGRAMS)
+def test_histogram_has_cumulative_buckets_that_start_small(
+    server: Server, client: Client, example: np.ndarray, name: str
+) -> None:
+    client.predict("digits", example, variant="fused")
+    buckets = [
+        line
+        for line in server.get("/metrics")[1].splitlines()
+        if line.startswith(f"fused_mlp_{name}_bucket") and 'variant="fused"' in line
+    ]
+    counts = [float(line.rsplit(" ", 1)[1]) for line in buckets]
+    assert counts == sorted(counts)
+    assert counts[-1] == server.metric(f"fused_mlp_{name}_count", variant="fused") > 0
+    first = float(re.search('le="([^"]*)"', buckets[0])[1])
+    assert first == (1e-6 if name.endswith("seconds") else 1)  # a small fused kernel takes a few us
+
+
+def test_info_says_what_runs(server: Server) -> None:
+    assert server.metric("fused_mlp_model_info", model="digits", state="READY", variant="fused") == 1
+    assert server.metric("fused_mlp_kernel_info", model="digits", variant="fused", device="cpu") == 1
+    assert server.metric("fused_mlp_kernel_info", model="digits", variant="unfused", backend="eager") == 1
+    assert server.metric("fused_mlp_build_info") == 1
+    assert server.metric("process_cpu_seconds_total") > 0
+    assert server.metric("fused_mlp_in_flight") == 0
+    assert server.metric("fused_mlp_queue_rows") == 0

@@ -1,0 +1,140 @@
+"""The Open Inference Protocol over a real socket, with generated stubs; tritonclient's own tests are in
+tests/conformance."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+import models
+from protos import open_inference_pb2 as pb
+from protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from service.client import Client
+from tests.server import Server, demo_copy
+
+
+@pytest.fixture(scope="module")
+def stub(server: Server) -> Iterator[GRPCInferenceServiceStub]:
+    with grpc.insecure_channel(server.target) as channel:
+        yield GRPCInferenceServiceStub(channel)
+
+
+def test_live_ready_and_metadata(stub: GRPCInferenceServiceStub) -> None:
+    assert stub.ServerLive(pb.ServerLiveRequest()).live
+    assert stub.ServerReady(pb.ServerReadyRequest()).ready
+    assert stub.ModelReady(pb.ModelReadyRequest(name="digits")).ready
+    assert stub.ModelReady(pb.ModelReadyRequest(name="digits", version="1")).ready
+    assert not stub.ModelReady(pb.ModelReadyRequest(name="nonesuch")).ready
+    assert stub.ServerMetadata(pb.ServerMetadataRequest()).name == "fused-mlp"
+    metadata = stub.ModelMetadata(pb.ModelMetadataRequest(name="digits"))
+    assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [("input", "FP32", [-1, 64])]
+    assert [(t.name, t.datatype, list(t.shape)) for t in metadata.outputs] == [("output", "FP32", [-1, 10])]
+    config = stub.ModelConfig(pb.ModelConfigRequest(name="digits")).config
+    assert config.input[0].dims == [64]
+    assert config.max_batch_size == 4096
+    assert [m.name for m in stub.RepositoryIndex(pb.RepositoryIndexRequest()).models] == ["digits"]
+
+
+@pytest.mark.parametrize("how", ["raw", "fp32_contents", "fp64_contents"])
+def test_infer_answers_in_raw_contents(
+    stub: GRPCInferenceServiceStub, client: Client, example: np.ndarray, how: str
+) -> None:
+    x = np.stack([example, example / 2])
+    dtype = np.float64 if how == "fp64_contents" else np.float32
+    tensor = pb.ModelInferRequest.InferInputTensor(
+        name="input", datatype="FP64" if dtype is np.float64 else "FP32", shape=x.shape
+    )
+    request = pb.ModelInferRequest(model_name="digits", id="seven", inputs=[tensor])
+    if how == "raw":
+        request.raw_input_contents.append(x.tobytes())
+    else:
+        getattr(request.inputs[0].contents, how).extend(x.ravel())
+    response = stub.ModelInfer(request)
+    assert (response.id, response.model_name, response.model_version) == ("seven", "digits", "1")
+    (output,) = response.outputs
+    assert (output.name, list(output.shape)) == ("output", [2, 10])
+    answered = np.frombuffer(response.raw_output_contents[0], dtype).reshape(2, 10)
+    np.testing.assert_array_equal(answered, client.predict("digits", x).output.astype(dtype))
+
+
+def test_stream_infer_goes_on_after_a_bad_message(
+    stub: GRPCInferenceServiceStub, example: np.ndarray
+) -> None:
+    def request(name: str, model: str) -> pb.ModelInferRequest:
+        tensor = pb.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[1, 64])
+        return pb.ModelInferRequest(
+            model_name=model, id=name, inputs=[tensor], raw_input_contents=[example.tobytes()]
+        )
+
+    sent = [request("a", "digits"), request("b", "nonesuch"), request("c", "digits")]
+    answers = {response.infer_response.id: response for response in stub.ModelStreamInfer(iter(sent))}
+    assert sorted(answers) == ["a", "b", "c"]
+    assert "nonesuch" in answers["b"].error_message
+    assert not answers["a"].error_message
+    assert len(answers["c"].infer_response.raw_output_contents[0]) == 40
+
+
+def test_statistics_count_rows_and_batches(
+    stub: GRPCInferenceServiceStub, client: Client, example: np.ndarray
+) -> None:
+    def count() -> tuple[int, int, int]:
+        (stats,) = stub.ModelStatistics(pb.ModelStatisticsRequest(name="digits")).model_stats
+        return stats.inference_count, stats.execution_count, stats.inference_stats.success.count
+
+    before = count()
+    client.predict("digits", np.stack([example] * 3))
+    assert tuple(np.subtract(count(), before)) == (3, 1, 1)
+
+
+def test_loading_and_unloading_are_off_by_default(stub: GRPCInferenceServiceStub) -> None:
+    for call, request in (
+        (stub.RepositoryModelLoad, pb.RepositoryModelLoadRequest(model_name="digits")),
+        (stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(model_name="digits")),
+    ):
+        with pytest.raises(grpc.RpcError) as failure:
+            call(request)
+        assert failure.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert "FUSED_MLP_ALLOW_ADMIN=1" in failure.value.details()
+
+
+def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(tmp_path: Path, transport: str) -> None:
+    root = demo_copy(tmp_path)
+    with (
+        Server(transport=transport, model_repository=root, allow_admin=1) as server,
+        Client(server.target) as client,
+        grpc.insecure_channel(server.target) as channel,
+    ):
+        stub = GRPCInferenceServiceStub(channel)
+        models.save(models.load(root / "digits" / "1"), root / "digits" / "2")
+        stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="digits"))
+        assert client.predict("digits", [0.0] * 64).version == 2
+        assert client.predict("digits", [0.0] * 64, version=1).version == 1
+        stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="digits"))
+        assert not stub.ModelReady(pb.ModelReadyRequest(name="digits")).ready
+        for name in ("digits", "../digits"):
+            with pytest.raises(grpc.RpcError) as failure:
+                stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name=name))
+            assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.RpcError) as failure:
+            stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="../digits"))
+        assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_load_that_fails_says_so_and_leaves_what_serves(tmp_path: Path, transport: str) -> None:
+    root = demo_copy(tmp_path)
+    with (
+        Server(transport=transport, model_repository=root, allow_admin=1) as server,
+        Client(server.target) as client,
+        grpc.insecure_channel(server.target) as channel,
+    ):
+        stub = GRPCInferenceServiceStub(channel)
+        (root / "digits/1/model.safetensors").write_bytes(b"not safetensors")
+        (root / "hollow/1").mkdir(parents=True)
+        for name in ("digits", "hollow"):
+            with pytest.raises(grpc.RpcError) as failure:
+                stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name=name))
+            assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert f"{name}/1" in failure.value.details()
+        assert client.predict("digits", [0.0] * 64).version == 1

@@ -1,0 +1,75 @@
+"""A double of the CUDA runtime for tests on a CPU: streams that only record, graphs that run their body
+again on the buffers they were captured with. It refuses what CUDA would refuse or punish: a replay outside
+a stream, two batches at once on one stream. What it cannot show is asynchrony: its copies are done when
+they return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class CpuStream:
+    def __init__(self, runtime: CpuRuntime) -> None:
+        self._runtime = runtime
+        self.busy = threading.Lock()
+
+    def synchronize(self) -> None:
+        self._runtime.calls.append("synchronize")
+
+
+class CpuGraph:
+    def __init__(self, runtime: CpuRuntime, body: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._body = body
+
+    def replay(self) -> None:
+        assert self._runtime.current() is not None, "replayed outside a stream"
+        self._runtime.calls.append("replay")
+        self._body()
+
+
+class CpuRuntime:
+    device = torch.device("cpu")
+
+    def __init__(self, seconds: Callable[[CpuGraph], float] = lambda graph: 1e-6) -> None:
+        self.calls: list[str] = []
+        self._seconds = seconds
+        self._thread = threading.local()
+
+    def current(self) -> CpuStream | None:
+        return getattr(self._thread, "stream", None)
+
+    def stream(self) -> CpuStream:
+        return CpuStream(self)
+
+    @contextmanager
+    def use(self, stream: CpuStream) -> Iterator[None]:
+        assert stream.busy.acquire(blocking=False), "two threads use one stream at the same time"
+        self._thread.stream = stream
+        try:
+            yield
+        finally:
+            self._thread.stream = None
+            stream.busy.release()
+
+    def follow(self, stream: CpuStream) -> None:
+        self.calls.append("follow")
+
+    def host_buffer(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.zeros(shape)
+
+    def device_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+    def capture(self, stream: CpuStream, body: Callable[[], None]) -> CpuGraph:
+        self.calls.append("capture")
+        body()
+        return CpuGraph(self, body)
+
+    def seconds_per_replay(self, stream: CpuStream, graph: CpuGraph) -> float:
+        return self._seconds(graph)

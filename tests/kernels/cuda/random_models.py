@@ -1,0 +1,48 @@
+"""Random MLPs for the CUDA tests. Weights are scaled so that activations stay near one at any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from models import LayerSpec, LayerWeights, Mlp, MlpSpec
+
+
+def make_spec(
+    widths: Sequence[int],
+    activation: str = "relu",
+    *,
+    gated: Sequence[bool] | bool = False,
+    bias: bool = True,
+    output: str = "identity",
+    dtype: str = "float32",
+) -> MlpSpec:
+    flags = [gated] * (len(widths) - 1) if isinstance(gated, bool) else list(gated)
+    last = len(widths) - 2
+    layers = []
+    for index, (width, flag) in enumerate(zip(widths[1:], flags, strict=True)):
+        name = activation if flag or index < last else "identity"
+        slope = {"negative_slope": 0.2} if name == "leaky_relu" else {}
+        layers.append(LayerSpec(out_features=width, bias=bias, activation=name, gated=flag, **slope))
+    slope = {"output_negative_slope": 0.3} if output == "leaky_relu" else {}
+    return MlpSpec(
+        in_features=widths[0], layers=tuple(layers), output_activation=output, dtype=dtype, **slope
+    )
+
+
+def make_mlp(spec: MlpSpec, seed: int = 0) -> Mlp:
+    generator = torch.Generator().manual_seed(seed)
+    layers = []
+    for fan_in, layer in zip(spec.widths, spec.layers, strict=False):
+        matrix, vector = (layer.out_features, fan_in), (layer.out_features,)
+        names = {"weight": matrix}
+        if layer.gated:
+            names["gate_weight"] = matrix
+        if layer.bias:
+            names |= {name.replace("weight", "bias"): vector for name in names}
+        scale = fan_in**-0.5
+        layers.append(
+            LayerWeights(**{n: torch.randn(s, generator=generator) * scale for n, s in names.items()})
+        )
+    return Mlp(spec, tuple(layers))

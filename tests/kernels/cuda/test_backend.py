@@ -1,0 +1,78 @@
+"""How the CUDA backends behave where there is no GPU or no triton."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import kernels
+from kernels import KernelInfo, KernelUnavailable
+from kernels.cuda.backend import triton_unavailable, use_kernel_cache
+from kernels.selfcheck import check_against_float64
+from kernels.unfused import EagerKernel
+from tests.kernels.cuda.random_models import make_mlp, make_spec
+
+ROOT = Path(__file__).parents[3]
+MLP = make_mlp(make_spec((4, 8, 2)))
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this is about machines without a GPU")
+
+
+def test_kernels_imports_and_lists_cuda_backends_without_triton() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None; import kernels; "
+        "print([b.name for b in kernels.backends('fused', 'cuda')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip() == "['triton', 'cublas']"
+
+
+@needs_no_gpu
+@pytest.mark.parametrize("name", ["triton", "cublas"])
+def test_backend_asked_for_by_name_says_why_it_cannot_run(name: str) -> None:
+    with pytest.raises(
+        KernelUnavailable, match=f"backend '{name}': torch sees no CUDA device; usable here: none"
+    ):
+        kernels.compile(MLP, device="cuda", backend=name)
+
+
+def test_missing_triton_and_old_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install triton" in (triton_unavailable(MLP) or "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert triton_unavailable(MLP) == "no tiles for compute capability 7.5: expected 8.x, 9.x, 10.x or 12.x"
+
+
+def test_kernel_cache_directory_is_a_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
+    monkeypatch.delenv("FUSED_MLP_KERNEL_CACHE", raising=False)
+    use_kernel_cache()
+    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"
+    monkeypatch.setenv("FUSED_MLP_KERNEL_CACHE", str(tmp_path))
+    use_kernel_cache()
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path)
+
+
+def test_tf32_kernel_is_held_to_eagers_error_in_tf32() -> None:
+    class Rounded(EagerKernel):
+        """Multiplies with `bits` of mantissa and says tf32."""
+
+        def __init__(self, bits: int) -> None:
+            super().__init__(MLP, "cpu", None)
+            self._info = KernelInfo("fused", "triton", "cuda", "whole/16", "sm_80", "tf32", 1)
+            for parameter in self._module.parameters():
+                scale = torch.exp2(torch.floor(torch.log2(parameter.abs())) - bits)
+                parameter.copy_(torch.round(parameter / scale) * scale)
+
+    check_against_float64(Rounded(bits=10), MLP)
+    with pytest.raises(kernels.KernelError, match="disagrees"):
+        check_against_float64(Rounded(bits=6), MLP)

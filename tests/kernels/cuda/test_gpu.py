@@ -1,0 +1,188 @@
+"""The real thing, wherever there is a GPU: `make test-gpu`. Nothing here runs on a machine without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import kernels
+from kernels.cuda.backend import build_triton
+from kernels.cuda.contexts import BUCKETS
+from kernels.cuda.rule import candidate_tiles
+from kernels.cuda.runtime import TorchRuntime
+from kernels.cuda.selection import is_batch_invariant
+from kernels.selfcheck import check_against_float64
+from models import Mlp
+from tests.kernels.cuda.random_models import make_mlp, make_spec
+
+ROOT = Path(__file__).parents[3]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device: run this on a GPU"),
+]
+DTYPES = ["float32", "float16", "bfloat16"]
+SHAPES = {
+    "64-128-128-10": ((64, 128, 128, 10), "relu", False),
+    "784-512-256-10": ((784, 512, 256, 10), "relu", False),
+    "odd": ((37, 129, 1, 250, 17), "gelu", True),
+    "768-3072-768 GeGLU": ((768, 3072, 768), "gelu", (True, False)),
+}
+
+
+def model(name: str, dtype: str) -> Mlp:
+    widths, activation, gated = SHAPES[name]
+    return make_mlp(make_spec(widths, activation, gated=gated, output="softmax", dtype=dtype))
+
+
+def every_candidate(mlp: Mlp) -> list[object]:
+    """Each tile that can run the model, with one launch context."""
+    from kernels.cuda.contexts import LaunchContext
+    from kernels.cuda.triton_programs import LayeredProgram, WholeProgram
+
+    runtime = TorchRuntime(torch.device("cuda", torch.cuda.current_device()))
+    architecture = runtime.architecture
+    assert architecture is not None
+    contexts = []
+    for tile in candidate_tiles(mlp.spec, architecture):
+        program = (WholeProgram if tile.strategy == "whole" else LayeredProgram)(mlp, tile, runtime.device)
+        contexts.append((tile, LaunchContext(runtime, program, mlp.spec)))
+    return contexts
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_tile_is_right_and_batch_invariant(name: str, dtype: str) -> None:
+    from dataclasses import replace
+
+    from kernels.cuda.contexts import ContextPool
+    from kernels.cuda.kernel import CudaKernel
+
+    mlp = model(name, dtype)
+    info = kernels.KernelInfo("fused", "triton", "cuda", "", "", dtype, 1)
+    for tile, context in every_candidate(mlp):
+        check_against_float64(
+            CudaKernel(mlp.spec, replace(info, strategy=tile.label), ContextPool([context])), mlp
+        )
+        assert is_batch_invariant(context, mlp.spec.in_features, mlp.spec.out_features), tile
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_served_kernel_gives_the_same_bits_in_every_batch(name: str, dtype: str) -> None:
+    mlp = model(name, dtype)
+    kernel = kernels.compile(mlp, device="cuda", backend="triton")
+    print(kernel.describe())
+    x = np.random.default_rng(0).standard_normal((2100, mlp.spec.in_features), dtype=np.float32)
+    whole = kernel(x)
+    for rows in (1, 15, 16, 17, 100, 1024, 1025):
+        np.testing.assert_array_equal(kernel(x[:rows]), whole[:rows])
+
+
+def test_graph_replay_equals_direct_launches() -> None:
+    mlp = model("odd", "float16")
+    for _, context in every_candidate(mlp):
+        x = np.random.default_rng(0).standard_normal((16, 37), dtype=np.float32)
+        replayed = np.empty((16, 17), np.float32)
+        context.run(x, replayed)
+        device_x, direct = torch.from_numpy(x).cuda(), torch.empty(16, 17, device="cuda")
+        workspace = context._program.workspace(
+            16, lambda shape, d: torch.zeros(shape, dtype=d, device="cuda")
+        )
+        context._program.enqueue(device_x, direct, 16, workspace)
+        np.testing.assert_array_equal(direct.cpu().numpy(), replayed)
+
+
+def test_many_threads_and_a_model_swap_under_load() -> None:
+    first, second = (make_mlp(make_spec((64, 128, 10)), seed) for seed in (1, 2))
+    x = np.random.default_rng(0).standard_normal((50, 64), dtype=np.float32)
+    serving = kernels.compile(first, device="cuda")
+    want = serving(x)
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                np.testing.assert_array_equal(serving(x), want)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        other = kernels.compile(second, device="cuda")
+        assert not np.array_equal(other(x), want)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+def test_tensors_on_the_gpu_stay_there() -> None:
+    mlp = model("64-128-128-10", "float16")
+    kernel = kernels.compile(mlp, device="cuda")
+    x = torch.randn(33, 64, device="cuda", dtype=torch.float16)
+    y = kernel(x)
+    assert (y.device, y.dtype) == (x.device, x.dtype)
+    np.testing.assert_array_equal(y.cpu().numpy(), kernel(x.cpu()).numpy())
+
+
+def test_warm_kernel_cache_needs_no_compiler(tmp_path: Path) -> None:
+    """The second start finds everything in the directory: nothing in it changes."""
+    code = (
+        "import kernels; from tests.kernels.cuda.random_models import *; "
+        "mlp = make_mlp(make_spec((64, 128, 10))); "
+        "print(kernels.compile(mlp, device='cuda', backend='triton').describe())"
+    )
+    environment = os.environ | {"FUSED_MLP_KERNEL_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    listings = []
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
+        listings.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()})
+    assert listings[0]
+    assert listings[0] == listings[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_speed_against_eager(name: str, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints ratios of median times, inputs and outputs on the GPU; asserts only that both ran."""
+    mlp = model(name, dtype)
+    kernel = build_triton(mlp)
+    eager = mlp.to_torch().cuda()
+    lines = [f"{name} {dtype}: {kernel.describe()}"]
+    for rows in (1, *BUCKETS):
+        x = torch.randn(rows, mlp.spec.in_features, device="cuda", dtype=next(eager.parameters()).dtype)
+        with torch.inference_mode():
+            times = [_median_seconds(lambda x=x, run=run: run(x)) for run in (eager, kernel)]
+        lines.append(
+            f"  {rows:5} rows: eager {times[0] * 1e6:8.1f} us, fused {times[1] * 1e6:8.1f} us, "
+            f"ratio {times[0] / times[1]:5.2f}"
+        )
+        assert min(times) > 0
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+
+
+def _median_seconds(call) -> float:
+    for _ in range(5):
+        call()
+    torch.cuda.synchronize()
+    seconds = []
+    for _ in range(50):
+        began = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return sorted(seconds)[len(seconds) // 2]

@@ -1,0 +1,141 @@
+"""How a candidate comes to serve a model: correctness and batch invariance first, then time over all
+buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from kernels import Backend, KernelError, KernelInfo, registry
+from kernels.cuda.contexts import BUCKETS
+from kernels.cuda.cublas import CublasProgram
+from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.program import Program
+from kernels.cuda.selection import Candidate, Trial, choose, select
+from kernels.unfused import EagerKernel
+from tests.kernels.cuda.cpu_runtime import CpuRuntime
+from tests.kernels.cuda.eager_program import EagerProgram
+from tests.kernels.cuda.random_models import make_mlp, make_spec
+
+SPEC = make_spec((5, 7, 3))
+MLP = make_mlp(SPEC)
+INFO = KernelInfo("fused", "triton", "cuda", "", "sm_80", "float32", 1)
+
+
+def trial(label: str, seconds: tuple[float, ...]) -> Trial:
+    return Trial(label, seconds=dict(zip(BUCKETS, seconds, strict=True)))
+
+
+def candidate(
+    label: str, spoil: Callable[[torch.Tensor, int], torch.Tensor] = lambda y, rows: y
+) -> Candidate:
+    return Candidate(label, lambda: EagerProgram(MLP, label, spoil))
+
+
+def out_of_memory() -> Program:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def selected(*candidates: Candidate, runtime: CpuRuntime | None = None, timed: bool = True) -> CudaKernel:
+    return select(candidates, MLP, runtime or CpuRuntime(), INFO, contexts=1, timed=timed)
+
+
+def test_fastest_over_all_buckets_wins_though_another_is_best_at_one() -> None:
+    steady = trial("steady", (5, 5, 5, 5, 5, 6, 7))
+    sprinter = trial("sprinter", (4, 5, 7, 9, 15, 30, 60))
+    assert choose([sprinter, steady]).label == "steady"
+
+
+def test_long_times_of_large_buckets_do_not_outweigh_the_small_ones() -> None:
+    small = trial("small", (1, 1, 1, 1, 1, 1, 110))
+    large = trial("large", (2, 2, 2, 2, 2, 2, 100))
+    assert choose([large, small]).label == "small"
+
+
+def test_first_candidate_wins_a_tie() -> None:
+    assert choose([trial("rule", (1,) * 7), trial("other", (1,) * 7)]).label == "rule"
+
+
+def test_times_of_every_bucket_are_in_the_description() -> None:
+    info = selected(candidate("whole/16"), candidate("cublas")).describe()
+    assert info.strategy == "whole/16"
+    assert info.reason == (
+        "us per forward at 16/32/64/128/256/512/1024 rows: "
+        "whole/16 1.0/1.0/1.0/1.0/1.0/1.0/1.0; cublas 1.0/1.0/1.0/1.0/1.0/1.0/1.0"
+    )
+
+
+def test_untimed_the_rules_choice_serves_and_others_are_not_built() -> None:
+    other = Candidate("cublas", lambda: pytest.fail("built though not needed"))
+    info = selected(candidate("whole/16"), other, timed=False).describe()
+    assert (info.strategy, info.reason) == ("whole/16", "chosen by rule, not timed")
+
+
+def test_wrong_candidate_is_out_however_fast() -> None:
+    info = selected(candidate("wrong", lambda y, rows: y + 0.01), candidate("right")).describe()
+    assert info.strategy == "right"
+    assert "out: wrong (triton kernel disagrees with the float64 reference" in info.reason
+
+
+def test_candidate_whose_bits_depend_on_the_bucket_serves_from_one_bucket_only() -> None:
+    # As cuBLAS may: another algorithm, another rounding, for another number of rows.
+    kernel = selected(candidate("cublas", lambda y, rows: y * (1 + 2e-7 * (rows > 64))))
+    first, many = np.empty((1, 3), np.float32), np.empty((300, 3), np.float32)
+    x = np.random.default_rng(0).standard_normal((300, 5), dtype=np.float32)
+    kernel.run(x[:1], first)
+    kernel.run(x, many)
+    np.testing.assert_array_equal(first[0], many[0])
+
+
+def test_candidate_whose_bits_depend_on_the_position_is_out() -> None:
+    def spoil(y: torch.Tensor, rows: int) -> torch.Tensor:
+        y[rows // 2 :] *= 1 + 2e-7
+        return y
+
+    with pytest.raises(KernelError, match="fickle: a row's result depends on the rows beside it"):
+        selected(candidate("fickle", spoil))
+
+
+def test_candidate_that_does_not_fit_leaves_the_others_in_the_race() -> None:
+    info = selected(Candidate("whole/16", out_of_memory), candidate("layered/16")).describe()
+    assert info.strategy == "layered/16"
+    assert "out: whole/16 (no room on the GPU for 0.0 MiB" in info.reason
+
+
+def test_out_of_memory_falls_back_under_auto_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(mlp: object, threads: int | None) -> CudaKernel:
+        return selected(Candidate("whole/16", out_of_memory))
+
+    cuda = Backend("triton", "fused", "cuda", 100, lambda mlp: None, build)
+    cpu = Backend(
+        "plain", "fused", "cpu", 1, lambda mlp: None, lambda mlp, threads: EagerKernel(mlp, "cpu", None)
+    )
+    monkeypatch.setattr(registry, "_BACKENDS", [cuda, cpu])
+    monkeypatch.setattr(registry, "_default_device", lambda: "cuda")
+    fallback = registry.compile(MLP).describe()
+    assert (fallback.backend, fallback.device) == ("eager", "cpu")
+    assert (
+        "passed over triton: no strategy can run this model: whole/16: no room on the GPU" in fallback.reason
+    )
+    with pytest.raises(KernelError, match="Tried to allocate"):
+        registry.compile(MLP, device="cuda", backend="triton")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_cublas_program_is_right(dtype: str, activation: str, gated: bool) -> None:
+    # On a CPU its GEMMs are not batch-invariant, so it is run by itself; the self-check is inside `select`.
+    mlp = make_mlp(make_spec((20, 30, 10), activation, gated=(gated, False), output="softmax", dtype=dtype))
+    program = CublasProgram(mlp, torch.device("cpu"))
+    x, y = torch.randn(16, 20, generator=torch.Generator().manual_seed(0)), torch.empty(16, 10)
+    program.enqueue(x, y, 16, ())
+    with torch.inference_mode():
+        dtype_of = next(mlp.to_torch().parameters()).dtype
+        exact = mlp.to_torch().double()(x.to(dtype_of).double())
+        eager = mlp.to_torch()(x.to(dtype_of)).double()
+    allowed = 2 * (eager - exact).abs().max() + 4 * torch.finfo(dtype_of).eps * exact.abs().max()
+    assert (y.double() - exact).abs().max() <= allowed

@@ -1,0 +1,85 @@
+"""Settings come from FUSED_MLP_*, are checked, and cannot change afterwards."""
+
+import pydantic
+import pytest
+
+from service.settings import Settings, SettingsError, load_settings, unknown_variables
+
+
+def test_defaults_bind_loopback_only() -> None:
+    settings = load_settings()
+    assert (settings.host, settings.metrics_host) == ("127.0.0.1", "127.0.0.1")
+    assert (settings.grpc_port, settings.metrics_port) == (8001, 8002)
+    assert settings.variant == "fused"
+    assert settings.max_wait_us == 0
+
+
+def test_environment_is_read_and_overrides_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_VARIANT", "unfused")
+    monkeypatch.setenv("FUSED_MLP_QUEUE_ROWS", "77")
+    settings = load_settings(queue_rows=78, grpc_port=None)
+    assert settings.variant == "unfused"
+    assert settings.queue_rows == 78
+    assert settings.grpc_port == 8001
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("VARIANT", "half"),
+        ("GRPC_PORT", "70000"),
+        ("MAX_BATCH_ROWS", "0"),
+        ("MAX_WAIT_US", "-1"),
+        ("THREADS", "many"),
+        ("TRANSPORT", "pigeon"),
+        ("LOG_FORMAT", "xml"),
+    ],
+)
+def test_bad_value_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"FUSED_MLP_{name}", value)
+    with pytest.raises(SettingsError) as failure:
+        load_settings()
+    text = str(failure.value)
+    assert f"FUSED_MLP_{name}" in text
+    assert repr(value) in text
+    assert "\n" not in text
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(pydantic.ValidationError):
+        load_settings().variant = "unfused"  # type: ignore[misc]
+
+
+def test_every_field_is_described() -> None:
+    assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_empty_variable_is_one_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_THREADS", "")
+    monkeypatch.setenv("FUSED_MLP_TLS_KEY", "")
+    settings = load_settings()
+    assert (settings.threads, settings.tls_key) == (None, None)
+
+
+@pytest.mark.parametrize("given", ["tls_certificate", "tls_key", "tls_client_ca"])
+def test_half_of_tls_is_refused_rather_than_served_in_plain_text(given: str) -> None:
+    with pytest.raises(SettingsError, match=f"FUSED_MLP_{given.upper()} is set without") as failure:
+        load_settings(**{given: "some.pem"})
+    assert "\n" not in str(failure.value)
+
+
+def test_variable_that_nothing_reads_is_named_with_the_one_that_was_meant() -> None:
+    environ = dict.fromkeys(
+        (
+            "FUSED_MLP_VARIENT",
+            "FUSED_MLP_VARIANT",
+            "FUSED_MLP_TARGET_CA",
+            "FUSED_MLP_ISA",
+            "FUSED_MLP_PORT",
+            "HOME",
+        ),
+        "x",
+    )
+    assert unknown_variables(environ) == [
+        "FUSED_MLP_VARIENT is not a setting; did you mean FUSED_MLP_VARIANT?"
+    ]
