@@ -9,7 +9,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",/\1/p' pyproject.toml)
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1.11'
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help serve test install install-dev lint format proto bench bench-kernels bench-serving \
+.PHONY: help serve test install install-dev lint format proto bench bench-kernels \
         check-cuda test-gpu test-cpp clean
 
 help: ## this list
@@ -57,7 +57,7 @@ $(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@touch $@
 
-bench: bench-kernels bench-serving ## every benchmark; leave the machine alone meanwhile
+bench: bench-kernels ## every benchmark; leave the machine alone meanwhile
 
 bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.compile, ONNX Runtime, OpenVINO
 	$(BIN)/python -m bench.kernels --plot docs/img/kernels.svg
