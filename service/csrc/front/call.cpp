@@ -55,6 +55,7 @@ void Call::reset() {
   arrival_ns_ = deadline_ns_ = waiting_since_ns_ = unsent_since_ns_ = 0;
   withheld_bytes_ = 0;
   head_.reset();
+  rejection_.reset();
   reader_.reset();
   message_.release();
   out_.reset(kKeptBytes);

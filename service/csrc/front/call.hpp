@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -102,6 +103,7 @@ class Call {
   int64_t unsent_since_ns_ = 0;   // bytes wait that the peer does not take; 0: none
   size_t withheld_bytes_ = 0;     // of the stream's window, until the method has caught up
   RequestHead head_;
+  std::optional<Rejection> rejection_;  // what the call will be told instead of being answered
   MessageReader reader_;
   Message message_;  // of a unary call, until its half-close
   Buffer out_;

@@ -171,6 +171,8 @@ void Connection::sweep_call(Call& call, int64_t now_ns) {
   } else if (call.finished_) {
     if (call.answered_early_ && past(call.waiting_since_ns_, limits.receive_timeout_s, now_ns))
       stop_request(call);
+  } else if (call.rejection_) {
+    reject(call);
   } else if (call.deadline_ns_ != 0 && now_ns > call.deadline_ns_) {
     refuse(call, 200, kDeadlineExceeded, "the deadline passed before the answer was ready");
   } else if (past(call.waiting_since_ns_, limits.receive_timeout_s, now_ns)) {

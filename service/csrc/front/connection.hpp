@@ -52,6 +52,7 @@ class Connection {
   void start_session();
   void receive(const uint8_t* data, size_t size);
   void begin_call(Call& call);
+  void reject(Call& call);
   void take_data(Call& call, const uint8_t* data, size_t size);
   void take_half_close(Call& call);
   void refuse(Call& call, int http_status, int code, std::string_view text);

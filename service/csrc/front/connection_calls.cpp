@@ -50,26 +50,35 @@ Call* Connection::find(int32_t stream_id) {
 void Connection::begin_call(Call& call) {
   const int64_t now_ns = loop_.now();
   call.arrival_ns_ = now_ns;
-  if (const auto rejection = call.head_.check(loop_.limits())) {
-    if (call.head_.encoding() == Encoding::unknown) {
-      call.trailers_ = {{"grpc-accept-encoding", "identity,gzip"}};
-      call.has_trailers_ = true;
-    }
-    return refuse(call, rejection->http_status, rejection->code, rejection->text);
+  call.rejection_ = call.head_.check(loop_.limits());
+  if (!call.rejection_ && loop_.draining()) {
+    call.rejection_ = Rejection{200, kUnavailable, "the server is shutting down"};
   }
+  if (call.rejection_) return;  // told when the request has ended, or in the next sweep
   if (call.head_.timeout_ns() >= 0) call.deadline_ns_ = now_ns + call.head_.timeout_ns();
-  if (loop_.draining()) return refuse(call, 200, kUnavailable, "the server is shutting down");
   call.reader_.start(loop_.limits().max_message_bytes, &loop_.assembly(), call.head_.encoding());
   Method& method = *call.head_.method();
   if (!method.client_streams()) call.waiting_since_ns_ = now_ns;
   method.on_start(call);
 }
 
+// Not at once: callers that are about to send a small request (curl) do not expect its answer before they
+// have.
+void Connection::reject(Call& call) {
+  const Rejection rejection = *std::move(call.rejection_);
+  call.rejection_.reset();
+  if (call.head_.encoding() == Encoding::unknown) {
+    call.trailers_ = {{"grpc-accept-encoding", "identity,gzip"}};
+    call.has_trailers_ = true;
+  }
+  refuse(call, rejection.http_status, rejection.code, rejection.text);
+}
+
 void Connection::take_data(Call& call, const uint8_t* data, size_t size) {
   nghttp2_session_consume_connection(session_, size);
   const size_t total = size;
   Method* method = call.head_.method();
-  while (size != 0 && !call.finished_) {
+  while (size != 0 && !call.finished_ && !call.rejection_) {
     Message message;
     ReadError error = ReadError::none;
     if (!call.reader_.feed(data, size, loop_.slabs(), message, error)) {
@@ -84,7 +93,7 @@ void Connection::take_data(Call& call, const uint8_t* data, size_t size) {
       call.has_message_ = true;
     }
   }
-  if (method == nullptr || call.finished_ || !method->client_streams()) {
+  if (method == nullptr || call.finished_ || call.rejection_ || !method->client_streams()) {
     if (call.has_message_) call.waiting_since_ns_ = 0;
     nghttp2_session_consume_stream(session_, call.stream_id_, total);
     return;
@@ -112,6 +121,7 @@ void Connection::take_half_close(Call& call) {
   call.half_closed_ = true;
   call.waiting_since_ns_ = 0;
   if (call.finished_) return;
+  if (call.rejection_) return reject(call);
   if (call.reader_.mid_message()) {
     return refuse(call, 200, kInvalidArgument, "the request ended inside a message");
   }

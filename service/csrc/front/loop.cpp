@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -278,6 +279,11 @@ void Loop::bury_closed() {
 
 void Loop::run() {
   this_thread_loop = this;
+  // OpenSSL writes to sockets without MSG_NOSIGNAL: a peer that hung up must not end the process.
+  sigset_t broken_pipe;
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   while (!stopping_ || !application_->idle()) {
     const bool calls_open = stats_.open_calls.load(std::memory_order_relaxed) != 0;
     round(calls_open || stopping_ || draining_ ? kBusyTick_ms : kIdleTick_ms);

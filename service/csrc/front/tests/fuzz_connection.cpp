@@ -73,13 +73,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   rig->loop.adopt(fds[0]);
   rig->turn();
   if ((choice & 1) != 0) {
-    (void)!::write(fds[1], kPreface.data(), kPreface.size());
-    (void)!::write(fds[1], kSettings.data(), kSettings.size());
+    ::send(fds[1], kPreface.data(), kPreface.size(), MSG_NOSIGNAL);
+    ::send(fds[1], kSettings.data(), kSettings.size(), MSG_NOSIGNAL);
   }
   const size_t step = (choice & 2) != 0 ? 1u + choice / 4 : size;
   while (size != 0) {
     const size_t n = std::min(size, std::max<size_t>(step, 1));
-    if (::write(fds[1], data, n) != static_cast<ssize_t>(n)) break;  // closed on us, or full
+    if (::send(fds[1], data, n, MSG_NOSIGNAL) != static_cast<ssize_t>(n)) break;  // closed on us, or full
     data += n;
     size -= n;
     rig->turn();

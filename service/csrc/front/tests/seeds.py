@@ -1,0 +1,85 @@
+"""Seeds for the fuzzers: good sessions and messages to start from. `python seeds.py FOLDER` writes
+FOLDER/connection and FOLDER/decoders; run from the repository's root, where tests and protos are."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import hpack
+from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
+
+from protos import fused_mlp_pb2 as fm
+from protos import open_inference_pb2 as oip
+
+ROW = bytes(256)
+
+
+def framed(message: bytes, flag: int = 0) -> bytes:
+    return bytes([flag]) + len(message).to_bytes(4, "big") + message
+
+
+def predict(**fields: object) -> bytes:
+    tensor = fm.Tensor(shape=[1, 64], data=ROW)
+    return bytes(fm.PredictRequest(**{"model": "digits", "input": tensor, **fields}).SerializeToString())
+
+
+def infer(**fields: object) -> bytes:
+    tensor = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[1, 64])
+    default = {"model_name": "digits", "inputs": [tensor], "raw_input_contents": [ROW]}
+    return bytes(oip.ModelInferRequest(**{**default, **fields}).SerializeToString())
+
+
+def call(path: str, body: bytes, *extra: tuple[str, str], stream: int = 1) -> bytes:
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
+    fields += [("content-type", "application/grpc"), ("te", "trailers"), *extra]
+    head = HeadersFrame(stream, hpack.Encoder().encode(fields), flags=["END_HEADERS"])
+    return bytes(head.serialize() + DataFrame(stream, body, flags=["END_STREAM"]).serialize())
+
+
+def connections() -> list[bytes]:
+    inference, triton = "/fused_mlp.v1.Inference/", "/inference.GRPCInferenceService/"
+    sessions = [
+        call(inference + "Predict", framed(predict(request_id="a"))),
+        call(inference + "Predict", framed(predict(variant=2)), ("grpc-timeout", "5S")),
+        call(inference + "Predict", framed(gzip.compress(predict()), 1), ("grpc-encoding", "gzip")),
+        call(inference + "PredictStream", framed(predict()) * 3 + framed(predict(model="no"))),
+        call(triton + "ModelInfer", framed(infer())),
+        call(triton + "ModelStreamInfer", framed(infer(id="x")) * 2),
+        call("/grpc.health.v1.Health/Check", framed(b""), ("x-bin", "AAEC")),
+        call("/s.S/Stream", framed(b"one") + framed(b"two")),
+        call("/no/Such", b""),
+        call(inference + "PredictStream", framed(predict())) + RstStreamFrame(1, 8).serialize(),
+        SettingsFrame(0, {4: 0}).serialize() + call(inference + "Predict", framed(predict())),
+        PingFrame(0, b"12345678").serialize() + WindowUpdateFrame(0, 1000).serialize(),
+    ]
+    # The first byte: preface before it; whole, or in small pieces.
+    return [bytes([choice]) + session for session in sessions for choice in (1, 0x1F, 0x81)]
+
+
+def messages() -> list[bytes]:
+    values = fm.Tensor(values=[0.5] * 64)
+    contents = oip.InferTensorContents(fp64_contents=[0.5] * 64)
+    typed = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP64", shape=[64], contents=contents)
+    return [
+        b"\x00" + predict(),
+        b"\x00" + predict(input=values, version=1),
+        b"\x01" + infer(),
+        b"\x01" + infer(inputs=[typed], raw_input_contents=[], model_version="1"),
+        b"\x02" + framed(predict()) + framed(gzip.compress(predict()), 1),
+        b"\x1e" + framed(predict()),
+        b"\x0399999999H",
+        b"\x03AAECAw==",
+    ]
+
+
+def write(folder: Path, seeds: list[bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, seed in enumerate(seeds):
+        (folder / f"seed-{index:02}").write_bytes(seed)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) / "connection", connections())
+    write(Path(sys.argv[1]) / "decoders", messages())
