@@ -6,9 +6,17 @@ from __future__ import annotations
 import gzip
 import sys
 from pathlib import Path
+from typing import Any
 
 import hpack
-from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
+from hyperframe.frame import (
+    DataFrame,
+    HeadersFrame,
+    PingFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
 
 from protos import fused_mlp_pb2 as fm
 from protos import open_inference_pb2 as oip
@@ -20,14 +28,15 @@ def framed(message: bytes, flag: int = 0) -> bytes:
     return bytes([flag]) + len(message).to_bytes(4, "big") + message
 
 
-def predict(**fields: object) -> bytes:
+def predict(**fields: Any) -> bytes:
     tensor = fm.Tensor(shape=[1, 64], data=ROW)
-    return bytes(fm.PredictRequest(**{"model": "digits", "input": tensor, **fields}).SerializeToString())
+    default: dict[str, Any] = {"model": "digits", "input": tensor}
+    return bytes(fm.PredictRequest(**{**default, **fields}).SerializeToString())
 
 
-def infer(**fields: object) -> bytes:
+def infer(**fields: Any) -> bytes:
     tensor = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[1, 64])
-    default = {"model_name": "digits", "inputs": [tensor], "raw_input_contents": [ROW]}
+    default: dict[str, Any] = {"model_name": "digits", "inputs": [tensor], "raw_input_contents": [ROW]}
     return bytes(oip.ModelInferRequest(**{**default, **fields}).SerializeToString())
 
 
@@ -61,7 +70,9 @@ def connections() -> list[bytes]:
 def messages() -> list[bytes]:
     values = fm.Tensor(values=[0.5] * 64)
     contents = oip.InferTensorContents(fp64_contents=[0.5] * 64)
-    typed = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP64", shape=[64], contents=contents)
+    typed = oip.ModelInferRequest.InferInputTensor(
+        name="input", datatype="FP64", shape=[64], contents=contents
+    )
     return [
         b"\x00" + predict(),
         b"\x00" + predict(input=values, version=1),
