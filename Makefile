@@ -9,7 +9,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",/\1/p' pyproject.toml)
 BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1.11'
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help serve test install install-dev lint format proto bench bench-kernels bench-serving \
+.PHONY: help serve test install install-dev lint format proto bench bench-kernels \
         check-cuda test-gpu test-cpp clean
 
 help: ## this list
@@ -25,6 +25,7 @@ test: install-dev test-cpp ## build what is needed and run the whole test suite
 test-cpp: test-cpp-thread test-cpp-address,undefined ## the C++ tests under ThreadSanitizer and AddressSanitizer
 
 test-cpp-%: install-dev
+	@mkdir -p build
 	@$(BIN)/cmake -S . -B build/cpp-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON -DFUSED_MLP_SANITIZE=$* >build/cpp-$*.log \
 	  || { cat build/cpp-$*.log; exit 1; }
@@ -50,6 +51,16 @@ $(VENV)/.installed-dev: pyproject.toml | $(VENV)/.installed
 	@scripts/system-packages test
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
+
+$(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed
+	@scripts/system-packages bench
+	@$(PIP) --no-build-isolation --editable '.[bench]'
+	@touch $@
+
+bench: bench-kernels ## every benchmark; leave the machine alone meanwhile
+
+bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.compile, ONNX Runtime, OpenVINO
+	$(BIN)/python -m bench.kernels --plot docs/img/kernels.svg
 
 lint: install-dev ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .

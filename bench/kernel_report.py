@@ -74,7 +74,7 @@ def summary(result: dict[str, Any]) -> list[str]:
         small = [cell for cell in cells if cell["batch"] <= 16]
         slower = [cell for cell in cells if _ratio(cell) < 1 - NOISE]
         lines.append(
-            f"{name}: more than {NOISE:.0%} slower than the best other at {len(slower)} of {len(cells)} points"
+            f"{name}: over {NOISE:.0%} slower than the best other at {len(slower)} of {len(cells)} points"
             + "".join(f"; {c['shape']} batch {c['batch']} {_ratio(c):.2f}x" for c in slower)
         )
         eager = [
@@ -82,9 +82,9 @@ def summary(result: dict[str, Any]) -> list[str]:
             for cell in small
             if "eager" in cell["best_us"]
         ]
-        best = _geometric_mean([_ratio(cell) for cell in small])
+        others, eagers = _geometric_mean([_ratio(cell) for cell in small]), _geometric_mean(eager)
         lines.append(
-            f"{name}, batch <= 16, geometric mean: {best:.2f}x the best other, {_geometric_mean(eager):.2f}x eager"
+            f"{name}, batch <= 16, geometric mean: {others:.2f}x the best other, {eagers:.2f}x eager"
         )
         large = [_share(cell) for cell in cells if cell["batch"] >= 128 and _wide(cell)]
         if large:

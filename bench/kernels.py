@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.kernel_engines import ENGINES, versions
 from bench.kernel_report import markdown_table, plot, show, summary
 from bench.kernel_shapes import BATCHES, SHAPES, multiply_adds
+from bench.kernel_worker import set_priority
 from bench.machine_probe import MachineProbe, describe_machine
 
 RESULTS = Path(__file__).parent / "results" / "kernels.json"
@@ -67,6 +68,7 @@ class Worker:
 
 
 def measure_shape(
+    realtime: bool,
     shape: str,
     workers: list[Worker],
     probe: MachineProbe,
@@ -86,11 +88,15 @@ def measure_shape(
         medians: dict[str, list[float]] = {worker.engine: [] for worker in workers}
         flops, read_s = 0.0, math.inf
         for _ in range(ROUNDS):
+            if realtime:
+                set_priority(True)
             flops = max(flops, probe.flops(threads, samples=2))
             read_s = min(read_s, probe.read_seconds(weights, threads, samples=3))
+            if realtime:
+                set_priority(False)
             for worker in workers:
                 progress(f"{threads} thread{'s' * (threads > 1)}, {shape}, batch {batch}: {worker.engine}", 0)
-                reply = worker.ask(do="time", batch=batch, budget_s=TURN_S)
+                reply = worker.ask(do="time", batch=batch, budget_s=TURN_S, realtime=realtime)
                 best[worker.engine] = min(best[worker.engine], reply["best"])
                 medians[worker.engine].append(reply["median"])
                 time.sleep(0.003)  # a pool that still spins should not slow down the next engine
@@ -137,6 +143,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=None, metavar="ENGINE")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--plot", type=Path, default=None, help="also draw an SVG or PNG")
+    parser.add_argument(
+        "--realtime", action="store_true", help="time at real-time priority (root; busy machines)"
+    )
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has measured")
     parser.add_argument("--report", action="store_true", help="measure nothing, show --output again")
     parser.add_argument("--markdown", action="store_true", help="print the table for the README")
@@ -200,7 +209,9 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
             if threads == 1:
                 os.sched_setaffinity(0, {min(affinity)})  # the probe, on the core the engines use
             for shape in shapes:
-                result["cells"] += measure_shape(shape, workers, probe, threads, batches, progress)
+                result["cells"] += measure_shape(
+                    arguments.realtime, shape, workers, probe, threads, batches, progress
+                )
                 partial.write_text(json.dumps(result))
             os.sched_setaffinity(0, affinity)
             for worker in workers:

@@ -1,5 +1,6 @@
-// What this machine can do, for the benchmark to compare with: multiply-adds in registers, and reading memory.
-// Built by machine_probe.py with -march=native, because a limit must not depend on how the kernel was built.
+// What this machine can do, for the benchmark to compare with: multiply-adds in registers, and reading
+// memory. Built by machine_probe.py with -march=native, because a limit must not depend on how the kernel was
+// built.
 #include <atomic>
 #include <chrono>
 #include <cstddef>

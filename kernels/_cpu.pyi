@@ -1,11 +1,13 @@
 """The compiled CPU kernel (csrc/module.cpp). Used through `kernels.compile`; nothing else imports it."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Float32 = NDArray[np.float32]
+_Array = TypeVar("_Array")
 
 class Layer:
     """Borrowed weights of one layer: weight (out, in), bias (out,), float32 and C-contiguous."""
@@ -29,6 +31,9 @@ class Kernel:
         threads: int,
         isa: str | None = None,
     ) -> None: ...
+    def call_numpy(self, x: _Array, out: _Array | None = None) -> _Array | None:
+        """The result for x as a new array, or in `out`. None, and nothing written, unless x and out are
+        numpy arrays, float32, C-contiguous and of fitting shape."""
     def run(self, x: Float32, y: Float32) -> bool:
         """Write the result for x (rows, in_features) to y (rows, out_features), without the GIL. False where
         the shapes do not fit, TypeError unless both are float32, C-contiguous and on the CPU."""

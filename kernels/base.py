@@ -108,5 +108,5 @@ def _as_tensor(array: torch.Tensor | Float32, name: str) -> torch.Tensor:
     try:
         usable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
         return torch.from_numpy(array if usable else array.copy())
-    except TypeError:
+    except (TypeError, ValueError):  # no such dtype, or another byte order
         raise KernelInputError(f"{name}: expected a float dtype, got {array.dtype}") from None

@@ -59,7 +59,8 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
         raise KernelUnavailable(f"device: expected 'auto', 'cpu' or 'cuda', got {device!r}")
     if threads is not None and threads < 1:
         raise KernelUnavailable(f"threads: expected at least 1, got {threads}")
-    devices = [device] if device != "auto" else _devices()
+    # `auto` looks at the GPU first, then at the CPU.
+    devices = [device] if device != "auto" else list(dict.fromkeys((_default_device(), "cpu")))
     candidates = [candidate for each in devices for candidate in backends(variant, each)]
     if backend != "auto":
         return _compile_named(
@@ -70,8 +71,9 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     for candidate in candidates:
         kernel, why = _try(candidate, mlp, threads)
         if kernel is not None:
-            return _explain(kernel, passed_over)
-        passed_over.append(f"{candidate.name} on {candidate.device}: {why}")
+            why = "passed over " + "; ".join(passed_over) if passed_over else "the first choice of auto"
+            return _explain(kernel, why)
+        passed_over.append(f"{candidate.name}: {why}")
     raise KernelUnavailable(
         f"no {variant} kernel can run this model on {' or '.join(devices)}: "
         f"{'; '.join(passed_over) or 'none is registered'}"
@@ -84,12 +86,12 @@ def _compile_named(mlp: Mlp, candidates: list[Backend], name: str, threads: int 
         if candidate.name == name:
             kernel, why = _try(candidate, mlp, threads)
             if kernel is not None:
-                return _explain(kernel, reasons)
-            reasons.append(f"{candidate.name} on {candidate.device}: {why}")
+                return _explain(kernel, "asked for by name")
+            reasons.append(why)
     why = "; ".join(reasons) or f"there is no {kind} of that name"
-    others = [b for b in candidates if b.name != name and b.unavailable(mlp) is None]
-    usable = ", ".join(dict.fromkeys(b.name for b in others))
-    raise KernelUnavailable(f"backend {name!r} cannot be used: {why}; usable here: {usable or 'none'}")
+    others = [b.name for b in candidates if b.name != name and b.unavailable(mlp) is None]
+    usable = ", ".join(dict.fromkeys(others))
+    raise KernelUnavailable(f"backend {name!r}: {why}; usable here: {usable or 'none'}")
 
 
 def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | None, str]:
@@ -109,13 +111,12 @@ def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | No
     return kernel, ""
 
 
-def _explain(kernel: Kernel, passed_over: list[str]) -> Kernel:
-    if passed_over:
-        notes = [kernel._info.reason, "passed over " + "; ".join(passed_over)]
-        kernel._info = replace(kernel._info, reason="; ".join(note for note in notes if note))
+def _explain(kernel: Kernel, why: str) -> Kernel:
+    """Say in `describe()` why it is this kernel, after what the kernel itself has to say."""
+    own = kernel._info.reason
+    kernel._info = replace(kernel._info, reason=f"{own}; {why}" if own else why)
     return kernel
 
 
-def _devices() -> list[Device]:
-    """What `auto` looks at, best first."""
-    return ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu"]
+def _default_device() -> Device:
+    return "cuda" if torch.cuda.is_available() else "cpu"

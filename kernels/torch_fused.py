@@ -1,12 +1,11 @@
-"""The fused variant in plain PyTorch, for places where no compiled kernel can be had: GEMMs into buffers that are
-kept per thread, activations in place or inside oneDNN, gates folded into the second GEMM.
-Not batch-invariant to the bit: MKL and oneDNN choose their blocking, and so their summation order, by batch size."""
+"""The fused variant in plain PyTorch, for places where no compiled kernel can be had: every GEMM goes into a
+buffer that is kept per thread, and activations, gates and softmax work in place.
+Not batch-invariant to the bit: MKL chooses its blocking, and so its order of summation, by batch size."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,16 +15,14 @@ from kernels.base import Float32, Kernel, KernelInfo
 from kernels.registry import Backend, register
 from models import LayerSpec, LayerWeights, Mlp, OutputActivation
 
-# Where oneDNN with packed weights beats MKL's addmm. Measured on AVX2, whole models, us, addmm / packed, 1 thread:
-# 64-128-128-10 at 128 rows 111 / 145, 512-512-512 at 3 rows 149 / 97, 256-1024-1024-256 at 8 rows 684 / 420,
-# 1024-4096-1024 at 128 rows 30246 / 27350, and at 1 row on 2 threads 1839 / 471. A oneDNN call costs some 15 us
-# more than addmm, which in turn repacks a large weight in every call.
-PACKED_FROM_MACS = 4_000_000
-LARGE_WEIGHT = 200_000
-LARGE_WEIGHT_PACKED_FROM_MACS = 750_000
-# Scratch and views are kept per thread for batches up to this many rows; larger ones bring their own.
+# Why addmm. Packed weights in oneDNN (mkldnn::_linear_pointwise, with the activation inside) measured up to 2.2 times
+# as fast on one thread and 3.9 times on two, for layers 1024 wide at 2 to 32 rows, and a quarter as fast for layers
+# 128 wide; but from 512 inputs on its largest error is 2 to 4 times that of eager, where a kernel may have twice.
+# Summing in parts of 384 mends the error and loses the gain. torch._addmm_activation equals addmm and relu_.
+
+# Buffers are kept for batches up to this many rows, and views of them for this many batch sizes.
 KEPT_ROWS = 4096
-KEPT_PLANS = 256
+KEPT_VIEWS = 256
 
 _IN_PLACE: dict[OutputActivation, Callable[[Tensor, float], Tensor]] = {
     "identity": lambda x, _: x,
@@ -44,96 +41,49 @@ _IN_PLACE: dict[OutputActivation, Callable[[Tensor, float], Tensor]] = {
     "softmax": lambda x, _: torch.softmax(x, -1, out=x),
     "log_softmax": lambda x, _: torch.log_softmax(x, -1, out=x),
 }
-# What oneDNN computes inside its GEMM: attribute and algorithm. The others follow in place; tanh among them, where
-# oneDNN's error is more than twice that of eager.
-_INSIDE_ONEDNN: dict[OutputActivation, tuple[str, str]] = {
-    "identity": ("none", ""),
-    "relu": ("relu", ""),
-    "leaky_relu": ("leaky_relu", ""),
-    "gelu": ("gelu", "none"),
-    "gelu_tanh": ("gelu", "tanh"),
-    "silu": ("swish", ""),
-    "sigmoid": ("sigmoid", ""),
-    "hardswish": ("hardswish", ""),
-    "relu6": ("hardtanh", ""),
-}
-
-
-class _Weight:
-    """One matrix (out, in) with its bias, as addmm and as oneDNN want it. Widened to float32."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.size = weight.numel()
-        self.columns = weight.float().t()
-        self.bias = None if bias is None else bias.float()
-        self.packed: Tensor | None = None
-        if _has_onednn() and self.size * KEPT_ROWS >= PACKED_FROM_MACS:
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.float(), None)
-
-    def runs_packed(self, rows: int) -> bool:
-        large = rows > 1 and self.size >= LARGE_WEIGHT
-        least = LARGE_WEIGHT_PACKED_FROM_MACS if large else PACKED_FROM_MACS
-        return self.packed is not None and rows * self.size >= least
-
-    def into(self, x: Tensor, out: Tensor) -> Tensor:
-        if self.bias is None:
-            return torch.mm(x, self.columns, out=out)
-        return torch.addmm(self.bias, x, self.columns, out=out)
 
 
 class _Layer:
-    """activation(x W + b), or activation(x G + g) * (x W + b)."""
+    """activation(x W + b), or activation(x G + g) * (x W + b), then what follows. Weights widened to float32."""
 
     def __init__(
-        self, spec: LayerSpec, weights: LayerWeights, activation: OutputActivation, slope: float
+        self, spec: LayerSpec, weights: LayerWeights, output: tuple[OutputActivation, float] | None
     ) -> None:
+        """`output`: the model's output activation and its slope, for the last layer."""
         self.out_features = spec.out_features
-        self.weight = _Weight(weights.weight, weights.bias)
-        self.gate: _Weight | None = None
-        # Of a gated layer, what follows the product: something only when it is the last.
-        self._after, self._after_slope = activation, slope
+        self.gated = spec.gated
+        self._linear = _widen(weights.weight, weights.bias)
+        inner = spec.activation, spec.negative_slope
         if weights.gate_weight is not None:
-            self.gate = _Weight(weights.gate_weight, weights.gate_bias)
-            self._gate_activation, self._gate_slope = spec.activation, spec.negative_slope
+            self._gate = _widen(weights.gate_weight, weights.gate_bias)
+            self._gate_activation, self._gate_slope = _IN_PLACE[inner[0]], inner[1]
+            inner = "identity", inner[1]
+        name, self._slope = output or inner
+        self._activation = _IN_PLACE[name]
 
-    def run_addmm(self, x: Tensor, out: Tensor, gate_out: Tensor | None) -> Tensor:
-        """x: (rows, in) to out: (rows, out_features)."""
-        self.weight.into(x, out)
-        if self.gate is not None and gate_out is not None:
-            self.gate.into(x, gate_out)
-            out.mul_(_IN_PLACE[self._gate_activation](gate_out, self._gate_slope))
-        return _IN_PLACE[self._after](out, self._after_slope)
-
-    def run_packed(self, x: Tensor) -> Tensor:
-        """The same into a tensor of oneDNN's."""
-        if self.gate is None:
-            return _linear_pointwise(x, self.weight, self._after, self._after_slope)
-        gate = _linear_pointwise(x, self.gate, self._gate_activation, self._gate_slope)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
-            x, gate, self.weight.packed, self.weight.bias, "mul"
-        )
-        return _IN_PLACE[self._after](product, self._after_slope)
+    def run(self, x: Tensor, out: Tensor, gate_out: Tensor | None) -> None:
+        """x: (rows, in) to out: (rows, out_features); gate_out, of the same shape, is scratch of a gated layer."""
+        _linear_into(x, *self._linear, out)
+        if gate_out is not None:
+            _linear_into(x, *self._gate, gate_out)
+            out.mul_(self._gate_activation(gate_out, self._gate_slope))
+        self._activation(out, self._slope)
 
 
-def _linear_pointwise(x: Tensor, weight: _Weight, activation: OutputActivation, slope: float) -> Tensor:
-    attribute, algorithm = _INSIDE_ONEDNN.get(activation, ("none", ""))
-    scalars = [slope] if activation == "leaky_relu" else [0.0, 6.0] if activation == "relu6" else []
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(
-        x, weight.packed, weight.bias, attribute, scalars, algorithm
-    )
-    return result if activation in _INSIDE_ONEDNN else _IN_PLACE[activation](result, slope)
+def _widen(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """(in, out) as a view of (out, in), which measured better than a copy in that order."""
+    return weight.float().t(), None if bias is None else bias.float()
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """How a batch of so many rows runs, with views of a thread's scratch to run it in."""
+def _linear_into(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    if bias is None:
+        torch.mm(x, weight, out=out)
+    else:
+        torch.addmm(bias, x, weight, out=out)
 
-    rows: int  # with padding
-    strategy: str
-    packed: tuple[bool, ...]
-    outputs: tuple[Tensor | None, ...]
-    gates: tuple[Tensor | None, ...]
-    padded_input: Tensor | None
+
+# Per layer: where it writes (None for the last, which writes into the result), and a gated one's scratch.
+_Views = tuple[tuple[Tensor | None, Tensor | None], ...]
 
 
 class _Scratch(threading.local):
@@ -141,7 +91,7 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self.buffers = [torch.empty(0)] * 3
-        self.plans: dict[int, _Plan] = {}
+        self.views: dict[int, _Views] = {}
 
 
 class TorchKernel(Kernel):
@@ -157,7 +107,7 @@ class TorchKernel(Kernel):
                 variant="fused",
                 backend="torch",
                 device="cpu",
-                strategy="addmm, onednn for large layers and batches" if _has_onednn() else "addmm",
+                strategy="in_place",
                 isa=torch.backends.cpu.get_cpu_capability(),
                 dtype="float32",
                 threads=count,
@@ -166,16 +116,18 @@ class TorchKernel(Kernel):
                 else f"torch's own pool has {count} threads, not {threads}",
             ),
         )
+        output = mlp.spec.output_activation, mlp.spec.output_negative_slope
         last = len(mlp.layers) - 1
         self._layers = tuple(
-            _Layer(spec, weights, *_following(mlp, spec, index == last))
+            _Layer(spec, weights, output if index == last else None)
             for index, (spec, weights) in enumerate(zip(mlp.spec.layers, mlp.layers, strict=True))
         )
         self._widest = max(layer.out_features for layer in self._layers)
         self._scratch = _Scratch()
 
     def run(self, x: Float32, y: Float32) -> str:
-        return self._compute(torch.from_numpy(x), torch.from_numpy(y))
+        self._compute(torch.from_numpy(x), torch.from_numpy(y))
+        return self._info.strategy
 
     def _forward(self, x: Tensor, y: Tensor) -> None:
         if all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in (x, y)):
@@ -183,56 +135,34 @@ class TorchKernel(Kernel):
         else:
             super()._forward(x, y)
 
-    def _compute(self, x: Tensor, y: Tensor) -> str:
-        rows, last = len(x), len(self._layers) - 1
-        if rows == 0:
-            return "addmm"
+    def _compute(self, x: Tensor, y: Tensor) -> None:
         with torch.inference_mode():
-            plan = self._plan(rows)
-            hidden = x
-            if plan.padded_input is not None:
-                plan.padded_input[:rows] = x
-                hidden = plan.padded_input
-            for index, layer in enumerate(self._layers):
-                if plan.packed[index]:
-                    hidden = layer.run_packed(hidden)
-                    continue
-                out = y if index == last and plan.rows == rows else plan.outputs[index]
-                assert out is not None
-                hidden = layer.run_addmm(hidden, out, plan.gates[index])
-            if hidden is not y:
-                y.copy_(hidden[:rows] if plan.rows != rows else hidden)
-        return plan.strategy
+            for layer, (out, gate_out) in zip(self._layers, self._views(len(x)), strict=True):
+                out = y if out is None else out  # noqa: PLW2901
+                layer.run(x, out, gate_out)
+                x = out
 
-    def _plan(self, rows: int) -> _Plan:
-        plans = self._scratch.plans
-        plan = plans.get(rows)
-        if plan is None:
-            plan = self._make_plan(rows)
+    def _views(self, rows: int) -> _Views:
+        """Making a view takes as long as a small layer: they are kept, per thread and batch size."""
+        kept = self._scratch.views
+        views = kept.get(rows)
+        if views is None:
+            views = self._make_views(rows)
             if rows <= KEPT_ROWS:
-                if len(plans) >= KEPT_PLANS:
-                    plans.clear()
-                plans[rows] = plan
-        return plan
+                if len(kept) >= KEPT_VIEWS:
+                    kept.clear()
+                kept[rows] = views
+        return views
 
-    def _make_plan(self, rows: int) -> _Plan:
-        padded = _pad(rows) if any(layer.weight.runs_packed(rows) for layer in self._layers) else rows
-        packed = tuple(layer.weight.runs_packed(padded) for layer in self._layers)
-        outputs: list[Tensor | None] = []
-        gates: list[Tensor | None] = []
-        for index, layer in enumerate(self._layers):
-            # A layer reads what the one before it wrote: two buffers take turns, a third holds gates.
-            make = not packed[index]
-            outputs.append(self._view(index % 2, padded, layer.out_features) if make else None)
-            gates.append(self._view(2, padded, layer.out_features) if make and layer.gate else None)
-        return _Plan(
-            rows=padded,
-            strategy="onednn" if all(packed) else "onednn+addmm" if any(packed) else "addmm",
-            packed=packed,
-            outputs=tuple(outputs),
-            gates=tuple(gates),
-            # Zeros: what lies in the padding is computed with, and must not be slow to compute with.
-            padded_input=torch.zeros(padded, self.spec.in_features) if padded != rows else None,
+    def _make_views(self, rows: int) -> _Views:
+        """A layer reads what the one before it wrote: two buffers take turns, a third holds gates."""
+        last = len(self._layers) - 1
+        return tuple(
+            (
+                self._view(index % 2, rows, layer.out_features) if index < last else None,
+                self._view(2, rows, layer.out_features) if layer.gated else None,
+            )
+            for index, layer in enumerate(self._layers)
         )
 
     def _view(self, buffer: int, rows: int, width: int) -> Tensor:
@@ -242,31 +172,9 @@ class TorchKernel(Kernel):
         buffers = self._scratch.buffers
         needed = rows * self._widest
         if buffers[buffer].numel() < needed:
-            # Views made before keep the smaller buffer alive; dropping their plans lets it go.
-            self._scratch.plans.clear()
+            self._scratch.views.clear()  # they would keep the smaller buffer alive
             buffers[buffer] = torch.empty(needed)
         return buffers[buffer][: rows * width].view(rows, width)
-
-
-def _following(mlp: Mlp, spec: LayerSpec, is_last: bool) -> tuple[OutputActivation, float]:
-    """What a layer applies to its result: its activation, unless that is its gate's, or the model's output's."""
-    if is_last:
-        return mlp.spec.output_activation, mlp.spec.output_negative_slope
-    return ("identity", 0.01) if spec.gated else (spec.activation, spec.negative_slope)
-
-
-def _pad(rows: int) -> int:
-    """oneDNN builds a program per batch size, in about 0.6 ms, and keeps 1024 of them for the whole process:
-    few enough sizes that all fit, close enough to each other that padding costs less than it saves."""
-    if rows <= 8:
-        return rows
-    step = 4 if rows <= 64 else 32
-    return -(-rows // step) * step
-
-
-def _has_onednn() -> bool:
-    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return available
 
 
 register(Backend("torch", "fused", "cpu", 10, lambda _: None, TorchKernel))

@@ -20,7 +20,7 @@ class EagerKernel(Kernel):
                 backend="eager",
                 device=device,
                 strategy="layer_by_layer",
-                isa=torch.backends.cpu.get_cpu_capability() if device == "cpu" else "cuda",
+                isa=torch.backends.cpu.get_cpu_capability().lower() if device == "cpu" else "cuda",
                 dtype=mlp.spec.dtype,
                 # torch has one intra-op pool for the whole process; the count is its, not ours.
                 threads=torch.get_num_threads(),

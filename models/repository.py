@@ -103,8 +103,15 @@ class Repository:
                 have = ", ".join(str(v.version) for v in model.versions) or "none"
                 raise ModelLoadError(f"model {name!r} has no version {version}; it has {have}")
             found = matching[0]
+        try:
+            return self.read(found)
+        except ModelLoadError as error:
+            raise ModelLoadError(f"model {name!r} version {found.version}: {error}") from error
+
+    def read(self, found: FoundVersion) -> Mlp:
+        """The model of a version that a scan found, without another scan."""
         if found.problem is not None:
-            raise ModelLoadError(f"model {name!r} version {found.version}: {found.problem}")
+            raise ModelLoadError(found.problem)
         return load_version(found.path)
 
     def _entries(self) -> list[Path]:

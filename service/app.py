@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 
 import torch
 
@@ -20,7 +21,7 @@ from service.health import SERVER, Health, Serving
 from service.logs import set_up_logging
 from service.metrics import EngineCollector, Exposition
 from service.metrics_http import MetricsServer, Pages
-from service.settings import Settings
+from service.settings import Settings, unknown_variables
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,10 @@ def serve(settings: Settings) -> int:
     """Serve until a signal; returns the exit code. Raises SettingsError, ModelLoadError or KernelError when the
     service cannot start."""
     set_up_logging(settings.log_format, settings.log_level)
+    # As process 1 of a container there is no default action: without this a SIGTERM while loading is lost.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    for line in unknown_variables(os.environ):
+        log.warning("%s", line)
     torch.set_num_threads(settings.kernel_threads)
     service = Service(settings)
     # What was loaded stays: the collector need not walk it again in the middle of a request.
@@ -47,9 +52,18 @@ async def _serve_until_signal(service: Service) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, stopping)
     await service.start()
-    print(banner(service), flush=True)
+    _announce(banner(service), service.settings)
     await stopping.wait()
     await service.stop()
+
+
+def _announce(text: str, settings: Settings) -> None:
+    """For people on stdout; where machines read the output, as log lines like all the others."""
+    if settings.log_format == "text":
+        print(text, flush=True)
+        return
+    for line in text.splitlines():
+        log.info("%s", " ".join(line.split()))
 
 
 def _on_signal(number: int, stopping: asyncio.Event) -> None:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING
 
 from kernels import KernelInfo
+from service.settings import join_address
 
 if TYPE_CHECKING:
     from service.app import Service
 
+_DEFAULT_TARGET = "127.0.0.1:8001"  # of the commands that call a server
+_ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
 
 def banner(service: Service) -> str:
     settings, models = service.settings, service.catalog.models()
+    target = join_address(settings.host, service.grpc_port)
     lines = [
         f"fused-mlp {package_version('fused-mlp')}: serving the {settings.variant} variant",
-        f"  gRPC     {settings.host}:{service.grpc_port} ({service.front.name} front)",
-        f"  metrics  http://{settings.metrics_host}:{service.metrics_port}/metrics",
+        f"  gRPC     {target} ({service.front.name} front{', TLS' if settings.tls_certificate else ''})",
+        f"  metrics  http://{join_address(settings.metrics_host, service.metrics_port)}/metrics",
     ]
     for model in models:
         for served in model.versions:
@@ -30,8 +36,10 @@ def banner(service: Service) -> str:
             lines += [f"           {_kernel(info)}" for info in served.kernels]
     examples = [m.name for m in models if m.default and m.default.mlp and m.default.mlp.example]
     if examples:
-        target = "" if service.grpc_port == 8001 else f" --target {settings.host}:{service.grpc_port}"
-        lines.append(f"  try      {_command()} predict {examples[0]} --example{target}")
+        reached_at = join_address(_ANY_HOST.get(settings.host, settings.host), service.grpc_port)
+        options = "" if reached_at == _DEFAULT_TARGET else f" --target {reached_at}"
+        options += " --tls" if settings.tls_certificate else ""
+        lines.append(f"  try      {_command()} predict {examples[0]} --example{options}")
     return "\n".join(lines)
 
 
@@ -45,5 +53,7 @@ def _kernel(info: KernelInfo) -> str:
 
 def _command() -> str:
     """How this program was started, as the reader would type it from here."""
-    path = os.path.relpath(sys.argv[0]) if os.path.isabs(sys.argv[0]) else sys.argv[0]
-    return path if os.path.basename(path) == "fused-mlp" else "fused-mlp"
+    path = os.path.relpath(sys.argv[0])
+    if os.path.basename(path) != "fused-mlp" or shutil.which("fused-mlp") == os.path.abspath(path):
+        return "fused-mlp"
+    return os.path.abspath(path) if path.startswith("..") else path

@@ -4,9 +4,10 @@ publishes the routes. Load and unload run on one thread at a time; readers see w
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -52,6 +53,12 @@ class ServedModel:
         """The highest version that can answer."""
         return self.ready[-1] if self.ready else None
 
+    @property
+    def problems(self) -> str:
+        """In one line, why versions cannot answer."""
+        broken = [f"{self.name}/{v.version}: {v.reason}" for v in self.versions if v.state != "READY"]
+        return "; ".join(broken) or f"{self.name}: no version found"
+
 
 class Catalog:
     def __init__(self, settings: Settings, engine: _engine.Engine, router: _engine.Router) -> None:
@@ -92,17 +99,28 @@ class Catalog:
             for problem in found.problems:
                 log.warning("%s", problem)
             self.load(found.name)
-        broken = [v for model in self.models() for v in model.versions if v.state != "READY"]
         if not any(model.ready for model in self.models()):
-            why = "; ".join(f"{v.model}/{v.version}: {v.reason}" for v in broken) or "no version found"
+            why = "; ".join(model.problems for model in self.models())
             raise ModelLoadError(f"nothing to serve in {self._repository.root}: {why}")
 
-    def load(self, name: str) -> None:
-        """(Re)read one model: its new versions take over in one step, then the old lanes are let go."""
+    def load(self, name: str) -> ServedModel:
+        """(Re)read one model: its new versions take over in one step, then the old lanes are let go. What serves
+        is not given up for what cannot: ModelLoadError, and all stays as it was."""
         with self._changing:
             found = self._repository.find(name)
-            served = ServedModel(name, tuple(self._load_version(name, v) for v in found.versions))
+            versions: list[ServedVersion] = []
+            try:
+                for version in found.versions:
+                    versions.append(self._load_version(name, version))
+            except BaseException:
+                self._release(versions)  # nobody was told of them
+                raise
+            served = ServedModel(name, tuple(versions))
+            old = self._models.get(name)
+            if old is not None and old.ready and not served.ready:
+                raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
             self._swap(name, served)
+            return served
 
     def unload(self, name: str) -> None:
         """Requests accepted before are answered; later ones get NOT_FOUND."""
@@ -117,23 +135,29 @@ class Catalog:
             models[name] = served
         self._models = models
         self._router.publish(
-            [_route(version, self._settings) for model in models.values() for version in model.ready]
+            [_route(version, self._settings) for model in models.values() for version in model.versions]
         )
-        for version in old.ready if old else ():
-            for lane in version.lanes.values():
-                self._engine.remove_lane(lane)
+        if old is not None:
+            self._release(old.versions)
         for callback in self._on_change:
             callback()
+
+    def _release(self, versions: Iterable[ServedVersion]) -> None:
+        for version in versions:
+            for lane in version.lanes.values():
+                self._engine.remove_lane(lane)
 
     def _load_version(self, name: str, found: FoundVersion) -> ServedVersion:
         """Under `auto` a fused kernel that cannot be trusted leaves the unfused one to serve, loudly; a backend
         asked for by name must run, so its error is the caller's."""
         started = time.monotonic()
         try:
-            mlp = self._repository.load(name, found.version)
+            mlp = self._repository.read(found)
         except ModelLoadError as error:
             log.error("%s/%d is not served: %s", name, found.version, error)
-            return ServedVersion(name, found.version, "UNAVAILABLE", str(error))
+            # Callers hear the reason too: where on this machine the repository lies is not for them.
+            reason = str(error).replace(f"{self._repository.root}{os.sep}", "")
+            return ServedVersion(name, found.version, "UNAVAILABLE", reason)
         unfused = kernels.compile(mlp, variant="unfused", device=self._settings.device)
         built: dict[Variant, Kernel] = {"unfused": unfused}
         variant, reason = self._settings.variant, ""
@@ -173,7 +197,8 @@ class Catalog:
 
 
 def _route(served: ServedVersion, settings: Settings) -> _engine.RouteEntry:
-    assert served.mlp is not None
+    """Versions that failed to load have one too: who asks for them hears UNAVAILABLE, not NOT_FOUND."""
+    spec = served.mlp.spec if served.mlp else None
     return _engine.RouteEntry(
         model=served.model,
         version=served.version,
@@ -181,7 +206,8 @@ def _route(served: ServedVersion, settings: Settings) -> _engine.RouteEntry:
         unfused=served.lanes.get("unfused"),
         variant=_engine.Variant.fused if served.variant == "fused" else _engine.Variant.unfused,
         allow_override=True,
-        in_features=served.mlp.spec.in_features,
-        out_features=served.mlp.spec.out_features,
+        ready=served.state == "READY",
+        in_features=spec.in_features if spec else 0,
+        out_features=spec.out_features if spec else 0,
         max_request_rows=settings.max_request_rows,
     )

@@ -44,7 +44,9 @@ class ModelNotFound(ServiceError):
     """`name` is quoted and cut already (see _engine.quote_name)."""
 
     def __init__(self, name: str, version: int | None = None) -> None:
-        what = "is not served here" if version is None else f"has no version {version}"
+        what = "is not served here"
+        if version is not None:
+            what = f"has no version {version}" if version else "has no version that can answer"
         super().__init__(f"model {name} {what}")
 
 

@@ -1,20 +1,25 @@
 """The HTTP side of observability: /metrics, /healthz, /readyz. One daemon thread, one thread per request;
-knows nothing of what it serves but three callables."""
+knows nothing of what it serves but two callables."""
 
 from __future__ import annotations
 
+import logging
+import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import ClassVar
 
-from service.settings import SettingsError
+from service.settings import SettingsError, join_address
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Pages:
-    """render: from an Accept header to (body, content type); live, ready: is the process, can it serve."""
+    """render: from an Accept header to (body, content type); ready: whether the service can answer."""
 
     render: Callable[[str], tuple[bytes, str]]
     ready: Callable[[], bool]
@@ -24,10 +29,11 @@ class MetricsServer:
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         handler = type("Handler", (_Handler,), {"pages": pages})
         try:
-            self._server = _Server((host, port), handler)
+            self._server = (_Server6 if ":" in host else _Server)((host, port), handler)
         except OSError as error:
             raise SettingsError(
-                f"cannot listen on {host}:{port} for metrics: {error.strerror}; set FUSED_MLP_METRICS_PORT"
+                f"cannot listen on {join_address(host, port)} for metrics: {error.strerror}; "
+                "set FUSED_MLP_METRICS_PORT or _HOST"
             ) from None
         self.port: int = self._server.server_address[1]
         self._thread = Thread(target=self._server.serve_forever, name="metrics-http", daemon=True)
@@ -42,13 +48,22 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A scraper that hangs up half way is not worth a traceback."""
+        """A scraper that hangs up half way is not worth a traceback; a page that fails is."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            log.exception("a page of the metrics port failed")
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):
     pages: ClassVar[Pages]
     protocol_version = "HTTP/1.1"
     timeout = 10  # a client that never finishes its request does not keep a thread
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def do_GET(self) -> None:
         path = self.path.split("?", 1)[0]
@@ -68,7 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
         """Scrapes are not logged."""

@@ -54,7 +54,7 @@ class NativeFront:
                 client_ca=str(settings.tls_client_ca or ""),
             )
         except RuntimeError as error:
-            raise SettingsError(f"{error}; set FUSED_MLP_GRPC_PORT or FUSED_MLP_TLS_*") from None
+            raise SettingsError(str(error)) from None
 
     async def start(self) -> int:
         """Listen; returns the port."""

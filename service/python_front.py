@@ -14,7 +14,7 @@ from grpc import aio
 from service.errors import Answer, Code, answer
 from service.predict import RequestFailed
 from service.rpc import Call, Rpc, text_metadata
-from service.settings import Settings, SettingsError
+from service.settings import Settings, SettingsError, join_address
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class PythonFront:
 
     async def start(self) -> int:
         """Listen; returns the port."""
-        address = f"{self._settings.host}:{self._settings.grpc_port}"
+        address = join_address(self._settings.host, self._settings.grpc_port)
         try:
             if credentials := _credentials(self._settings):
                 port = self._server.add_secure_port(address, credentials)
@@ -54,7 +54,7 @@ class PythonFront:
             port = 0
         if port == 0:
             raise SettingsError(
-                f"cannot listen on {address} for gRPC: in use or not allowed; set FUSED_MLP_GRPC_PORT"
+                f"cannot listen on {address} for gRPC: in use or not allowed; set FUSED_MLP_GRPC_PORT or _HOST"
             )
         await self._server.start()
         return int(port)

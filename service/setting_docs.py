@@ -60,4 +60,4 @@ def _values(annotation: Any) -> str:
         return "|".join(_values(part) for part in get_args(annotation) if part is not NoneType)
     if get_origin(annotation) is Literal:
         return "|".join(map(str, get_args(annotation)))
-    return {int: "INTEGER", float: "NUMBER", bool: "0|1", str: "TEXT", Path: "PATH"}[annotation]
+    return {int: "INT", float: "NUM", bool: "0|1", str: "TEXT", Path: "PATH"}[annotation]

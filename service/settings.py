@@ -4,13 +4,18 @@ the single source of `fused-mlp serve --help` and of the table in the README."""
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "FUSED_MLP_"
+# Read elsewhere, by the commands that call a server and by kernels; and what Kubernetes sets beside a Service
+# named fused-mlp.
+_OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "KERNEL_CACHE", "SERVICE_", "PORT"))
 DEMO_REPOSITORY = Path(__file__).resolve().parent.parent / "models" / "demo"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -31,7 +36,10 @@ GROUPS = {
 
 
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+    # An empty variable is one that was not set: compose files and manifests write those.
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, frozen=True, extra="ignore"
+    )
 
     # Where it listens
     host: str = Field("127.0.0.1", description="address of the gRPC port")
@@ -135,6 +143,21 @@ class Settings(BaseSettings):
         "info", description="least severe line logged"
     )
 
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        """Half of a pair must never mean that plain text is served."""
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            given, missing = (
+                ("TLS_KEY", "TLS_CERTIFICATE") if self.tls_key else ("TLS_CERTIFICATE", "TLS_KEY")
+            )
+            raise ValueError(f"{ENV_PREFIX}{given} is set without {ENV_PREFIX}{missing}: TLS needs both")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError(
+                f"{ENV_PREFIX}TLS_CLIENT_CA is set without {ENV_PREFIX}TLS_CERTIFICATE and _TLS_KEY: "
+                "only TLS can ask clients for a certificate"
+            )
+        return self
+
     @property
     def kernel_threads(self) -> int:
         """All cores for one kernel call: batches are what there is to parallelise."""
@@ -151,6 +174,11 @@ class Settings(BaseSettings):
         return self.workers or 2
 
 
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def available_cores() -> int:
     """Cores this process may use, which in a container is less than the machine has."""
     return len(os.sched_getaffinity(0))
@@ -163,6 +191,21 @@ def load_settings(**overrides: object) -> Settings:
     except ValidationError as error:
         problems = []
         for item in error.errors():
+            if not item["loc"]:  # of several settings together: the text names them
+                problems.append(item["msg"].removeprefix("Value error, "))
+                continue
             name = ENV_PREFIX + ".".join(map(str, item["loc"])).upper()
             problems.append(f"{name}={item['input']!r}: {item['msg'][:1].lower() + item['msg'][1:]}")
         raise SettingsError("; ".join(problems)) from None
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables with our prefix that nothing reads, each as a line that names the nearest one that exists."""
+    known = [ENV_PREFIX + name.upper() for name in Settings.model_fields]
+    lines = []
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX) or name in known or name.startswith(_OTHER_VARIABLES):
+            continue
+        close = get_close_matches(name, known, 1)
+        lines.append(f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else ""))
+    return lines

@@ -43,6 +43,7 @@ class ScriptedServer(fused_mlp_pb2_grpc.InferenceServicer):
     reorder: int = 0  # answer a stream in groups of this many, last first
     most_open: int = 0
     stream_ends_after: int | None = None
+    arrived: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
     statuses: health.HealthServicer = field(default_factory=health.HealthServicer)
 
@@ -67,6 +68,7 @@ class ScriptedServer(fused_mlp_pb2_grpc.InferenceServicer):
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
         self.time_remaining.append(context.time_remaining())
+        self.arrived.set()
         if self.failures:
             failure = self.failures.popleft()
             context.set_trailing_metadata(failure.trailers)

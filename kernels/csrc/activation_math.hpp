@@ -20,16 +20,25 @@ struct Math {
     return polynomial(x, V::fma(sum, x, c(next)), rest...);
   }
 
-  // x = n ln2 + r with |r| <= ln2 / 2. Returns e^r - 1; `biased` is 1.5 * 2^23 + n.
-  static Reg reduce(Reg x, Reg& biased) {
-    const Reg magic = c(12582912.0f);
-    biased = V::fma(x, c(1.44269504f), magic);
-    const Reg n = biased - magic;
-    Reg r = V::fma(n, c(-0.693359375f), x);
-    r = V::fma(n, c(2.12194440e-4f), r);
+  // e^r - 1 for |r| <= ln2 / 2.
+  static Reg small_expm1(Reg r) {
     const Reg q =
         polynomial(r, c(0.001394580605f), 0.008366239788f, 0.04166629407f, 0.1666654656f, 0.5000000057f);
     return V::fma(r * r, q, r);
+  }
+
+  static constexpr float kMagic =
+      12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+  static constexpr float kLog2E = 1.44269504f;
+  static constexpr float kMinusLn2High = -0.693359375f;  // few bits, so that its product with n is exact
+  static constexpr float kMinusLn2Low = 2.12194440e-4f;
+
+  // x = n ln2 + r. Returns e^r - 1; `biased` is kMagic + n.
+  static Reg reduce(Reg x, Reg& biased) {
+    biased = V::fma(x, c(kLog2E), c(kMagic));
+    const Reg n = biased - c(kMagic);
+    const Reg r = V::fma(n, c(kMinusLn2High), x);
+    return small_expm1(V::fma(n, c(kMinusLn2Low), r));
   }
 
   // Gradual underflow and overflow to infinity, as libm.
@@ -79,18 +88,20 @@ struct Math {
 
   static Reg softplus(Reg x) { return V::max(c(0.0f), x) + log1p(exp(-V::abs(x))); }
 
-  // (1 + erf(x / sqrt 2)) / 2, to full relative precision in the lower tail too, where 1 + erf cancels.
+  // (1 + erf(x / sqrt 2)) / 2, to full relative precision in the lower tail too, where 1 + erf cancels:
+  // e^(-t^2 / 2) P(t) / Q(t) with t = |x|, zero from t = 13.27 on.
   static Reg normal_cdf(Reg x) {
-    const Reg t = V::min(c(15.0f), V::abs(x));
-    const Reg v = (t - c(3.0f)) / (t + c(3.0f));
-    const Reg g = polynomial(v, c(5.316219047e-5f), 0.0001150138385f, -0.0003390132065f, -0.000983288378f,
-                             0.002904387547f, 0.006131942333f, -0.04621326366f, 0.1232250412f, -0.2064026204f,
-                             0.1215139475f);
-    // e^(-t^2 / 2), with what rounding t^2 lost put back.
-    const Reg square = t * t;
-    const Reg lost = V::fma(t, t, -square);
-    const Reg e = exp(c(-0.5f) * square);
-    const Reg tail = g * V::fma(e, c(-0.5f) * lost, e);
+    const Reg t = V::min(c(13.27f), V::abs(x));
+    const Reg minus_half = c(-0.5f) * t;
+    const Reg biased = V::fma(c(-0.5f * kLog2E) * t, t, c(kMagic));
+    const Reg n = biased - c(kMagic);
+    const Reg r = V::fma(minus_half, t, n * c(kMinusLn2High));  // the square is never rounded
+    const Reg m = small_expm1(V::fma(n, c(kMinusLn2Low), r));
+    const Reg scale = V::pow2(biased);
+    const Reg e = V::fma(m, scale, scale);
+    const Reg p = polynomial(t, c(0.00402015921f), 0.0399839724f, 0.181306182f, 0.435685565f, 0.5f);
+    const Reg q = polynomial(t, c(0.0100769015f), 0.100232337f, 0.464378806f, 1.19448186f, 1.66925605f, 1.0f);
+    const Reg tail = e * p / q;
     return V::select(V::less(x, c(0.0f)), tail, c(1.0f) - tail);
   }
 

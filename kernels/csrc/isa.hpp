@@ -24,6 +24,7 @@ struct PackedLayer {
   std::size_t panels;
   Activation activation;
   bool gated;
+  bool streamed;  // the model's weights outgrow the caches: they come from memory, every time
   float negative_slope;
 };
 

@@ -2,12 +2,14 @@
 #include "isa.hpp"
 #include "layer.hpp"
 #include "softmax.hpp"
+#include "tile_activation.hpp"
 #include "vec_avx2.hpp"
 
 namespace fused_mlp {
 
 extern const Isa kAvx2Isa = {
-    "avx2", Layer<Avx2>::kPanel, Avx2::kMaxRows, Layer<Avx2>::run, Layer<Avx2>::activate, Softmax<Avx2>::run,
+    "avx2",           Layer<Avx2>::kPanel,       Avx2::kMaxRows,
+    Layer<Avx2>::run, TileActivation<Avx2>::run, Softmax<Avx2>::run,
 };
 
 }  // namespace fused_mlp

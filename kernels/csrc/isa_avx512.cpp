@@ -2,13 +2,14 @@
 #include "isa.hpp"
 #include "layer.hpp"
 #include "softmax.hpp"
+#include "tile_activation.hpp"
 #include "vec_avx512.hpp"
 
 namespace fused_mlp {
 
 extern const Isa kAvx512Isa = {
-    "avx512",           Layer<Avx512>::kPanel,   Avx512::kMaxRows,
-    Layer<Avx512>::run, Layer<Avx512>::activate, Softmax<Avx512>::run,
+    "avx512",           Layer<Avx512>::kPanel,       Avx512::kMaxRows,
+    Layer<Avx512>::run, TileActivation<Avx512>::run, Softmax<Avx512>::run,
 };
 
 }  // namespace fused_mlp

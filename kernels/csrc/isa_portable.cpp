@@ -2,13 +2,14 @@
 #include "isa.hpp"
 #include "layer.hpp"
 #include "softmax.hpp"
+#include "tile_activation.hpp"
 #include "vec_portable.hpp"
 
 namespace fused_mlp {
 
 extern const Isa kPortableIsa = {
-    "portable",           Layer<Portable>::kPanel,   Portable::kMaxRows,
-    Layer<Portable>::run, Layer<Portable>::activate, Softmax<Portable>::run,
+    "portable",           Layer<Portable>::kPanel,       Portable::kMaxRows,
+    Layer<Portable>::run, TileActivation<Portable>::run, Softmax<Portable>::run,
 };
 
 }  // namespace fused_mlp

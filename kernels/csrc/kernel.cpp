@@ -17,6 +17,13 @@ namespace fused_mlp {
 
 namespace {
 
+// A model of this size and more is read from memory, not from a cache, on every call. A share of the last
+// level cache, which virtual machines do not report truthfully.
+constexpr std::size_t kStreamedBytes = std::size_t{24} << 20;
+
+// Rows that go layer by layer together: enough to be done with the weights, few enough for the caches.
+constexpr std::size_t kLayerRows = 512;
+
 // Activations between layers. One per thread and reused, so that a call allocates nothing once warm.
 float* scratch(std::size_t floats) {
   thread_local Buffer buffer;
@@ -61,7 +68,12 @@ MlpKernel::MlpKernel(const std::vector<LayerSource>& layers, Activation output, 
   }
 
   std::size_t widest = 0;
-  for (const PackedLayer& layer : layers_) widest = std::max(widest, layer.panels * isa_.panel);
+  std::size_t floats = 0;
+  for (const LayerStorage& storage : storage_) {
+    widest = std::max(widest, storage.packed.panels * isa_.panel);
+    floats += storage.weights.size();
+  }
+  for (PackedLayer& layer : layers_) layer.streamed = floats * sizeof(float) > kStreamedBytes;
   // An odd number of cache lines: rows of a power of two would all fall into the same cache sets.
   scratch_stride_ = (widest + 31) / 32 * 32 + 16;
   planner_ = std::make_unique<Planner>(layers_, isa_, threads_);
@@ -75,7 +87,9 @@ void MlpKernel::run(const float* x, std::size_t rows, float* y) const {
   if (plan.strategy == Strategy::kRowBlock || plan.threads == 1) {
     run_row_blocks(plan, x, rows, y);
   } else {
-    run_layers(plan, x, rows, y);
+    for (std::size_t row = 0; row < rows; row += kLayerRows) {
+      run_layers(plan, x + row * in_features(), std::min(kLayerRows, rows - row), y + row * out_features());
+    }
   }
 }
 

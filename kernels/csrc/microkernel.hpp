@@ -102,9 +102,12 @@ template <class V, int R, int P, int B>
 #pragma GCC unroll 16
     for (int b = 0; b < B; ++b) sums[b].clear();
     for (std::size_t i = 0; i < kSumBlock; ++i) {
-      // With few rows the hardware keeps up with the stream of weights, and prefetching gets in its way;
-      // with more, each weight is used longer, and it stops too early.
-      if constexpr (R > 3) __builtin_prefetch(w + t.prefetch, 0, 2);
+      // Weights in several panels the hardware prefetches well, and instructions to do so get in its way.
+      // In a single panel that several rows use, it stops too early.
+      if constexpr (P == 1 && R > 1) {
+#pragma GCC unroll 16
+        for (int b = 0; b < B; ++b) __builtin_prefetch(w + b * kSumBlock * Sums::kPanel + t.prefetch, 0, 2);
+      }
 #pragma GCC unroll 16
       for (int b = 0; b < B; ++b) {
         sums[b].step(x + b * kSumBlock, t.x_stride, w + b * kSumBlock * Sums::kPanel, t.panel_stride);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernel.hpp"
+#include "numpy_call.hpp"
 
 namespace nb = nanobind;
 using fused_mlp::Activation;
@@ -129,6 +130,7 @@ NB_MODULE(_cpu, m) {
   nb::class_<MlpKernel>(m, "Kernel")
       .def("__init__", construct, nb::arg("layers"), nb::arg("output_activation"), nb::arg("output_slope"),
            nb::arg("threads"), nb::arg("isa").none() = nb::none())
+      .def("call_numpy", fused_mlp::call_numpy, nb::arg("x"), nb::arg("out").none() = nb::none())
       .def("run", run, nb::arg("x").noconvert(), nb::arg("y").noconvert())
       .def("run_at", run_at, nb::arg("x"), nb::arg("rows"), nb::arg("y"))
       .def("strategy", &MlpKernel::strategy, nb::arg("rows"))

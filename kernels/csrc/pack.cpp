@@ -42,9 +42,15 @@ LayerStorage pack_layer(const LayerSource& source, std::size_t panel) {
       if (source.gate_bias != nullptr) std::copy_n(source.gate_bias + row, count, bias);
     }
   }
-  layer.packed = PackedLayer{
-      layer.weights.data(), layer.bias.data(), source.in, source.out, panels, source.activation, gated,
-      source.negative_slope};
+  layer.packed = PackedLayer{.weights = layer.weights.data(),
+                             .bias = layer.bias.data(),
+                             .in = source.in,
+                             .out = source.out,
+                             .panels = panels,
+                             .activation = source.activation,
+                             .gated = gated,
+                             .streamed = false,
+                             .negative_slope = source.negative_slope};
   return layer;
 }
 

@@ -94,11 +94,15 @@ Planner::Planner(const std::vector<PackedLayer>& layers, const Isa& isa, unsigne
 
   if (threads == 1) return;
   const CostModel cost(layers, isa);
+  const bool streamed = layers.front().streamed;
   for (std::size_t rows = 1; rows <= kSearchedRows && by_rows_from_ == kNever; ++rows) {
     const double alone = cost.alone(rows);
     const double columns = cost.by_columns(rows, threads);
     if (columns < alone) by_columns_from_ = std::min(by_columns_from_, rows);
-    if (rows % threads == 0 && cost.by_rows(rows, threads) < std::min(alone, columns)) by_rows_from_ = rows;
+    // Weights that come from memory should come once for all threads: such models never go by rows.
+    if (!streamed && rows % threads == 0 && cost.by_rows(rows, threads) < std::min(alone, columns)) {
+      by_rows_from_ = rows;
+    }
   }
 }
 
@@ -112,6 +116,7 @@ Plan Planner::plan(std::size_t rows) const {
     return {Strategy::kRowBlock, threads_, (each + rounds - 1) / rounds};
   }
   if (rows >= by_columns_from_) return {few ? Strategy::kGemv : Strategy::kLayerByLayer, threads_, rows};
+  if (rows <= max_block_rows_) return {few ? Strategy::kGemv : Strategy::kRowBlock, 1, rows};
   const std::size_t rounds = (rows + max_block_rows_ - 1) / max_block_rows_;
   return {few ? Strategy::kGemv : Strategy::kRowBlock, 1, (rows + rounds - 1) / rounds};
 }

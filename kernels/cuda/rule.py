@@ -14,6 +14,8 @@ KIB = 1024
 WHOLE_WEIGHT_BYTES = 1024 * KIB
 # Without tensor cores 16 rows x 256 x 256 take one multiprocessor about 10 us per layer; spread over many, 2.
 WHOLE_IEEE_WIDTH = 128
+# `whole` unrolls its layers: past this depth compiling takes minutes.
+MAX_WHOLE_DEPTH = 16
 # From here on blocks of 16 rows no longer gain by filling more multiprocessors, and re-read weights for
 # nothing.
 LARGE_BATCH_ROWS = 1024
@@ -30,7 +32,8 @@ def tile_by_rule(spec: MlpSpec, architecture: Architecture, rows: int, tf32: boo
 
 def candidate_tiles(spec: MlpSpec, architecture: Architecture, tf32: bool = False) -> list[Tile]:
     """Every row of the table that can run the model, `whole` first, smallest blocks first."""
-    return select_tiles(architecture, precision_of(spec, tf32), hidden_width(spec))
+    width = hidden_width(spec) if len(spec.layers) <= MAX_WHOLE_DEPTH else 0
+    return select_tiles(architecture, precision_of(spec, tf32), width)
 
 
 def _suits_whole(spec: MlpSpec, tile: Tile) -> bool:

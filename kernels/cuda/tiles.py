@@ -83,10 +83,13 @@ def _whole(
     *,
     warps: int,
     stages: int = 2,
+    block_k: int = 0,
     capabilities: tuple[int, ...] = CAPABILITIES,
 ) -> Tile:
     block = 64 if precision == "half" else 32
-    return Tile("whole", precision, block_m, block, block, warps, stages, width, chunk, capabilities)
+    return Tile(
+        "whole", precision, block_m, block, block_k or block, warps, stages, width, chunk, capabilities
+    )
 
 
 TILES: tuple[Tile, ...] = (
@@ -104,14 +107,15 @@ TILES: tuple[Tile, ...] = (
     _whole("ieee", 32, 32, 16, warps=8),
     _whole("ieee", 64, 32, 16, warps=8),
     _whole("ieee", 128, 32, 16, warps=8),
-    _whole("ieee", 256, 32, 16, warps=8),
+    _whole("ieee", 256, 32, 16, warps=8, capabilities=(80, 86, 89, 100, 120)),
+    _whole("ieee", 256, 32, 16, warps=8, block_k=16, capabilities=(90,)),  # spills with 32
     # More rows share each weight read: throughput. (256 wide in tf32, 128 in ieee spill at 32 rows.)
-    _whole("half", 32, 32, 64, warps=4),
-    _whole("half", 64, 64, 64, warps=4),
+    _whole("half", 32, 32, 64, warps=8),
+    _whole("half", 64, 64, 64, warps=8),
     _whole("half", 128, 64, 64, warps=8),
     _whole("half", 256, 64, 32, warps=8, stages=3, capabilities=LARGE),
     _whole("half", 256, 64, 32, warps=8, stages=2, capabilities=SMALL),
-    _whole("tf32", 32, 32, 64, warps=4),
+    _whole("tf32", 32, 32, 64, warps=8),
     _whole("tf32", 64, 32, 64, warps=8),
     _whole("tf32", 128, 32, 32, warps=8),
     _whole("ieee", 32, 32, 32, warps=8),
@@ -124,7 +128,7 @@ TILES: tuple[Tile, ...] = (
     Tile("layered", "tf32", block_m=16, block_n=32, block_k=64, warps=4, stages=4),
     Tile("layered", "tf32", block_m=64, block_n=64, block_k=32, warps=8, stages=2),
     Tile("layered", "ieee", block_m=16, block_n=32, block_k=64, warps=4, stages=4),
-    Tile("layered", "ieee", block_m=64, block_n=64, block_k=32, warps=8, stages=2),
+    Tile("layered", "ieee", block_m=64, block_n=64, block_k=16, warps=8, stages=2),
 )
 
 

@@ -15,35 +15,32 @@ import typer
 from service.cli.failure import fail
 from service.client import Client, PredictError, Tls
 
-_PANEL = "Connection"
+
+def _option(help_text: str, metavar: str, env: str | None = None, *names: str, **more: Any) -> Any:
+    return typer.Option(
+        *names, help=help_text, metavar=metavar, envvar=env, rich_help_panel="Connection", **more
+    )
 
 
 def _options(
     *,
-    target: Annotated[
-        str,
-        typer.Option(
-            envvar="FUSED_MLP_TARGET", help="The server.", metavar="HOST:PORT", rich_help_panel=_PANEL
-        ),
-    ] = "127.0.0.1:8001",
-    timeout: Annotated[
-        float, typer.Option(help="Give up after this long.", metavar="SECONDS", min=0, rich_help_panel=_PANEL)
-    ] = 10.0,
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Connect with TLS; implied by the next.", rich_help_panel=_PANEL)
-    ] = False,
+    target: Annotated[str, _option("The server.", "HOST:PORT", "FUSED_MLP_TARGET")] = "127.0.0.1:8001",
+    timeout: Annotated[float, _option("Give up after this long.", "SECONDS", min=0)] = 10.0,
+    tls: Annotated[bool, _option("Connect with TLS; implied by the next.", "", None, "--tls")] = False,
     tls_ca: Annotated[
-        Path | None, typer.Option(help="Trust these roots, not the system's.", rich_help_panel=_PANEL)
+        Path | None, _option("Trust these roots, not the system's.", "PEM", "FUSED_MLP_TARGET_CA")
+    ] = None,
+    tls_name: Annotated[
+        str | None, _option("Name in the server's certificate.", "NAME", "FUSED_MLP_TARGET_NAME")
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate of this client.", rich_help_panel=_PANEL)
+        Path | None, _option("Certificate of this client.", "PEM", "FUSED_MLP_TARGET_CERT")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.", rich_help_panel=_PANEL)] = None,
+    tls_key: Annotated[Path | None, _option("Its key.", "PEM", "FUSED_MLP_TARGET_KEY")] = None,
 ) -> Client:
-    secure = tls or tls_ca or tls_cert or tls_key
-    return Client(
-        target, timeout_s=timeout, tls=Tls(root_ca=tls_ca, cert=tls_cert, key=tls_key) if secure else None
-    )
+    secure = tls or tls_ca or tls_name or tls_cert or tls_key
+    credentials = Tls(root_ca=tls_ca, cert=tls_cert, key=tls_key, server_name=tls_name) if secure else None
+    return Client(target, timeout_s=timeout, tls=credentials)
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:

@@ -40,7 +40,10 @@ def command(
     name_map: Annotated[
         list[str] | None,
         typer.Option(
-            "--map", metavar="THEIRS=OURS", help="Rename a tensor; repeatable.", rich_help_panel=_CHECKPOINT
+            "--map",
+            metavar="OURS=THEIRS",
+            help="Take one tensor by name; repeatable.",
+            rich_help_panel=_CHECKPOINT,
         ),
     ] = None,
     transposed: Annotated[
@@ -59,7 +62,9 @@ def command(
     """Import a model file into a repository, as a new version.
 
     The feed-forward block of a transformer, for example:
-    fused-mlp import model.safetensors -r repo -n ffn --prefix model.layers.0.mlp --activation silu"""
+    fused-mlp import model.safetensors -r repo -n ffn --prefix model.layers.0.mlp --activation silu
+
+    Or tensor by tensor: --map layers.0.weight=encoder.fc1.weight --map layers.0.bias=encoder.fc1.bias"""
     names = _name_map(name_map or [])
     row = None if example is None else _example(example)
     from models import ModelLoadError
@@ -91,10 +96,10 @@ def command(
 
 def _name_map(pairs: list[str]) -> dict[str, str]:
     split = [pair.partition("=") for pair in pairs]
-    for pair, (theirs, _, ours) in zip(pairs, split, strict=True):
-        if not theirs or not ours:
-            raise typer.BadParameter(f"--map: expected THEIRS=OURS, got {pair!r}")
-    return {theirs: ours for theirs, _, ours in split}
+    for pair, (ours, _, theirs) in zip(pairs, split, strict=True):
+        if not ours or not theirs:
+            raise typer.BadParameter(f"--map: expected OURS=THEIRS, got {pair!r}")
+    return {ours: theirs for ours, _, theirs in split}
 
 
 def _example(path: str) -> list[float]:

@@ -61,8 +61,12 @@ def command(
 
 
 def _example(client: Client, model: str, version: int | None) -> ArrayLike:
-    served = client.model(model).version(version)
-    if served is None or not served.example:
+    described = client.model(model, version=version)  # a version that there is not ends here, by name
+    served = described.version(version)
+    if served is None or served.state != "READY":
+        why = f": {served.reason}" if served and served.reason else ""
+        fail(f"model {model!r} cannot answer{why}")
+    if not served.example:
         fail(f"model {model!r} ships no example; give rows with --input")
     return served.example
 

@@ -37,7 +37,7 @@ def prediction_view(prediction: Prediction, version: VersionInfo | None, top: in
     parts: list[RenderableType] = [table]
     if len(rows) > MOST_ROWS:
         parts.append(Text(f" ... and {len(rows) - MOST_ROWS} more rows; --json or --output has all", "dim"))
-    parts.append(Text(f" {_summary(prediction)}", "dim"))
+    parts.append(Text(f" {_summary(prediction)}", "dim", no_wrap=True, overflow="ignore"))
     return Group(*parts)
 
 
@@ -91,19 +91,22 @@ def _summary(prediction: Prediction) -> str:
 
 
 def models_table(models: Sequence[ModelInfo]) -> RenderableType:
+    """What is broken stands below the table, where a reason has room."""
     table = _table("model", "version", "layers", "dtype", "answers", "kernels")
+    broken: list[RenderableType] = []
     for model in models:
         for version in reversed(model.versions):
             name = model.name if version is model.versions[-1] else ""
             default = " (default)" if version.version == model.default_version else ""
             if version.state != "READY":
-                table.add_row(name, f"{version.version}", Text(version.state, "red"), "", "", version.reason)
+                table.add_row(name, f"{version.version}", Text(version.state, "red"))
+                broken.append(Text(f"{model.name}/{version.version}: {version.reason}", "red"))
                 continue
             kernels = "\n".join(map(_kernel, version.kernels))
             table.add_row(
                 name, f"{version.version}{default}", _layers(version), version.dtype, version.variant, kernels
             )
-    return table
+    return Group(table, *broken)
 
 
 def model_view(model: ModelInfo) -> RenderableType:
@@ -145,8 +148,8 @@ def _indented(key: str, value: str) -> RenderableType:
 
 
 def _kernel(kernel: KernelInfo) -> str:
-    why = f" ({kernel.reason})" if kernel.reason else ""
-    return f"{kernel.variant}: {kernel.backend} {kernel.isa}".rstrip() + why
+    """Short, for a column; `models NAME` says the rest, and why."""
+    return f"{kernel.variant}: {kernel.backend} {kernel.isa}".rstrip()
 
 
 def _layers(version: VersionInfo) -> str:

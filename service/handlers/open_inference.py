@@ -7,6 +7,7 @@ import asyncio
 from importlib.metadata import version as package_version
 from typing import Any
 
+from kernels import KernelError
 from models import ModelLoadError
 from protos import open_inference_pb2 as pb
 from service._engine import quote_name
@@ -69,9 +70,11 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health) -> list[Rpc]:
     async def load(request: Any, _: Call) -> Any:
         _allow(settings)
         try:
-            await asyncio.to_thread(catalog.load, request.model_name)
-        except ModelLoadError as error:
+            model = await asyncio.to_thread(catalog.load, request.model_name)
+        except (ModelLoadError, KernelError) as error:
             raise InvalidInput(str(error)) from error
+        if not model.ready:
+            raise InvalidInput(f"model {model.name!r} cannot be served: {model.problems}")
         return pb.RepositoryModelLoadResponse()
 
     async def unload(request: Any, _: Call) -> Any:

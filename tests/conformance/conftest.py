@@ -32,7 +32,9 @@ class Endpoint:
 
 
 @pytest.fixture(scope="session", params=[False, True], ids=["plaintext", "tls"])
-def endpoint(request: pytest.FixtureRequest, transport: str, certificates: Certificates) -> Iterator[Endpoint]:
+def endpoint(
+    request: pytest.FixtureRequest, transport: str, certificates: Certificates
+) -> Iterator[Endpoint]:
     files = certificates.server_files()
     tls = {"tls_certificate": files.certificate, "tls_key": files.key} if request.param else {}
     with Server(transport=transport, **tls) as server:

@@ -57,7 +57,12 @@ def install_node() -> Path:
 
 def _run(command: list[str], environment: dict[str, str] | None = None) -> dict[str, object]:
     done = subprocess.run(
-        command, env=os.environ | (environment or {}), capture_output=True, text=True, timeout=100, check=False
+        command,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     results: dict[str, object] = json.loads(done.stdout.splitlines()[-1])

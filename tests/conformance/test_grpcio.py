@@ -33,7 +33,9 @@ def channel(endpoint: Endpoint) -> Iterator[grpc.Channel]:
     options = [("grpc.max_receive_message_length", -1)]
     made = credentials(endpoint)
     where = f"localhost:{endpoint.port}"
-    with grpc.secure_channel(where, made, options) if made else grpc.insecure_channel(where, options) as opened:
+    with (
+        grpc.secure_channel(where, made, options) if made else grpc.insecure_channel(where, options) as opened
+    ):
         yield opened
 
 
@@ -182,7 +184,9 @@ async def test_asyncio_client(endpoint: Endpoint) -> None:
     where = f"localhost:{endpoint.port}"
     async with grpc.aio.secure_channel(where, made) if made else grpc.aio.insecure_channel(where) as channel:
         stub = InferenceStub(channel)
-        answers = await asyncio.gather(*(stub.Predict(request(str(i)), timeout=TIMEOUT_S) for i in range(100)))
+        answers = await asyncio.gather(
+            *(stub.Predict(request(str(i)), timeout=TIMEOUT_S) for i in range(100))
+        )
         assert [answer.request_id for answer in answers] == [str(i) for i in range(100)]
 
         async def requests() -> AsyncIterator[fm.PredictRequest]:

@@ -26,7 +26,12 @@ async def channel(endpoint: Endpoint) -> AsyncIterator[Channel]:
         context.set_alpn_protocols(["h2"])
     opened = Channel("localhost", endpoint.port, ssl=context)
     yield opened
+    if opened._protocol is not None:
+        # close() leaves the transport to later turns of the loop, which ends before they come.
+        opened._protocol.connection._transport.abort()
+        await asyncio.sleep(0)
     opened.close()
+    await asyncio.sleep(0)
 
 
 def predict(channel: Channel) -> UnaryUnaryMethod:

@@ -140,7 +140,7 @@ class _Process:
             [STAND_IN], env=os.environ | environment, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
         assert self._process.stdout is not None
-        banner = "".join(iter(lambda: self._process.stdout.readline(), "  try      a test\n"))
+        banner = "".join(iter(self._process.stdout.readline, "  try      a test\n"))
         match = re.search(r"gRPC +\S+:(\d+)", banner)
         assert match, self._read_log()
         self.port = int(match[1])

@@ -64,7 +64,9 @@ def infer_many_rows():
     x = np.random.default_rng(0).random((1000, 64), np.float32)
     output = client.infer("digits", [tensor(x)]).as_numpy("output")
     assert output.shape == (1000, 10)
-    np.testing.assert_array_equal(output[123], client.infer("digits", [tensor(x[123:124])]).as_numpy("output")[0])
+    np.testing.assert_array_equal(
+        output[123], client.infer("digits", [tensor(x[123:124])]).as_numpy("output")[0]
+    )
 
 
 def infer_compressed():
@@ -105,7 +107,7 @@ def errors_carry_code_and_text():
         (lambda: client.infer("digits", [tensor(row[:, :63])]), "INVALID_ARGUMENT", "64 columns"),
         (lambda: client.infer("digits", [tensor(row)], model_version="7"), "NOT_FOUND", "7"),
         (lambda: client.load_model("digits"), "PERMISSION_DENIED", "FUSED_MLP_ALLOW_ADMIN"),
-        (lambda: client.get_trace_settings(), "UNIMPLEMENTED", ""),
+        (client.get_trace_settings, "UNIMPLEMENTED", ""),
     ):
         try:
             call()

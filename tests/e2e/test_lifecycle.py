@@ -1,7 +1,9 @@
 """Start, signals and exit of a real process, and what it says when it cannot start."""
 
+import json
 import signal
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -10,8 +12,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from service.client import Client
-from tests.server import Server, demo_copy, run_to_exit
+from service.client import Client, PredictError, RetryPolicy
+from tests.server import COMMAND, Server, demo_copy, environment, run_to_exit
 
 
 def one_line(stderr: str) -> str:
@@ -83,18 +85,27 @@ def test_health_knows_models_by_name(server: Server) -> None:
         assert failure.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path) -> None:
+def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path, transport: str) -> None:
     root = demo_copy(tmp_path)
     broken = root / "digits" / "2"
     broken.mkdir()
     (broken / "model.json").write_bytes((root / "digits/1/model.json").read_bytes())
     (broken / "model.safetensors").write_bytes(b"not safetensors")
-    with Server(model_repository=root) as server, Client(server.target) as client:
+    (root / "hollow" / "1").mkdir(parents=True)
+    once = RetryPolicy(attempts=1)
+    with (
+        Server(transport=transport, model_repository=root) as server,
+        Client(server.target, retry=once) as client,
+    ):
         assert client.predict("digits", [0.0] * 64).version == 1
+        for model, version in (("digits", 2), ("hollow", 1), ("hollow", None)):
+            with pytest.raises(PredictError, match="could not be loaded") as failure:
+                client.predict(model, [0.0] * 64, version=version)
+            assert failure.value.code is grpc.StatusCode.UNAVAILABLE
         states = {v.version: (v.state, v.reason) for v in client.model("digits").versions}
         assert states[1][0] == "READY"
         assert states[2][0] == "UNAVAILABLE"
-        assert "safetensors" in states[2][1]
+        assert states[2][1].startswith("digits/2/model.safetensors: not a readable safetensors file")
         assert "digits/2" in server.log()
 
 
@@ -133,3 +144,47 @@ def test_backend_by_name_that_cannot_run_lists_those_that_can() -> None:
     result = run_to_exit(backend="nonesuch")
     assert result.returncode == 1
     assert "torch" in one_line(result.stderr)
+
+
+def test_listens_on_ipv6_too(transport: str) -> None:
+    if not has_ipv6():
+        pytest.skip("no IPv6 loopback here")
+    with Server(transport=transport, host="::1", metrics_host="::1") as server:
+        assert server.target.startswith("[::1]:")
+        assert f"--target {server.target}" in server.banner
+        assert server.get("/readyz") == (200, "ready\n")
+        with Client(server.target) as client:
+            assert client.health() == "SERVING"
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_json_logs_are_json_to_the_last_line(transport: str) -> None:
+    process = subprocess.Popen(
+        COMMAND,
+        env=environment(transport=transport, log_format="json", varient="unfused"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(json.loads(line))
+        if lines[-1]["message"].startswith("try "):
+            process.terminate()
+    assert process.wait(30) == 0
+    assert process.stdout.read() == ""
+    process.stdout.close()
+    process.stderr.close()
+    messages = [line["message"] for line in lines]
+    assert any("gRPC 127.0.0.1:" in message for message in messages)
+    assert "FUSED_MLP_VARIENT is not a setting; did you mean FUSED_MLP_VARIANT?" in messages
+    assert messages[-1] == "stopped"

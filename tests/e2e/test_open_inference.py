@@ -120,3 +120,21 @@ def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(tmp_path: Path,
         with pytest.raises(grpc.RpcError) as failure:
             stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="../digits"))
         assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_load_that_fails_says_so_and_leaves_what_serves(tmp_path: Path, transport: str) -> None:
+    root = demo_copy(tmp_path)
+    with (
+        Server(transport=transport, model_repository=root, allow_admin=1) as server,
+        Client(server.target) as client,
+        grpc.insecure_channel(server.target) as channel,
+    ):
+        stub = GRPCInferenceServiceStub(channel)
+        (root / "digits/1/model.safetensors").write_bytes(b"not safetensors")
+        (root / "hollow/1").mkdir(parents=True)
+        for name in ("digits", "hollow"):
+            with pytest.raises(grpc.RpcError) as failure:
+                stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name=name))
+            assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert f"{name}/1" in failure.value.details()
+        assert client.predict("digits", [0.0] * 64).version == 1

@@ -36,6 +36,12 @@ def test_describe_names_the_strategies_for_small_and_large_batches() -> None:
     assert strategy.endswith("row_block above")
 
 
+def test_models_that_outgrow_the_caches_go_layer_by_layer() -> None:
+    # By rows, every thread would read all weights from memory.
+    strategy = NativeKernel(plain_mlp(1024, 4096, 1024, 2048), 2).describe().strategy
+    assert strategy == "gemv to 5 rows, layer_by_layer above"
+
+
 def test_run_returns_the_strategy_it_used() -> None:
     kernel = NativeKernel(SMALL, 1)
     for rows, strategy in [(1, "gemv"), (5, "gemv"), (6, "row_block"), (400, "row_block")]:

@@ -169,6 +169,14 @@ SPELLINGS = {
         lambda g, x: g.node("Add", g.node("Mul", g.node("Tanh", g.node("Mul", x, 0.5)), 0.5), 0.5),
         "sigmoid",
     ),
+    "sigmoid by division": (
+        lambda g, x: g.node("Div", 1.0, g.node("Add", 1.0, g.node("Exp", g.node("Neg", x)))),
+        "sigmoid",
+    ),
+    "tanh by subtraction": (
+        lambda g, x: g.node("Sub", 1.0, g.node("Mul", g.node("Sigmoid", g.node("Mul", x, -2.0)), 2.0)),
+        "tanh",
+    ),
     "tanh": (lambda g, x: g.node("Tanh", x), "tanh"),
     "nothing at all": (lambda g, x: g.node("Add", g.node("Mul", x, 1.0), 0.0), "identity"),
 }

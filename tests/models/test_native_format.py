@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,6 +98,21 @@ def test_a_failed_save_leaves_nothing_behind(small_mlp, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(ModelLoadError, match="No space left on device"):
         models.save(small_mlp, tmp_path / "1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_version_appears_in_one_step(small_mlp, tmp_path, monkeypatch):
+    seen = []
+
+    def interrupted(draft, target):
+        seen.extend(path.name for path in draft.iterdir())
+        assert not target.exists()
+        raise OSError(4, "Interrupted system call")
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(ModelLoadError, match="Interrupted system call"):
+        models.save(small_mlp, tmp_path / "1")
+    assert sorted(seen) == ["model.json", "model.safetensors"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -52,3 +53,31 @@ def expected(scripted):
             return scripted.module(torch.as_tensor(np.asarray(x, np.float32))).numpy()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A self-signed certificate for `models.test`: (certificate, key)."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-keyout", key, "-out", cert, "-days", "1", "-subj", "/CN=models.test",
+         "-addext", "subjectAltName=DNS:models.test"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+@pytest.fixture
+def secure_target(scripted, certificate):
+    """The scripted server once more, on a port that asks for the certificate."""
+    cert, key = (path.read_bytes() for path in certificate)
+    server = grpc.server(ThreadPoolExecutor(2))
+    fused_mlp_pb2_grpc.add_InferenceServicer_to_server(scripted, server)
+    health_pb2_grpc.add_HealthServicer_to_server(scripted.statuses, server)
+    credentials = grpc.ssl_server_credentials([(key, cert)], cert, require_client_auth=True)
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()

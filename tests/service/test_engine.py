@@ -1,5 +1,5 @@
-"""The engine as Python sees it: submit, complete, refuse, fail, drain. How batches form in detail is tested in
-C++ (service/csrc/tests)."""
+"""The engine as Python sees it: submit, complete, refuse, fail, drain. How batches form in detail
+is tested in C++ (service/csrc/tests)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends in any order: whatever Python forgets, drops or leaves running, the process ends by itself, cleanly."""
+"""Ends in any order: whatever Python forgets, drops or leaves running, the process ends by itself."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ ENDINGS = {
         other = Engine(workers=1)
         holder.append(other)
         watch = CompletionQueue()
-        other.submit(other.add_lane(kernel=drop, in_features=1, out_features=1), one, DType.fp32, 1, 0, None, watch)
+        dropping = other.add_lane(kernel=drop, in_features=1, out_features=1)
+        other.submit(dropping, one, DType.fp32, 1, 0, None, watch)
         del other
         let_go.set()
         import select

@@ -306,7 +306,10 @@ def test_streaming_caller_is_held_back_by_flow_control() -> None:
 
 
 def test_half_open_tls_handshake_is_closed() -> None:
-    with ToyFront(handshake_timeout_s=0.3) as front, socket.create_connection(("127.0.0.1", front.port)) as raw:
+    with (
+        ToyFront(handshake_timeout_s=0.3) as front,
+        socket.create_connection(("127.0.0.1", front.port)) as raw,
+    ):
         raw.settimeout(10)
         assert raw.recv(100)  # our SETTINGS
         while raw.recv(100):

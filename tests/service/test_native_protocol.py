@@ -79,7 +79,10 @@ def test_end_of_stream_in_request_trailers(peer: Peer) -> None:
 def test_many_requests_in_one_write_are_all_answered(peer: Peer) -> None:
     frames = []
     for stream in range(1, 201, 2):
-        frames += [peer.headers(stream), peer.data(stream, framed(good_request(request_id=str(stream))), end=True)]
+        frames += [
+            peer.headers(stream),
+            peer.data(stream, framed(good_request(request_id=str(stream))), end=True),
+        ]
     peer.send(*frames)
     for stream in range(1, 201, 2):
         (message,) = peer.wait_end(stream).messages()
@@ -143,7 +146,9 @@ def test_wrong_content_type_is_415(peer: Peer, kind: str | None) -> None:
 
 
 def test_content_type_variants_of_grpc_are_taken(peer: Peer) -> None:
-    for stream, kind in zip((1, 3, 5), ("application/grpc", "application/grpc+proto", "application/grpc;v=1"), strict=True):
+    for stream, kind in zip(
+        (1, 3, 5), ("application/grpc", "application/grpc+proto", "application/grpc;v=1"), strict=True
+    ):
         assert peer.call(stream, good_request(), extra=[("content-type", kind)]).status == OK
 
 
@@ -161,7 +166,9 @@ def test_unknown_headers_and_binary_metadata_are_taken(peer: Peer) -> None:
     extra = [("x-anything", "at all"), ("x-data-bin", "AAEC"), ("x-data-bin", "AAE="), ("user-agent", "me")]
     assert peer.call(1, good_request(), extra=extra).status == OK
     assert peer.call(3, b"", "/grpc.health.v1.Health/Check", extra=extra).status == OK
-    assert peer.call(5, b"", "/grpc.health.v1.Health/Check", extra=[("x-bin", "*")]).status == INVALID_ARGUMENT
+    assert (
+        peer.call(5, b"", "/grpc.health.v1.Health/Check", extra=[("x-bin", "*")]).status == INVALID_ARGUMENT
+    )
 
 
 def test_gzip_request(peer: Peer) -> None:
@@ -322,7 +329,9 @@ def test_calls_answered_by_python(peer: Peer) -> None:
     assert peer.call(7, b"", "/grpc.health.v1.Health/Check").status == OK
 
 
-def tls_context(certificates: Certificates, *, alpn: list[str] | None = None, client: bool = False) -> ssl.SSLContext:
+def tls_context(
+    certificates: Certificates, *, alpn: list[str] | None = None, client: bool = False
+) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(certificates.ca))
     context.set_alpn_protocols(["h2"] if alpn is None else alpn)
     if client:

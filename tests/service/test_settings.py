@@ -3,7 +3,7 @@
 import pydantic
 import pytest
 
-from service.settings import Settings, SettingsError, load_settings
+from service.settings import Settings, SettingsError, load_settings, unknown_variables
 
 
 def test_defaults_bind_loopback_only() -> None:
@@ -52,3 +52,34 @@ def test_settings_are_frozen() -> None:
 
 def test_every_field_is_described() -> None:
     assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_empty_variable_is_one_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_THREADS", "")
+    monkeypatch.setenv("FUSED_MLP_TLS_KEY", "")
+    settings = load_settings()
+    assert (settings.threads, settings.tls_key) == (None, None)
+
+
+@pytest.mark.parametrize("given", ["tls_certificate", "tls_key", "tls_client_ca"])
+def test_half_of_tls_is_refused_rather_than_served_in_plain_text(given: str) -> None:
+    with pytest.raises(SettingsError, match=f"FUSED_MLP_{given.upper()} is set without") as failure:
+        load_settings(**{given: "some.pem"})
+    assert "\n" not in str(failure.value)
+
+
+def test_variable_that_nothing_reads_is_named_with_the_one_that_was_meant() -> None:
+    environ = dict.fromkeys(
+        (
+            "FUSED_MLP_VARIENT",
+            "FUSED_MLP_VARIANT",
+            "FUSED_MLP_TARGET_CA",
+            "FUSED_MLP_ISA",
+            "FUSED_MLP_PORT",
+            "HOME",
+        ),
+        "x",
+    )
+    assert unknown_variables(environ) == [
+        "FUSED_MLP_VARIENT is not a setting; did you mean FUSED_MLP_VARIANT?"
+    ]

@@ -76,6 +76,7 @@ void PythonEngine::stop_all() {
     live_engines.clear();
   }
   for (const std::shared_ptr<Engine>& engine : engines) engine->stop();
+  join_abandoned_workers();
 }
 
 }  // namespace fused_mlp

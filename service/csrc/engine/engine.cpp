@@ -4,6 +4,7 @@
 
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "engine/batch_run.hpp"
 #include "engine/scheduler.hpp"
@@ -28,10 +29,29 @@ class EngineCore {
 
 namespace {
 
+// The engine whose batch this thread is running, if any: inside it, stop() must not wait for that batch.
+thread_local const EngineCore* running_for = nullptr;
+
+void run_batch(EngineCore& core, BatchRun& runner, TakenBatch& batch) {
+  const EngineCore* outer = std::exchange(running_for, &core);
+  core.scheduler.finished(runner.run(batch));
+  running_for = outer;
+}
+
 void work(const std::shared_ptr<EngineCore>& core) {
   BatchRun runner(*core->clock, core->options.on_kernel_error);
   TakenBatch batch;
-  while (core->scheduler.wait_take(batch)) core->scheduler.finished(runner.run(batch));
+  while (core->scheduler.wait_take(batch)) run_batch(*core, runner, batch);
+}
+
+// Workers whose engine ended on themselves. Never freed: a thread may outlive every static object.
+struct Abandoned {
+  std::mutex mutex;
+  std::vector<std::thread> workers;
+};
+Abandoned& abandoned() {
+  static auto* instance = new Abandoned;
+  return *instance;
 }
 
 }  // namespace
@@ -75,16 +95,27 @@ void Engine::stop() {
     }
   }
   const std::lock_guard lock(core->stop_mutex);
-  bool on_worker = false;
   for (std::thread& worker : core->workers) {
-    // A kernel may drop the last reference to its engine: that thread cannot wait for itself. It ends by
-    // itself once its batch is complete, and holds the core until then.
-    const bool self = worker.get_id() == std::this_thread::get_id();
-    on_worker = on_worker || self;
-    self ? worker.detach() : worker.join();
+    if (worker.get_id() == std::this_thread::get_id()) {
+      // A kernel may drop the last reference to its engine: that thread cannot wait for itself. It ends
+      // when its batch is complete, and holds the core until then.
+      const std::lock_guard abandon(abandoned().mutex);
+      abandoned().workers.push_back(std::move(worker));
+    } else {
+      worker.join();
+    }
   }
   core->workers.clear();
-  if (!on_worker) core->scheduler.wait_idle();  // batches on event loops
+  if (running_for != core.get()) core->scheduler.wait_idle();  // batches on event loops
+}
+
+void join_abandoned_workers() {
+  std::vector<std::thread> workers;
+  {
+    const std::lock_guard lock(abandoned().mutex);
+    workers.swap(abandoned().workers);
+  }
+  for (std::thread& worker : workers) worker.join();
 }
 
 Clock& Engine::clock() const noexcept { return *core_->clock; }
@@ -108,9 +139,9 @@ InlineRunner::InlineRunner(Engine& engine, Backlog backlog)
 InlineRunner::~InlineRunner() = default;
 
 bool InlineRunner::run_ready() {
-  Scheduler& scheduler = state_->core->scheduler;
-  if (!scheduler.try_take(state_->batch, state_->share_backlog)) return false;
-  scheduler.finished(state_->runner.run(state_->batch));
+  EngineCore* core = state_->core.get();
+  if (!core->scheduler.try_take(state_->batch, state_->share_backlog)) return false;
+  run_batch(*core, state_->runner, state_->batch);
   return true;
 }
 

@@ -60,7 +60,7 @@ class Engine {
   // Until every accepted ticket is complete and its sink flushed. False if the time ran out.
   bool wait_idle(std::chrono::nanoseconds timeout);
   // Completes what is still queued as shutting_down, lets running batches end, joins the workers.
-  // Idempotent. A thread that is inside run_ready() must not wait for a thread inside stop().
+  // Idempotent. Called from inside a batch (a kernel, a ticket's completion), it waits for all but that one.
   void stop();
 
   Clock& clock() const noexcept;
@@ -73,6 +73,10 @@ class Engine {
   friend class InlineRunner;
   std::shared_ptr<EngineCore> core_;  // shared with the workers, so that ends in any order are safe
 };
+
+// A worker that ended its own engine (its kernel held the last reference) is left to finish by itself; this
+// waits for all such. For the end of the process, before what kernels need goes away.
+void join_abandoned_workers();
 
 // Lets an event loop act as a worker: after it has read and submitted all that had arrived (Wake::caller), it
 // runs the batches that are ready, on its own thread. One per thread, with its own batch buffers.

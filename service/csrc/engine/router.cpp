@@ -66,13 +66,14 @@ Route RouteTable::resolve(const RouteQuery& query) const {
     found = version->second;
   }
   const RouteEntry& entry = *found;
-  if (!entry.ready) return refuse(Status::not_ready, label(entry) + " is not ready; retry later");
+  if (!entry.ready)
+    return refuse(Status::not_ready, label(entry) + " could not be loaded; GetModel says why");
 
   // Naming the variant that would serve it anyway is no override.
   if (query.variant != Variant::unspecified && query.variant != entry.variant && !entry.allow_override) {
     return refuse(Status::override_not_allowed,
                   std::string("variant: this server does not let requests choose '") +
-                      variant_name(query.variant) + "'; leave it out, or set FUSED_MLP_ALLOW_OVERRIDE=1");
+                      variant_name(query.variant) + "'; leave it out");
   }
   Route route;
   route.variant = choose_variant(entry, query.variant);

@@ -34,7 +34,8 @@ int open_listener(const std::string& host, uint16_t port) {
   if (fd < 0 || ::bind(fd, address->ai_addr, address->ai_addrlen) != 0 || ::listen(fd, kBacklog) != 0) {
     const std::string reason = std::strerror(errno);
     if (fd >= 0) ::close(fd);
-    throw std::runtime_error("cannot listen on " + where + ": " + reason);
+    throw std::runtime_error("cannot listen on " + where + " for gRPC: " + reason +
+                             "; set FUSED_MLP_GRPC_PORT");
   }
   return fd;
 }

@@ -13,6 +13,44 @@
 
 namespace fused_mlp::test {
 
+// A manual clock that knows who sleeps on it: whoever is counted holds the engine's mutex until it sleeps, so
+// a submit that follows finds it asleep.
+class WatchedClock final : public ManualClock {
+ public:
+  void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock, Nanos deadline) override {
+    change(+1, deadline);
+    ManualClock::wait_until(cv, lock, deadline);
+    change(-1, -1);
+  }
+  void wait_asleep(int count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return asleep_ == count; });
+  }
+  // Until the last to fall asleep has set its alarm to that time.
+  void wait_alarm(Nanos deadline) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return alarm_ == deadline; });
+  }
+  int naps() {
+    const std::lock_guard lock(mutex_);
+    return naps_;
+  }
+
+ private:
+  void change(int by, Nanos alarm) {
+    const std::lock_guard lock(mutex_);
+    asleep_ += by;
+    naps_ += by > 0;
+    alarm_ = alarm;
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int asleep_ = 0;
+  int naps_ = 0;
+  Nanos alarm_ = -1;
+};
+
 // Counts flushes, and lets a test wait for completions on other threads.
 class Inbox : public CompletionSink {
  public:
@@ -164,7 +202,7 @@ struct Rig {
     return batches;
   }
 
-  std::shared_ptr<ManualClock> clock = std::make_shared<ManualClock>();
+  std::shared_ptr<WatchedClock> clock = std::make_shared<WatchedClock>();
   Inbox inbox;
   std::vector<std::shared_ptr<Stage>> stages;
   std::mutex errors_mutex;

@@ -233,6 +233,10 @@ TEST(each_sink_is_flushed_once_per_batch) {
   CHECK_EQ(rig.run_all(), 1);
   CHECK_EQ(rig.inbox.flushes.load(), 1);
   CHECK_EQ(other.flushes.load(), 1);
+  CHECK_EQ(rig.submit(*lane, rig.ticket(1, 1, &other)), Status::ok);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(rig.inbox.flushes.load(), 1);  // had nothing in that batch, and may be gone by now
+  CHECK_EQ(other.flushes.load(), 2);
 }
 
 TEST(lanes_that_need_python_are_left_to_workers) {

@@ -52,11 +52,62 @@ TEST(worker_keeps_the_time_for_a_caller_that_does_not) {
   options.max_wait_us = 100;
   auto lane = rig.add_lane(options);
   auto probe = rig.ticket(1);
+  rig.clock->wait_asleep(1);
   CHECK_EQ(rig.submit(*lane, probe, Wake::caller), Status::ok);
   CHECK_EQ(rig.run_all(), 0);
+  rig.clock->wait_alarm(rig.clock->now() + 100'000);
   rig.clock->advance(100'000);
   rig.inbox.wait_for(1);
   CHECK_EQ(probe->outcome.status, Status::ok);
+}
+
+TEST(worker_keeps_the_time_for_what_a_caller_left_waiting) {
+  Rig rig(1);
+  LaneOptions options;
+  options.max_batch_rows = 2;
+  options.max_wait_us = 100;
+  auto lane = rig.add_lane(options);
+  rig.clock->wait_asleep(1);
+  CHECK_EQ(rig.submit(*lane, rig.ticket(1, 2), Wake::caller), Status::ok);  // full at once
+  CHECK_EQ(rig.submit(*lane, rig.ticket(1, 1), Wake::caller), Status::ok);
+  CHECK_EQ(rig.run_all(), 1);
+  rig.clock->wait_alarm(rig.clock->now() + 100'000);
+  rig.clock->advance(100'000);
+  rig.inbox.wait_for(2);
+}
+
+TEST(event_loop_with_a_backlog_may_share_it_with_a_worker) {
+  Rig rig(1);
+  LaneOptions options;
+  options.max_batch_rows = 1;
+  auto lane = rig.add_lane(options);
+  rig.stages[0]->hold();
+  rig.clock->wait_asleep(1);
+  for (int i = 0; i < 2; ++i) CHECK_EQ(rig.submit(*lane, rig.ticket(1), Wake::caller), Status::ok);
+  std::thread loop([&] {
+    InlineRunner runner(rig.engine, InlineRunner::Backlog::share);
+    while (runner.run_ready()) {
+    }
+  });
+  rig.stages[0]->wait_running(2);  // both at once: one on the loop, one on the worker
+  rig.stages[0]->release();
+  loop.join();
+  rig.inbox.wait_for(2);
+}
+
+TEST(event_loop_that_serves_itself_wakes_no_worker) {
+  Rig rig(1);
+  auto lane = rig.add_lane();
+  auto python = rig.add_lane({}, /*python=*/true);
+  rig.clock->wait_asleep(1);
+  for (int i = 0; i < 100; ++i) {
+    CHECK_EQ(rig.submit(*lane, rig.ticket(1), Wake::caller), Status::ok);
+    CHECK_EQ(rig.run_all(), 1);
+  }
+  rig.send(*python, 1);
+  rig.inbox.wait_for(101);
+  rig.clock->wait_asleep(1);
+  CHECK_EQ(rig.clock->naps(), 2);
 }
 
 TEST(python_lane_wakes_a_worker_whatever_the_caller_says) {
@@ -133,7 +184,18 @@ TEST(kernel_may_drop_the_last_reference_to_its_engine) {
   stage->release();
   inbox.wait_for(1);
   CHECK_EQ(probe->outcome.status, Status::ok);
-  while (inbox.flushes.load() == 0) std::this_thread::yield();  // it names the inbox for a moment longer
+  join_abandoned_workers();  // it names the inbox for a moment longer
+  CHECK_EQ(inbox.flushes.load(), 1);
+}
+
+TEST(batch_on_an_event_loop_may_stop_its_engine) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  rig.stages[0]->during = [&] { rig.engine.stop(); };
+  auto probe = rig.send(*lane, 1);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(probe->outcome.status, Status::ok);
+  CHECK_EQ(rig.engine.outstanding(), 0u);
 }
 
 TEST(runner_may_outlive_its_engine) {

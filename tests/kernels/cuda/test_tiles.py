@@ -71,6 +71,7 @@ def test_unlisted_device_runs_as_the_closest_older_one_of_its_generation(
         (make_spec((64, 256, 10)), 64, "layered/16"),  # ieee, 256 wide: one multiprocessor is too slow
         (make_spec((64, 256, 10), dtype="float16"), 64, "whole/16"),
         (make_spec((64, *[256] * 12, 10), dtype="float16"), 64, "layered/16"),  # more than 1 MiB of weights
+        (make_spec((8, *[8] * 16, 1), dtype="float16"), 64, "layered/16"),  # 17 layers: too long unrolled
         (make_spec((784, 512, 256, 10)), 64, "layered/16"),
         (make_spec((100, 10), dtype="bfloat16"), 2048, "layered/128"),
     ],

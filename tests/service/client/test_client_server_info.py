@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from protos import fused_mlp_pb2_grpc
 from service.client import PredictError, RetryPolicy, Tls
 
 
@@ -69,37 +66,13 @@ def test_ready_says_why_it_gave_up(connect, scripted):
         connect("127.0.0.1:1").ready(0.2)
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A self-signed certificate for `models.test`: (certificate, key)."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-keyout", key, "-out", cert, "-days", "1", "-subj", "/CN=models.test",
-         "-addext", "subjectAltName=DNS:models.test"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return cert, key
-
-
-def test_tls_with_own_root_and_client_certificate(connect, scripted, certificate):
+def test_tls_with_own_root_and_client_certificate(connect, scripted, certificate, secure_target):
     cert, key = certificate
-    server = grpc.server(ThreadPoolExecutor(2))
-    fused_mlp_pb2_grpc.add_InferenceServicer_to_server(scripted, server)
-    credentials = grpc.ssl_server_credentials(
-        [(key.read_bytes(), cert.read_bytes())], cert.read_bytes(), require_client_auth=True
-    )
-    target = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', credentials)}"
-    server.start()
-    try:
-        tls = Tls(root_ca=cert, cert=cert, key=key, server_name="models.test")
-        assert connect(target, tls=tls).predict("tiny", [1, 2, 3, 4]).output.shape == (3,)
-        stranger = connect(target, tls=Tls(root_ca=cert), retry=RetryPolicy(attempts=1))
-        with pytest.raises(PredictError, match="UNAVAILABLE"):  # another name, and no certificate of its own
-            stranger.predict("tiny", [1, 2, 3, 4])
-    finally:
-        server.stop(0).wait()
+    tls = Tls(root_ca=cert, cert=cert, key=key, server_name="models.test")
+    assert connect(secure_target, tls=tls).predict("tiny", [1, 2, 3, 4]).output.shape == (3,)
+    stranger = connect(secure_target, tls=Tls(root_ca=cert), retry=RetryPolicy(attempts=1))
+    with pytest.raises(PredictError, match="UNAVAILABLE"):  # another name, and no certificate of its own
+        stranger.predict("tiny", [1, 2, 3, 4])
 
 
 def test_a_certificate_without_its_key_is_refused():

@@ -1,0 +1,150 @@
+// The error of every activation on every instruction set, in units in the last place of the exact value,
+// over floats of all magnitudes. Prints the table of docs/cpu-kernel.md; `activation_test 1` takes every
+// float (minutes), the default every 9973rd.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "activation_math.hpp"
+#include "check.hpp"
+#include "isa.hpp"
+#include "vec_portable.hpp"
+
+using namespace fused_mlp;
+
+namespace {
+
+constexpr float kSlope = 0.1f;
+// Results smaller than this come from intermediate results at the ends of the range, here as in PyTorch:
+// they are held to an absolute error.
+constexpr double kTiny = 1e-35;
+// Above, x * 6 in hardswish overflows, here as in PyTorch.
+constexpr double kHuge = 5e37;
+
+double exact(Activation a, double x) {
+  switch (a) {
+    case Activation::kRelu:
+      return x > 0 ? x : 0;
+    case Activation::kLeakyRelu:
+      return x > 0 ? x : x * static_cast<double>(kSlope);
+    case Activation::kGelu:
+      return x * 0.5 * std::erfc(-x * M_SQRT1_2);
+    case Activation::kGeluTanh:
+      return x / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
+    case Activation::kElu:
+      return x > 0 ? x : std::expm1(x);
+    case Activation::kSoftplus:
+      return std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x)));
+    case Activation::kHardswish:
+      return x * std::fmin(std::fmax(x + 3, 0), 6) / 6;
+    case Activation::kRelu6:
+      return std::fmin(std::fmax(x, 0), 6);
+    case Activation::kMish:
+      return x * std::tanh(std::log1p(std::exp(x)));
+    default:
+      return x;
+  }
+}
+
+// Distance in units in the last place of a float of that size.
+double ulps(float got, double expected) {
+  int exponent = 0;
+  std::frexp(expected, &exponent);
+  return std::fabs(static_cast<double>(got) - expected) / std::ldexp(1.0, exponent - 24);
+}
+
+struct Worst {
+  double usual_ulps = 0;  // for |x| <= 4, where nearly all pre-activations are
+  double ulps = 0;        // for all x
+  float at = 0;
+  double tiny_error = 0;  // absolute, where the exact value is below kTiny
+};
+
+Worst measure(const Isa& isa, Activation a, std::uint32_t stride) {
+  Worst worst;
+  std::vector<float> x, y;
+  const auto flush = [&] {
+    y.resize(x.size());
+    isa.activate(a, kSlope, x.data(), y.data(), x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double expected = exact(a, x[i]);
+      if (std::fabs(expected) > kHuge) continue;
+      if (std::fabs(expected) < kTiny) {
+        worst.tiny_error = std::fmax(worst.tiny_error, std::fabs(y[i] - expected));
+        continue;
+      }
+      const double distance = ulps(y[i], expected);
+      if (std::fabs(x[i]) <= 4.0f && !(distance <= worst.usual_ulps)) worst.usual_ulps = distance;
+      if (!(distance <= worst.ulps)) {
+        worst.ulps = distance;
+        worst.at = x[i];
+      }
+    }
+    x.clear();
+  };
+  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += stride) {
+    const auto low = static_cast<std::uint32_t>(bits);
+    float value;
+    std::memcpy(&value, &low, sizeof value);
+    if (std::isfinite(value)) x.push_back(value);
+    if (x.size() == 4096) flush();
+  }
+  flush();
+  return worst;
+}
+
+// The exponential behind most of the activations, which no activation shows alone.
+double measure_exp(std::uint32_t stride) {
+  double worst = 0;
+  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += stride) {
+    const auto low = static_cast<std::uint32_t>(bits);
+    float x;
+    std::memcpy(&x, &low, sizeof x);
+    if (!(std::fabs(x) < 87.0f)) continue;
+    worst =
+        std::fmax(worst, ulps(Math<Portable>::exp(Portable::set1(x))[0], std::exp(static_cast<double>(x))));
+  }
+  return worst;
+}
+
+bool has_fma(const Isa& isa) {
+#if defined(__x86_64__)
+  return std::strcmp(isa.name, "portable") != 0;
+#else
+  return isa.name != nullptr;
+#endif
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto stride = static_cast<std::uint32_t>(argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 9973);
+  const double exp_error = measure_exp(stride);
+  std::printf("portable  exp         %6.2f ulp for |x| < 87\n", exp_error);
+  CHECK(exp_error < 2.0);
+  std::size_t count = 0;
+  const Isa* const* isas = usable_isas(&count);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (int a = 0; a < kElementwiseActivations; ++a) {
+      const Worst worst = measure(*isas[i], static_cast<Activation>(a), stride);
+      std::printf("%-9s %-11s %6.2f ulp for |x| <= 4, %6.2f for all x (at %.7g), %.1g below %.0g\n",
+                  isas[i]->name, kActivationNames[static_cast<std::size_t>(a)].data(), worst.usual_ulps,
+                  worst.ulps, worst.at, worst.tiny_error, kTiny);
+      // The tails that go to zero as e^-x^2 multiply the rounding of x^2; in PyTorch 1 + tanh is zero there.
+      const bool steep = static_cast<Activation>(a) == Activation::kGeluTanh ||
+                         (static_cast<Activation>(a) == Activation::kGelu && !has_fma(*isas[i]));
+      CHECK(worst.usual_ulps < (steep ? 20.0 : 5.0));
+      CHECK(worst.ulps < (steep ? 200.0 : 6.0));
+      CHECK(worst.tiny_error < 1e-36);
+    }
+  }
+}

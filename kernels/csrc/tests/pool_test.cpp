@@ -1,0 +1,91 @@
+// The pool: every piece of work is done once, by however many take part; callers never wait for each other.
+#include "pool.hpp"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+
+using fused_mlp::Pool;
+
+namespace {
+
+struct Counting {
+  static constexpr int kPieces = 64;
+  std::atomic<int> next{0};
+  int done[kPieces] = {};  // plain: each piece belongs to one participant, as in the kernel
+  std::atomic<unsigned> participants{0};
+
+  static void task(void* self, unsigned participant) {
+    auto* job = static_cast<Counting*>(self);
+    job->participants.fetch_or(1u << participant);
+    for (int piece = job->next.fetch_add(1); piece < kPieces; piece = job->next.fetch_add(1))
+      ++job->done[piece];
+  }
+};
+
+void check_run(Pool& pool, unsigned helpers) {
+  Counting job;
+  pool.run(helpers, Counting::task, &job);
+  // Read without synchronisation of our own: run() must have brought everything home.
+  for (int count : job.done) CHECK(count == 1);
+  CHECK((job.participants.load() & 1u) != 0);              // the caller takes part
+  CHECK(job.participants.load() < (1u << (helpers + 1)));  // nobody else than those invited
+}
+
+void every_piece_is_done_once() {
+  Pool pool;
+  for (unsigned helpers = 0; helpers <= 4; ++helpers) {
+    for (int i = 0; i < 500; ++i) check_run(pool, helpers);
+  }
+}
+
+void sleeping_helpers_wake_up() {
+  Pool pool;
+  for (int i = 0; i < 20; ++i) {
+    check_run(pool, 2);
+    // Long enough for the helpers to give up spinning and sleep: what is tested is that they wake.
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+void callers_share_a_pool() {
+  Pool pool;
+  std::vector<std::thread> callers;
+  for (int c = 0; c < 4; ++c) {
+    callers.emplace_back([&pool] {
+      for (int i = 0; i < 300; ++i) check_run(pool, 2);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+// The job inside a job finds the pool busy, and must run alone instead of waiting for itself.
+void a_busy_pool_lets_the_caller_work_alone() {
+  Pool pool;
+  struct Outer {
+    Pool& pool;
+    std::atomic<int> inner_runs{0};
+    static void task(void* self, unsigned) {
+      auto* outer = static_cast<Outer*>(self);
+      Counting inner;
+      outer->pool.run(2, Counting::task, &inner);
+      CHECK(inner.participants.load() == 1u);
+      outer->inner_runs.fetch_add(1);
+    }
+  };
+  Outer outer{pool};
+  pool.run(1, Outer::task, &outer);
+  CHECK(outer.inner_runs.load() >= 1);
+}
+
+}  // namespace
+
+int main() {
+  every_piece_is_done_once();
+  sleeping_helpers_wake_up();
+  callers_share_a_pool();
+  a_busy_pool_lets_the_caller_work_alone();
+  check_run(Pool::shared(), 1);
+}

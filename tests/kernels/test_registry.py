@@ -1,0 +1,254 @@
+"""compile(): which kernel is taken, what is passed over, and what is said about it."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+import kernels
+from kernels import Backend, KernelError, KernelInputError, KernelUnavailable, registry
+from kernels.selfcheck import PROBE_ROWS, check_against_float64, probe_input
+from kernels.unfused import EagerKernel
+from models import LayerSpec, LayerWeights, Mlp, MlpSpec
+
+
+def make_mlp(dtype="float32", scale=1.0):
+    torch.manual_seed(0)
+    spec = MlpSpec(
+        in_features=4,
+        layers=(LayerSpec(out_features=8, activation="relu"), LayerSpec(out_features=3)),
+        dtype=dtype,
+    )
+    layers = [
+        LayerWeights(torch.randn(8, 4) * scale, torch.randn(8)),
+        LayerWeights(torch.randn(3, 8) * scale, torch.randn(3)),
+    ]
+    return Mlp(spec, layers)
+
+
+class Off(EagerKernel):
+    """A kernel that is wrong from some number of rows down."""
+
+    up_to_rows = 99
+    by = 1e-3
+
+    def run(self, x, y):
+        strategy = super().run(x, y)
+        if len(x) <= self.up_to_rows:
+            y += self.by
+        return strategy
+
+
+def backend(name, rank, build=None, why=None, device="cpu"):
+    build = build or (lambda mlp, threads: EagerKernel(mlp, "cpu", threads))
+    return Backend(name, "fused", device, rank, lambda mlp: why, build)
+
+
+def raising(error):
+    def build(mlp, threads):
+        raise error
+
+    return build
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Replaces the registered backends."""
+
+    def replace(*backends):
+        monkeypatch.setattr(registry, "_BACKENDS", [])
+        for each in backends:
+            registry.register(each)
+
+    return replace
+
+
+def test_auto_takes_the_highest_rank_and_says_so(only):
+    taken = []
+
+    def build(mlp, threads):
+        taken.append(threads)
+        return EagerKernel(mlp, "cpu", threads)
+
+    only(backend("low", 1), backend("high", 9, build), backend("middle", 5))
+    kernel = kernels.compile(make_mlp(), threads=3)
+    assert taken == [3]
+    assert kernel.describe().reason == "the first choice of auto"
+    assert [b.name for b in kernels.backends("fused", "cpu")] == ["high", "middle", "low"]
+
+
+def test_auto_passes_over_a_kernel_that_fails_its_check_and_says_so(only, caplog):
+    only(backend("wrong", 9, lambda mlp, threads: Off(mlp, "cpu", threads)), backend("right", 1))
+    with caplog.at_level(logging.WARNING):
+        kernel = kernels.compile(make_mlp())
+    assert "passed over wrong: eager kernel disagrees with the float64 reference" in kernel.describe().reason
+    assert "'wrong' is not used" in caplog.text
+    assert not isinstance(kernel, Off)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KernelUnavailable("no such instruction"), "no such instruction"),
+        (MemoryError(), "MemoryError"),
+        (RuntimeError("compiler says\nmany things"), "RuntimeError: compiler says$"),
+    ],
+)
+def test_auto_survives_a_build_that_fails(only, error, text):
+    only(backend("broken", 9, raising(error)), backend("right", 1))
+    assert text.rstrip("$") in kernels.compile(make_mlp()).describe().reason
+
+
+def test_auto_says_why_nothing_can_run(only):
+    only(backend("a", 9, why="needs AVX-512"), backend("b", 1, raising(KernelError("failed"))))
+    with pytest.raises(
+        KernelUnavailable, match="no fused kernel can run this model on cpu: a: needs AVX-512; b: failed"
+    ):
+        kernels.compile(make_mlp(), device="cpu")
+    only()
+    with pytest.raises(KernelUnavailable, match="none is registered"):
+        kernels.compile(make_mlp())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nope", "backend 'nope': there is no fused backend on cpu of that name; usable here: wrong, good"),
+        ("absent", "backend 'absent': not built; usable here: wrong, good"),
+        ("wrong", "backend 'wrong': eager kernel disagrees .*; usable here: good"),
+    ],
+)
+def test_a_name_that_cannot_run_fails_and_lists_what_can(only, name, text):
+    only(
+        backend("absent", 9, why="not built"),
+        backend("wrong", 5, lambda mlp, threads: Off(mlp, "cpu", threads)),
+        backend("good", 1),
+    )
+    with pytest.raises(KernelUnavailable, match=text):
+        kernels.compile(make_mlp(), device="cpu", backend=name)
+
+
+def test_a_name_is_found_on_any_device_when_the_device_is_auto(only, monkeypatch):
+    monkeypatch.setattr(registry, "_default_device", lambda: "cuda")
+    only(backend("gpu", 9, why="no memory", device="cuda"), backend("plain", 1))
+    assert kernels.compile(make_mlp(), backend="plain").describe().device == "cpu"
+    with pytest.raises(KernelUnavailable, match="no fused backend on cuda of that name"):
+        kernels.compile(make_mlp(), backend="plain", device="cuda")
+    assert "passed over gpu: no memory" in kernels.compile(make_mlp()).describe().reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"variant": "faster"}, "variant: expected 'fused' or 'unfused', got 'faster'"),
+        ({"device": "tpu"}, "device: expected 'auto', 'cpu' or 'cuda', got 'tpu'"),
+        ({"threads": 0}, "threads: expected at least 1, got 0"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, text):
+    with pytest.raises(KernelUnavailable, match=text):
+        kernels.compile(make_mlp(), **arguments)
+
+
+def test_the_fused_torch_kernel_and_the_unfused_one_are_registered():
+    assert "torch" in [b.name for b in kernels.backends("fused", "cpu")]
+    for variant, name in (("fused", "torch"), ("unfused", "eager")):
+        info = kernels.compile(make_mlp(), variant=variant, backend=name, device="cpu").describe()
+        assert (info.variant, info.backend, info.device) == (variant, name, "cpu")
+        assert str(info).startswith(f"{variant}: {name} on cpu (")
+
+
+# -- the self-check
+
+
+@pytest.mark.parametrize("rows", PROBE_ROWS)
+def test_a_kernel_that_is_wrong_for_some_batch_sizes_only_is_found(rows):
+    kernel = Off(make_mlp(), "cpu", None)
+    kernel.up_to_rows = rows
+    with pytest.raises(KernelError, match="disagrees with the float64 reference at"):
+        check_against_float64(kernel, make_mlp())
+
+
+@pytest.mark.parametrize("by", [np.nan, np.inf])
+def test_nan_and_infinity_are_found(by):
+    kernel = Off(make_mlp(), "cpu", None)
+    kernel.by = by
+    with pytest.raises(KernelError, match="largest error"):
+        check_against_float64(kernel, make_mlp())
+
+
+def test_output_that_is_not_written_is_found():
+    class Lazy(EagerKernel):
+        def run(self, x, y):
+            return "none"
+
+    with pytest.raises(KernelError, match="largest error nan"):
+        check_against_float64(Lazy(make_mlp(), "cpu", None), make_mlp())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_eager_passes_its_own_check_in_every_dtype(dtype):
+    check_against_float64(EagerKernel(make_mlp(dtype), "cpu", None), make_mlp(dtype))
+
+
+def test_a_half_precision_model_that_overflows_in_eager_is_still_checked():
+    mlp = make_mlp("float16", scale=150.0)  # outputs around the largest float16
+    with torch.inference_mode():
+        eager = mlp.to_torch()(torch.from_numpy(probe_input(mlp)).half())
+    assert not torch.isfinite(eager).all()
+    for variant in ("unfused", "fused"):
+        kernels.compile(mlp, variant=variant, device="cpu")
+    wrong = Off(mlp, "cpu", None)
+    wrong.by = 1e4
+    with pytest.raises(KernelError, match="disagrees"):
+        check_against_float64(wrong, mlp)
+
+
+# -- the array boundary
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return kernels.compile(make_mlp(), variant="unfused", device="cpu")
+
+
+def test_numpy_arrays_of_any_layout_are_taken(kernel):
+    x = np.random.default_rng(0).standard_normal((6, 4), dtype=np.float32)
+    expected = kernel(x)
+    assert isinstance(expected, np.ndarray)
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    for same in (read_only, np.asfortranarray(x), x[::-1][::-1], x.astype(np.float64)):
+        np.testing.assert_allclose(kernel(same), expected, atol=1e-5)  # eager sums in an order of its own
+    np.testing.assert_allclose(kernel(x[::-1]), expected[::-1], atol=1e-5)
+    assert kernel(x[:0]).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        (torch.ones(4), r"input: expected shape \(rows, 4\), got \(4,\)"),
+        (torch.ones(2, 5), r"input: expected shape \(rows, 4\), got \(2, 5\)"),
+        (torch.ones(2, 4, dtype=torch.int32), "input: expected a float dtype, got torch.int32"),
+        (np.ones((2, 4), np.int64), "input: expected a float dtype, got torch.int64"),
+        (np.ones((2, 4), ">f4"), "input: expected a float dtype, got >f4"),
+        (np.full((2, 4), "a"), "input: expected a float dtype"),
+        ([[1.0] * 4], "input: expected a torch tensor or a numpy array, got list"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(kernel, x, text):
+    with pytest.raises(KernelInputError, match=text):
+        kernel(x)
+
+
+def test_an_out_that_does_not_fit_is_refused(kernel):
+    x = np.ones((2, 4), np.float32)
+    with pytest.raises(KernelInputError, match="out has 3 rows, the input 2"):
+        kernel(x, np.empty((3, 3), np.float32))
+    with pytest.raises(KernelInputError, match=r"out: expected shape \(rows, 3\)"):
+        kernel(x, np.empty((2, 4), np.float32))
+    frozen = np.empty((2, 3), np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(KernelInputError, match="out: expected an array that can be written to"):
+        kernel(x, frozen)
