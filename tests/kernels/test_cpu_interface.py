@@ -27,7 +27,7 @@ def test_it_is_the_default_fused_kernel_on_a_cpu() -> None:
     assert (info.variant, info.backend, info.device, info.dtype) == ("fused", "native", "cpu", "float32")
     assert info.isa == _cpu.usable_isas()[0]
     assert info.threads == usable_cores()
-    assert info.reason == ""
+    assert info.reason == "the first choice of auto"
 
 
 def test_describe_names_the_strategies_for_small_and_large_batches() -> None:

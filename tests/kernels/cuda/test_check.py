@@ -16,9 +16,13 @@ from kernels.cuda.check_jobs import jobs
 
 ROOT = Path(__file__).parents[3]
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed: pip install '.[cuda-check]'"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None,
+        reason="triton is not installed: pip install '.[cuda-check]'",
+    ),
+    pytest.mark.timeout(600),  # one subprocess does the work of the whole module
+]
 
 
 def test_quick_check_passes_on_every_architecture(tmp_path: Path) -> None:

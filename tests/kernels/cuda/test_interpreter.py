@@ -15,9 +15,13 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("interpreted.py")
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed: pip install '.[cuda-check]'"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None,
+        reason="triton is not installed: pip install '.[cuda-check]'",
+    ),
+    pytest.mark.timeout(600),  # one subprocess does the work of the whole module
+]
 
 
 @pytest.fixture(scope="module", params=["float32", "float16"])
