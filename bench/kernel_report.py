@@ -99,17 +99,19 @@ def summary(result: dict[str, Any]) -> list[str]:
 
 
 def markdown_table(result: dict[str, Any], batches: tuple[int, ...] = MARKDOWN_BATCHES) -> str:
+    """One thread, or the fewest there are: the table of the README."""
     engines = [name for name in result["engines"] if name != "fused"]
+    threads = min(cell["threads"] for cell in result["cells"])
     lines = [
-        f"| shape | threads | batch | **fused** | {' | '.join(engines)} | vs best other | of the limit |",
-        "|---|" + "---:|" * (len(engines) + 5),
+        f"| shape | batch | **fused** | {' | '.join(engines)} | vs best other | of the limit |",
+        "|---|" + "---:|" * (len(engines) + 4),
     ]
     for cell in result["cells"]:
-        if cell["batch"] in batches:
+        if cell["batch"] in batches and cell["threads"] == threads:
             fused = f"**{_number(cell['best_us']['fused'])}**"
             times = [fused, *(_number(cell["best_us"][name]) for name in engines)]
             lines.append(
-                f"| {cell['shape']} | {cell['threads']} | {cell['batch']} | {' | '.join(times)} | "
+                f"| {cell['shape']} | {cell['batch']} | {' | '.join(times)} | "
                 f"{_ratio(cell):.1f}x | {_share(cell):.0%} |"
             )
     return "\n".join(lines)

@@ -64,6 +64,9 @@ class NativeKernel(Kernel):
     def __call__(self, x: Array, out: Array | None = None) -> Array:
         # The fast paths: float32, C-contiguous, on the CPU. Whatever does not fit falls through to the base
         # class, which converts it or says what is wrong with it.
+        # So does an `out` that lies over x: the kernel writes rows while it still reads them.
+        if out is not None and _overlap(x, out):
+            return super().__call__(x, out)
         if type(x) is _NDARRAY:
             y = self._call_numpy(x, out)
             if y is not None:
@@ -86,6 +89,16 @@ class NativeKernel(Kernel):
 # One lookup instead of two on the fast paths.
 _NDARRAY, _TENSOR, _FLOAT32 = np.ndarray, torch.Tensor, np.float32
 _empty, _from_numpy, _torch_float32 = np.empty, torch.from_numpy, torch.float32
+
+
+def _overlap(x: Array, out: Array) -> bool:
+    """Whether two arrays of one kind may share memory; of different kinds, neither fast path takes them."""
+    if isinstance(x, _NDARRAY) and isinstance(out, _NDARRAY):
+        return np.may_share_memory(x, out)
+    if isinstance(x, _TENSOR) and isinstance(out, _TENSOR) and x.is_cpu and out.is_cpu:
+        start, other = x.data_ptr(), out.data_ptr()
+        return start < other + 4 * out.numel() and other < start + 4 * x.numel()
+    return False
 
 
 def _rows_in_place(tensor: Tensor, width: int) -> int:

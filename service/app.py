@@ -12,6 +12,7 @@ import sys
 
 import torch
 
+from kernels.cores import usable_cores
 from service import _engine
 from service.banner import banner
 from service.catalog import Catalog
@@ -34,7 +35,7 @@ def serve(settings: Settings) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     for line in unknown_variables(os.environ):
         log.warning("%s", line)
-    torch.set_num_threads(settings.kernel_threads)
+    torch.set_num_threads(settings.threads or usable_cores())
     service = Service(settings)
     # What was loaded stays: the collector need not walk it again in the middle of a request.
     gc.collect()

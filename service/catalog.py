@@ -167,7 +167,7 @@ class Catalog:
                 variant="fused",
                 device=self._settings.device,
                 backend=self._settings.backend,
-                threads=self._settings.kernel_threads,
+                threads=self._settings.threads,
             )
         except KernelError as error:
             if self._settings.backend != "auto":

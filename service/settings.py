@@ -159,11 +159,6 @@ class Settings(BaseSettings):
         return self
 
     @property
-    def kernel_threads(self) -> int:
-        """All cores for one kernel call: batches are what there is to parallelise."""
-        return self.threads or available_cores()
-
-    @property
     def loops(self) -> int:
         """One per core: a loop also computes."""
         return self.front_loops or available_cores()

@@ -1,5 +1,5 @@
 // Activations over one register, for every instruction set: no tables, no branches, the same operations
-// in every lane, so that a value's neighbours never change it. Errors are measured by tests/ulp_test.cpp.
+// in every lane, so that a value's neighbours never change it. Errors are measured by tests/activation_test.cpp.
 // NaN and infinities behave as in eager PyTorch: min and max are written so that NaN passes through.
 #pragma once
 

@@ -19,7 +19,8 @@ struct fused_mlp_kernel {
   void* ctx;
   size_t in_features;
   size_t out_features;
-  /* x: (rows, in_features) float32, C-contiguous; y: (rows, out_features) likewise; any alignment.
+  /* x: (rows, in_features) float32, C-contiguous; y: (rows, out_features) likewise; any alignment,
+   * no overlap.
    * Thread-safe and re-entrant; needs no GIL; never throws. Returns 0, or non-zero with a
    * NUL-terminated message in error[0..error_size). */
   int (*run)(void* ctx, const float* x, size_t rows, float* y, char* error, size_t error_size);

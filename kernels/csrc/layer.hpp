@@ -20,7 +20,7 @@ struct Layer {
   using TileKernel = void (*)(const Tile&);
 
   static void run(const PackedLayer& layer, const LayerCall& call) {
-    Activate activate = nullptr;  // relu is a minimum of the register tile, identity nothing at all
+    Activate activate = nullptr;  // relu is a floor of the register tile, identity nothing at all
     if (layer.gated || (layer.activation != Activation::kIdentity && layer.activation != Activation::kRelu)) {
       activate = TileActivation<V>::of(layer.activation, layer.gated);
     }

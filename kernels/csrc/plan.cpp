@@ -18,12 +18,18 @@ constexpr double kFarBytesPerUs = 40e3;
 // Threads compete for memory beyond the second level cache: together they read this much faster than one.
 constexpr double kFarScaling = 1.6;
 
-double level2_bytes() {
+double ask_level2_bytes() {
 #if defined(_SC_LEVEL2_CACHE_SIZE)
   const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
   if (size > 0) return static_cast<double>(size);
 #endif
   return 512.0 * 1024.0;
+}
+
+// Asked once: some C libraries run cpuid every time, which a virtual machine traps.
+double level2_bytes() {
+  static const double bytes = ask_level2_bytes();
+  return bytes;
 }
 
 // Estimated time of a batch on one thread, for a share of the columns of every layer.

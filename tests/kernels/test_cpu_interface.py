@@ -99,6 +99,16 @@ def test_out_is_written_and_returned() -> None:
     np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
+def test_out_may_be_the_input_itself() -> None:
+    square = plain_mlp(64, 64)
+    kernel = NativeKernel(square, 1)
+    x = rows_for(square, 8)
+    expected = kernel(x)
+    array, tensor = x.copy(), torch.from_numpy(x.copy())
+    np.testing.assert_array_equal(kernel(array, out=array), expected)
+    np.testing.assert_array_equal(kernel(tensor, out=tensor).numpy(), expected)
+
+
 @pytest.mark.parametrize("kind", ["float64", "float16", "strided", "transposed", "strided out"])
 def test_other_dtypes_and_strides_are_converted(kind: str) -> None:
     kernel = NativeKernel(SMALL, 1)

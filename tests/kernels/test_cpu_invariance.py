@@ -54,6 +54,18 @@ def test_every_batch_size_gives_the_bits_of_single_rows(model: str, threads: int
         assert_same_bits(run(kernel, x[:rows]), expected[:rows])
 
 
+def test_models_that_outgrow_the_caches_give_the_bits_of_single_rows() -> None:
+    # Over 24 MiB of weights, and more rows than go layer by layer together.
+    mlp = plain_mlp(1024, 4096, 512, 2048, activation="gelu")
+    kernel = NativeKernel(mlp, 2)
+    x = rows_for(mlp, 515)
+    expected = run(kernel, x)
+    for rows in (2, 3, 4, 7):
+        assert_same_bits(run(kernel, x[:rows]), expected[:rows])
+    for row in (0, 5, 511, 512, 514):
+        assert_same_bits(run(kernel, x[row : row + 1]), expected[row : row + 1])
+
+
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs(), rows=st.integers(2, 30), isa=st.sampled_from(ISAS), threads=st.integers(1, 2))
 def test_any_model_is_batch_invariant(spec: MlpSpec, rows: int, isa: str, threads: int) -> None:
