@@ -3,12 +3,13 @@
     python -m bench.roofline
 
 Assumptions, in words:
-* Weights and activations are read from L2 when they fit in it (a served model is warm), else from HBM.
+* Weights and activations are read from L2 when the weights fit in it (a served model is warm), else from HBM.
 * A launch costs 2.2 us inside a CUDA graph's replay when it waits for the one before it, 5 us from eager
   Python when the queue runs dry (small batches are bound by the host), and a replay itself 4 us.
 * A phase takes the longer of bytes / bandwidth and FLOPs / (0.6 of the peak, what good GEMMs reach), both
   scaled down to the multiprocessors that its blocks occupy (all of them for eager: cuBLAS splits sums).
-* `whole` reads every weight once per block of rows; `layered` once per launch; eager once per GEMM, and it
+* `whole` reads every weight once per block of rows; `layered` once per launch, and its input once
+  per eight blocks of columns (caches serve the rest); eager once per GEMM, and it
   writes and reads each activation once more.
 * Copies between host and device are left out: they are the same for all.
 Wrong by a factor of two is to be expected; `make test-gpu` measures."""
@@ -101,9 +102,8 @@ def eager_seconds(spec: MlpSpec, gpu: Gpu, rows: int) -> float:
     work = 0.0
     for fan_in, out in layer_shapes(spec):
         moved = element * (fan_in * out + rows * (fan_in + 3 * out))
-        blocks = -(-rows // 64) * -(-out // 64)
         work += phase_seconds(
-            gpu, moved, 2.0 * rows * fan_in * out, blocks, precision, spec.parameters * element
+            gpu, moved, 2.0 * rows * fan_in * out, gpu.multiprocessors, precision, spec.parameters * element
         )
     launches = eager_launches(spec)
     # The host enqueues while the device works: whichever is slower, and one launch that nothing hides.

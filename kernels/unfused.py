@@ -21,7 +21,7 @@ class EagerKernel(Kernel):
                 device=device,
                 strategy="layer_by_layer",
                 isa=torch.backends.cpu.get_cpu_capability().lower() if device == "cpu" else "cuda",
-                dtype=mlp.spec.dtype,
+                dtype="tf32" if device == "cuda" and _multiplies_in_tf32(mlp) else mlp.spec.dtype,
                 # torch has one intra-op pool for the whole process; the count is its, not ours.
                 threads=torch.get_num_threads(),
             ),
@@ -39,6 +39,11 @@ class EagerKernel(Kernel):
     def _forward(self, x: torch.Tensor, y: torch.Tensor) -> None:
         with torch.inference_mode():
             y.copy_(self._module(x.to(self._device, self._dtype)))
+
+
+def _multiplies_in_tf32(mlp: Mlp) -> bool:
+    """The self-check must then hold eager to TF32's error, not to float32's."""
+    return mlp.spec.dtype == "float32" and torch.get_float32_matmul_precision() != "highest"
 
 
 def _no_cuda(_: Mlp) -> str | None:

@@ -60,7 +60,7 @@ class LaunchContext:
                 self._x[:rows].copy_(self._host_x[:rows], non_blocking=True)
                 self._graphs[self.bucket(rows)].replay()
                 self._host_y[:rows].copy_(self._y[:rows], non_blocking=True)
-            self._stream.synchronize()
+                self._stream.synchronize()
             y[start : start + rows] = host_y[:rows]
 
     def run_on_device(self, x: Tensor, y: Tensor) -> None:
@@ -71,7 +71,7 @@ class LaunchContext:
                 self._x[:rows].copy_(x[start : start + rows])
                 self._graphs[self.bucket(rows)].replay()
                 y[start : start + rows].copy_(self._y[:rows])
-        self._stream.synchronize()
+            self._stream.synchronize()
 
     def seconds(self, bucket: int) -> float:
         return self._runtime.seconds_per_replay(self._stream, self._graphs[bucket])

@@ -4,14 +4,22 @@ stand in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from kernels.cuda.architectures import Architecture, architecture_of
+
+# torch hands out its 32 streams in turn, so two contexts may share one. Work that one of them enqueued while
+# the other is being captured would end up in that graph and not run: each stream has a lock, by its handle.
+_STREAM_LOCKS: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+# Entering a capture synchronizes the device, which another capture under way would not survive.
+_CAPTURE_LOCK = threading.Lock()
 
 
 class Graph(Protocol):
@@ -34,7 +42,8 @@ class Runtime(Protocol):
         """A stream of its own: work on it runs beside that of other streams."""
 
     def use(self, stream: Stream) -> AbstractContextManager[object]:
-        """Within it, this thread's copies, launches and replays go to `stream`."""
+        """Within it, this thread's copies, launches and replays go to `stream`, and nobody else's do. It
+        ends after `synchronize`."""
 
     def follow(self, stream: Stream) -> None:
         """What is enqueued on `stream` from now on runs after all that this thread's current stream holds."""
@@ -69,9 +78,11 @@ class TorchRuntime:
     def stream(self) -> torch.cuda.Stream:
         return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
-    def use(self, stream: Stream) -> AbstractContextManager[object]:
+    @contextmanager
+    def use(self, stream: Stream) -> Iterator[None]:
         assert isinstance(stream, torch.cuda.Stream)
-        return torch.cuda.stream(stream)
+        with _STREAM_LOCKS[stream.cuda_stream], torch.cuda.stream(stream):
+            yield
 
     def follow(self, stream: Stream) -> None:
         assert isinstance(stream, torch.cuda.Stream)
@@ -86,12 +97,16 @@ class TorchRuntime:
     def capture(self, stream: Stream, body: Callable[[], None]) -> Graph:
         assert isinstance(stream, torch.cuda.Stream)
         self.follow(stream)  # buffers and weights were filled on the loading thread's stream
-        with self.use(stream):
+        with torch.cuda.stream(stream):  # unlocked: it may compile for seconds
             body()
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         # thread_local: other versions keep serving (and allocating) on other threads while this one loads.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with (
+            _CAPTURE_LOCK,
+            _STREAM_LOCKS[stream.cuda_stream],
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+        ):
             body()
         return graph
 

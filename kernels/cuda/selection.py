@@ -65,7 +65,7 @@ def try_candidate(
                 return Trial(candidate.label, program, buckets, seconds)
     except KernelError as error:
         return Trial(candidate.label, excluded=str(error))
-    except RuntimeError as error:
+    except Exception as error:  # torch's are RuntimeErrors, Triton's (compiler, resources) are not
         return Trial(candidate.label, excluded=device_error(error, mlp))
     return Trial(candidate.label, excluded="a row's result depends on the rows beside it")
 
@@ -152,10 +152,10 @@ def select(
     return CudaKernel(mlp.spec, info, pool)
 
 
-def device_error(error: RuntimeError, mlp: Mlp) -> str:
+def device_error(error: Exception, mlp: Mlp) -> str:
     """What CUDA said, in one line; for memory, what was to be loaded and what can be done."""
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if not isinstance(error, torch.OutOfMemoryError):
-        return f"CUDA failed: {said}"
+        return f"{'CUDA failed' if isinstance(error, RuntimeError) else type(error).__name__}: {said}"
     mib = sum(t.numel() * t.element_size() for t in mlp.tensors().values()) / (1 << 20)
     return f"no room on the GPU for {mib:.1f} MiB of weights and buffers ({said}): serve fewer models there"

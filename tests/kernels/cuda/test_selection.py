@@ -105,6 +105,15 @@ def test_candidate_that_does_not_fit_leaves_the_others_in_the_race() -> None:
     assert "out: whole/16 (no room on the GPU for 0.0 MiB" in info.reason
 
 
+def test_candidate_that_does_not_compile_leaves_the_others_in_the_race() -> None:
+    def fail() -> Program:
+        raise Exception("out of resource: shared memory")  # Triton's errors are no RuntimeErrors
+
+    info = selected(Candidate("whole/16", fail), candidate("layered/16")).describe()
+    assert info.strategy == "layered/16"
+    assert "out: whole/16 (Exception: out of resource: shared memory)" in info.reason
+
+
 def test_out_of_memory_falls_back_under_auto_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(mlp: object, threads: int | None) -> CudaKernel:
         return selected(Candidate("whole/16", out_of_memory))
