@@ -22,7 +22,14 @@ from tests.server import Server
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 INFER_STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 HEALTH = "/grpc.health.v1.Health/Check"
-CODES = {0: "OK", 1: "CANCELLED", 3: "INVALID_ARGUMENT", 4: "DEADLINE_EXCEEDED", 5: "NOT_FOUND", 12: "UNIMPLEMENTED"}
+CODES = {
+    0: "OK",
+    1: "CANCELLED",
+    3: "INVALID_ARGUMENT",
+    4: "DEADLINE_EXCEEDED",
+    5: "NOT_FOUND",
+    12: "UNIMPLEMENTED",
+}
 WARM_UP_S = 8
 # The allocator and Python's own caches settle a little after the warm-up; a leak of 100 bytes per request would
 # show as ten times this.
@@ -89,7 +96,9 @@ class Caller(threading.Thread):
         self._stream += 2
         return self._stream
 
-    def _expect(self, message: bytes, code: int, path: str = PREDICT, counted: bool = True, **options: object) -> None:
+    def _expect(
+        self, message: bytes, code: int, path: str = PREDICT, counted: bool = True, **options: object
+    ) -> None:
         stream = self._next()
         answer = self._peer.call(stream, message, path, **options)
         if counted:
@@ -143,7 +152,9 @@ class Caller(threading.Thread):
         stream = self._next()
         message = framed(good_request())
         self._peer.send(
-            self._peer.headers(stream), self._peer.data(stream, message[: len(message) // 2]), RstStreamFrame(stream, 8)
+            self._peer.headers(stream),
+            self._peer.data(stream, message[: len(message) // 2]),
+            RstStreamFrame(stream, 8),
         )
 
     def _stream_of(self, path: str, good: bytes, bad: bytes) -> None:
@@ -156,7 +167,9 @@ class Caller(threading.Thread):
         self.sent["OK"] += count
         self.sent["NOT_FOUND"] += 1
         if (answer.status, len(answer.messages())) != (0, count + 1):
-            self.problems.append(f"{path}: expected {count + 1} answers, got {len(answer.messages())}, {answer.status}")
+            self.problems.append(
+                f"{path}: expected {count + 1} answers, got {len(answer.messages())}, {answer.status}"
+            )
         del self._peer.answers[stream]
 
     def _predict_stream(self) -> None:
@@ -175,13 +188,17 @@ class Caller(threading.Thread):
         """Everything has arrived (the ping says so) when the connection goes, answers unread."""
         for _ in range(self._random.randint(1, 10)):
             stream = self._next()
-            self._peer.send(self._peer.headers(stream), self._peer.data(stream, framed(rows_request(30)), end=True))
+            self._peer.send(
+                self._peer.headers(stream), self._peer.data(stream, framed(rows_request(30)), end=True)
+            )
             self.sent["answered or cancelled"] += 1
         self._connect()
 
 
 def counted_by(server: Server) -> Counter[str]:
-    return Counter({code: int(server.metric("fused_mlp_requests_total", code=code)) for code in CODES.values()})
+    return Counter(
+        {code: int(server.metric("fused_mlp_requests_total", code=code)) for code in CODES.values()}
+    )
 
 
 def check_books(sent: Counter[str], counted: Counter[str]) -> list[str]:
@@ -227,7 +244,11 @@ def soak(seconds: float, callers: int) -> int:
     print(f"memory {before / 2**20:.1f} MiB after the warm-up, {after / 2**20:.1f} MiB at the end")
     for problem in problems:
         print("PROBLEM", problem)
-    print("FAILED" if problems else f"ok: {sum(sent.values())} requests in {seconds:g} s, every one accounted for")
+    print(
+        "FAILED"
+        if problems
+        else f"ok: {sum(sent.values())} requests in {seconds:g} s, every one accounted for"
+    )
     return 1 if problems else 0
 
 

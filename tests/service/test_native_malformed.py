@@ -19,7 +19,10 @@ if not _engine.NATIVE_FRONT:
 
 EXAMPLES = int(os.environ.get("FUSED_MLP_FUZZ_EXAMPLES", "150"))
 fuzzed = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    database=None,
 )
 HELLO = PREFACE + SettingsFrame(0).serialize()
 
@@ -51,7 +54,9 @@ frames = st.builds(
     st.integers(0, 12),
     st.integers(0, 255),
     st.sampled_from([0, 1, 2, 3, 5, 2**31 - 1, 2**31]),
-    st.one_of(st.binary(max_size=64), st.just(framed(good_request())), st.just(bytes(8)), st.just(b"\0\0\0\1")),
+    st.one_of(
+        st.binary(max_size=64), st.just(framed(good_request())), st.just(bytes(8)), st.just(b"\0\0\0\1")
+    ),
 )
 
 
@@ -81,10 +86,14 @@ def test_frames_in_any_order(front: ToyFront, good: Iterator[int], sequence: lis
 
 @fuzzed
 @given(path=st.sampled_from([PREDICT, PREDICT_STREAM]), data=st.data())
-def test_good_session_with_bytes_changed(front: ToyFront, good: Iterator[int], path: str, data: st.DataObject) -> None:
+def test_good_session_with_bytes_changed(
+    front: ToyFront, good: Iterator[int], path: str, data: st.DataObject
+) -> None:
     try:
         with Peer(front.port) as peer:
-            session = peer.headers(1, path).serialize() + peer.data(1, framed(good_request()), end=True).serialize()
+            session = (
+                peer.headers(1, path).serialize() + peer.data(1, framed(good_request()), end=True).serialize()
+            )
             changed = bytearray(session)
             for place in data.draw(st.lists(st.integers(0, len(session) - 1), min_size=1, max_size=6)):
                 changed[place] = data.draw(st.integers(0, 255))

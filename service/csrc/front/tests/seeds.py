@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 
 import hpack
-from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
+from hyperframe.frame import (
+    DataFrame,
+    HeadersFrame,
+    PingFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
 
 from protos import fused_mlp_pb2 as fm
 from protos import open_inference_pb2 as oip
@@ -61,7 +68,9 @@ def connections() -> list[bytes]:
 def messages() -> list[bytes]:
     values = fm.Tensor(values=[0.5] * 64)
     contents = oip.InferTensorContents(fp64_contents=[0.5] * 64)
-    typed = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP64", shape=[64], contents=contents)
+    typed = oip.ModelInferRequest.InferInputTensor(
+        name="input", datatype="FP64", shape=[64], contents=contents
+    )
     return [
         b"\x00" + predict(),
         b"\x00" + predict(input=values, version=1),
