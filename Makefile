@@ -10,7 +10,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
 .PHONY: help serve test install install-dev lint format proto bench bench-kernels \
-        check-cuda test-gpu test-cpp clean
+        bench-serving check-cuda test-gpu test-cpp test-front-sanitized fuzz soak clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,32 @@ test-cpp-%: install-dev
 	  || { cat build/cpp-$*.log; exit 1; }
 	@$(BIN)/cmake --build build/cpp-$*
 	@$(BIN)/ctest --test-dir build/cpp-$* --output-on-failure
+
+# The stand-in server of service/csrc/front/tests, built with a sanitizer, under the suite of the native front.
+FRONT_SUITE := tests/service/test_native_protocol.py tests/service/test_native_limits.py tests/service/test_native_malformed.py
+test-front-sanitized: test-cpp ## the native front's own suite against sanitized builds
+	FUSED_MLP_FRONT_SERVER=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
+	FUSED_MLP_FRONT_SERVER=build/cpp-address,undefined/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
+
+FUZZ_SECONDS ?= 60
+FUZZ_BUILD := build/cpp-fuzzer-no-link,address,undefined
+FUZZERS := $(FUZZ_BUILD)/service/csrc/front/tests
+fuzz: install-dev ## both fuzzers of the native front side by side, for FUZZ_SECONDS
+	@mkdir -p build/fuzz
+	@$(BIN)/cmake -S . -B $(FUZZ_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_CXX_COMPILER=clang++ \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON \
+	  -DFUSED_MLP_SANITIZE=fuzzer-no-link,address,undefined >build/fuzz/cmake.log || { cat build/fuzz/cmake.log; exit 1; }
+	@$(BIN)/cmake --build $(FUZZ_BUILD) --target fuzz_connection fuzz_decoders
+	@PYTHONPATH=. $(BIN)/python service/csrc/front/tests/seeds.py build/fuzz
+	@set -e; cd build/fuzz; for name in connection decoders; do \
+	  ../../$(FUZZERS)/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -timeout=10 -max_len=4096 -print_final_stats=1 \
+	    -artifact_prefix=found-$$name- $$name >$$name.log 2>&1 & eval $$name=$$!; done; \
+	failed=0; for name in connection decoders; do eval wait \$$$$name || { failed=1; tail -n 40 $$name.log; }; \
+	  grep -h 'number_of_executed_units' $$name.log | sed "s/^/fuzz_$$name: /"; done; exit $$failed
+
+SOAK_SECONDS ?= 60
+soak: install-dev ## mixed good, bad, cancelled and expired requests; every one must be accounted for
+	$(BIN)/python -m tests.conformance.soak --seconds $(SOAK_SECONDS)
 
 install: $(VENV)/.installed ## venv, build, install
 install-dev: $(VENV)/.installed-dev
@@ -57,10 +83,13 @@ $(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@touch $@
 
-bench: bench-kernels ## every benchmark; leave the machine alone meanwhile
+bench: bench-kernels bench-serving ## every benchmark; leave the machine alone meanwhile
 
 bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.compile, ONNX Runtime, OpenVINO
 	$(BIN)/python -m bench.kernels --plot docs/img/kernels.svg
+
+bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts and variants, two echoes, an afternoon's work
+	$(BIN)/python -m bench.serving --plot docs/img/serving.svg
 
 lint: install-dev ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 // Activations over one register, for every instruction set: no tables, no branches, the same operations
-// in every lane, so that a value's neighbours never change it. Errors are measured by tests/activation_test.cpp.
-// NaN and infinities behave as in eager PyTorch: min and max are written so that NaN passes through.
+// in every lane, so that a value's neighbours never change it. Errors are measured by
+// tests/activation_test.cpp. NaN and infinities behave as in eager PyTorch: min and max are written so that
+// NaN passes through.
 #pragma once
 
 #include "activation.hpp"

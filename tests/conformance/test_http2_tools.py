@@ -55,13 +55,14 @@ def test_curl_predicts(endpoint: Endpoint, body: Path) -> None:
 
 
 def test_curl_with_the_wrong_content_type(endpoint: Endpoint, body: Path) -> None:
-    if endpoint.front == "python":
-        pytest.skip("grpcio's server takes any content-type")
     answer = curl(
         endpoint, *headers_of("content-type: application/json", "te: trailers"), "--data-binary", f"@{body}"
     )
-    assert "grpc-status: 0" not in answer.stdout
-    assert answer.stdout.startswith("HTTP/2 415")
+    if endpoint.front == "native":
+        assert answer.stdout.startswith("HTTP/2 415")
+        assert "grpc-status: 0" not in answer.stdout
+    else:  # grpcio's server does not look at it, or says UNKNOWN: its choice, not ours
+        assert answer.stdout.startswith("HTTP/2 200")
 
 
 def test_curl_get(endpoint: Endpoint) -> None:
@@ -72,13 +73,13 @@ def test_curl_get(endpoint: Endpoint) -> None:
 
 
 def test_curl_unknown_path(endpoint: Endpoint, body: Path) -> None:
-    if endpoint.front == "python":
-        pytest.skip("grpcio's server answers before curl has sent its request, which curl takes for an error")
     answer = curl(
         endpoint, *headers_of(*GRPC_HEADERS), "--data-binary", f"@{body}", path="/nonesuch.Service/Method"
     )
-    assert answer.stdout.startswith("HTTP/2 200")
-    assert "grpc-status: 12" in answer.stdout
+    # grpcio may reset the stream before curl has sent its body, and curl then prints nothing.
+    if endpoint.front == "native" or answer.stdout:
+        assert answer.stdout.startswith("HTTP/2 200")
+        assert "grpc-status: 12" in answer.stdout
 
 
 def test_curl_http1_is_turned_away(endpoint: Endpoint, body: Path) -> None:

@@ -52,8 +52,11 @@ uint16_t bound_port(int fd) {
 
 Server::Server(const ServerOptions& options) : max_connections_(options.limits.max_connections) {
   if (!options.tls.certificate.empty()) tls_ = std::make_unique<TlsContext>(options.tls);
-  for (unsigned i = 0; i < std::max(1u, options.loops); ++i) {
-    loops_.push_back(std::make_unique<Loop>(options.limits, tls_.get(), [this] {
+  const unsigned loops = std::max(1u, options.loops);
+  Limits limits = options.limits;
+  limits.max_buffered_bytes /= loops;  // each keeps its own account, without locks
+  for (unsigned i = 0; i < loops; ++i) {
+    loops_.push_back(std::make_unique<Loop>(limits, tls_.get(), [this] {
       const std::lock_guard lock(mutex_);
       drained_.notify_all();
     }));

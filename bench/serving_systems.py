@@ -1,0 +1,157 @@
+"""What the serving benchmark compares, each as a process of its own that can be started, loaded and stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import nn
+
+import models
+
+ROOT = Path(__file__).resolve().parent.parent
+ECHO_BUILD = ROOT / "build" / "grpc_echo"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+MODELS = {"mnist": (784, 512, 256, 10), "digits": (64, 128, 128, 10)}
+PYTHON = sys.executable
+
+
+def make_repository(root: Path) -> Path:
+    """784-512-256-10 with random weights, and the digits demo."""
+    torch.manual_seed(0)
+    widths = MODELS["mnist"]
+    layers: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+        layers += [nn.Linear(inputs, outputs), *([nn.ReLU()] if index < len(widths) - 2 else [])]
+    target = root / "mnist" / "1"
+    target.mkdir(parents=True)
+    models.save(models.from_torch(nn.Sequential(*layers)), target)
+    (root / "digits").symlink_to(Path(models.__file__).parent / "demo" / "digits")
+    return root
+
+
+def build_grpc_echo() -> Path:
+    """The gRPC C++ echo; raises with the compiler's words when libgrpc++-dev is not there."""
+    for command in (
+        ["cmake", "-S", str(Path(__file__).parent / "grpc_echo"), "-B", str(ECHO_BUILD)],
+        ["cmake", "--build", str(ECHO_BUILD)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(
+                f"the gRPC C++ echo could not be built (Debian: libgrpc++-dev):\n{done.stdout}{done.stderr}"
+            )
+    return ECHO_BUILD / "grpc_echo"
+
+
+class System:
+    """One server process. `answers` says whether Predict gives real predictions, `metrics` whether it counts."""
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        answers: bool = True,
+        priority: bool = False,
+        **settings: object,
+    ) -> None:
+        self.name = name
+        self.answers = answers
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("FUSED_MLP_")}
+        environment |= {f"FUSED_MLP_{key.upper()}": str(value) for key, value in settings.items()}
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
+        prefix = ["chrt", "-f", "10"] if priority else []
+        self._process = subprocess.Popen(
+            [*prefix, *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=ROOT,
+        )
+        self.metrics_url: str | None = None
+        self.port = self._read_port()
+
+    def _read_port(self) -> int:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.strip().isdigit():
+                return int(line)
+            if match := re.search(r"gRPC +\S+:(\d+)", line):
+                port = int(match[1])
+            elif match := re.search(r"(http://\S+/metrics)", line):
+                self.metrics_url = match[1]
+            elif line.lstrip().startswith("model "):
+                return port
+        self._log.seek(0)
+        raise SystemExit(f"{self.name} did not start:\n{self._log.read()}")
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+    def batches(self) -> tuple[float, float]:
+        """Batches and rows run so far, over all lanes; zeros for systems that do not count."""
+        if self.metrics_url is None:
+            return 0.0, 0.0
+        with urllib.request.urlopen(self.metrics_url, timeout=10) as response:
+            text = response.read().decode()
+        count, rows = (
+            sum(float(v) for v in re.findall(rf"^fused_mlp_batch_rows_{kind}{{[^}}]*}} (\S+)", text, re.M))
+            for kind in ("count", "sum")
+        )
+        return count, rows
+
+    def stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def service(name: str, repository: Path, priority: bool, **settings: object) -> System:
+    return System(
+        name,
+        [PYTHON, "-m", "service.cli", "serve"],
+        priority=priority,
+        grpc_port=0,
+        metrics_port=0,
+        model_repository=repository,
+        **settings,
+    )
+
+
+def start_all(repository: Path, model: str, priority: bool) -> list[System]:
+    """Everything that is compared, in the order of the table."""
+    return [
+        System("gRPC C++ echo", [str(build_grpc_echo())], answers=False, priority=priority),
+        System("native front, echo", [PYTHON, "-m", "bench.native_echo"], answers=False, priority=priority),
+        service("native front, fused", repository, priority, transport="native"),
+        service("native front, unfused", repository, priority, transport="native", variant="unfused"),
+        service("Python front, fused", repository, priority, transport="python"),
+        System(
+            "an afternoon's work",
+            [PYTHON, "-m", "bench.afternoon", str(repository), model],
+            priority=priority,
+        ),
+    ]
