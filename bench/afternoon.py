@@ -50,7 +50,7 @@ class Servicer(InferenceServicer):
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
 
-    async def Predict(
+    async def Predict(  # noqa: N802 - the name of the RPC
         self, request: fm.PredictRequest, context: grpc.aio.ServicerContext
     ) -> fm.PredictResponse:
         rows = np.frombuffer(bytearray(request.input.data), np.float32).reshape(request.input.shape)

@@ -51,7 +51,8 @@ def measure_model(
                     sample = measure(system, frame, outstanding, options.seconds, options.priority)
                     samples[system.name][str(outstanding)].append(sample.as_dict())
                     console.print(
-                        f"[dim]{model}, round {turn + 1}, {outstanding} outstanding: {system.name} {sample.rate:,.0f} req/s"
+                        f"[dim]{model}, round {turn + 1}, {outstanding} outstanding: "
+                        f"{system.name} {sample.rate:,.0f} req/s"
                     )
     return samples
 

@@ -33,7 +33,7 @@ def show(console: Console, result: Result) -> None:
         for system in systems:
             row = [system]
             for outstanding in result["loads"]:
-                get = lambda field, o=outstanding, s=system: cell(result, model, s, o, field)  # noqa: E731
+                get = lambda field, m=model, o=outstanding, s=system: cell(result, m, s, o, field)  # noqa: E731
                 batch = get("batch_rows")
                 row += [
                     f"{get('rate'):,.0f}",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -29,7 +30,7 @@ def make_repository(root: Path) -> Path:
     torch.manual_seed(0)
     widths = MODELS["mnist"]
     layers: list[nn.Module] = []
-    for index, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+    for index, (inputs, outputs) in enumerate(pairwise(widths)):
         layers += [nn.Linear(inputs, outputs), *([nn.ReLU()] if index < len(widths) - 2 else [])]
     target = root / "mnist" / "1"
     target.mkdir(parents=True)
