@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -94,7 +95,8 @@ def _relay(front: socket.socket, target: str) -> None:
     far = socket.create_connection((host, int(port)))
 
     def copy(source: socket.socket, sink: socket.socket) -> None:
-        with source, sink:
+        # Either side may hang up first; the relay then ends, as a wire would.
+        with source, sink, contextlib.suppress(OSError):
             while data := source.recv(65536):
                 sink.sendall(data)
 
