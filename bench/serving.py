@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from bench.machine_probe import describe_machine
-from bench.serving_load import LOADS, measure, request_for, verify, write_frame
+from bench.serving_load import LOADS, Load, measure, request_for, verify, write_frame
 from bench.serving_report import markdown_table, plot, show, targets
 from bench.serving_systems import MODELS, ROOT, System, make_repository, service, start_all
 
@@ -48,7 +48,9 @@ def measure_model(
         for turn in range(options.rounds):
             for outstanding in LOADS:
                 for system in systems:
-                    sample = measure(system, frame, outstanding, options.seconds, options.priority)
+                    sample = measure(
+                        system, Load(frame, *LOADS[outstanding], options.priority), options.seconds
+                    )
                     samples[system.name][str(outstanding)].append(sample.as_dict())
                     console.print(
                         f"[dim]{model}, round {turn + 1}, {outstanding} outstanding: "
@@ -70,7 +72,7 @@ def measure_many_rows(
         verify(system, repository, "mnist", MANY_ROWS)
         for _ in range(options.rounds):
             alone.append(_kernel_rows_per_s(repository, options.seconds))
-            sample = measure(system, frame, 0, options.seconds, options.priority, connections=(8, 2))
+            sample = measure(system, Load(frame, 8, 2, options.priority), options.seconds)
             served.append(sample.rate * MANY_ROWS)
             console.print(
                 f"[dim]{MANY_ROWS} rows: served {served[-1]:,.0f} rows/s, kernel alone {alone[-1]:,.0f}"

@@ -13,6 +13,7 @@ from rich.table import Table
 Result = dict[str, Any]
 GRPC_ECHO, OWN_ECHO = "gRPC C++ echo", "native front, echo"
 FUSED, UNFUSED, AFTERNOON = "native front, fused", "native front, unfused", "an afternoon's work"
+UNCOUNTED = "native front, fused, metrics off"
 
 
 def cell(result: Result, model: str, system: str, outstanding: int, field: str) -> float:
@@ -101,6 +102,9 @@ def targets(result: Result) -> list[Target]:
                 f"{model}: fused / an afternoon's work, req/s at 128",
                 ratio(FUSED, AFTERNOON, 128, "rate"),
                 20,
+            ),
+            Target(
+                f"{model}: metrics off / on, req/s at 128", ratio(UNCOUNTED, FUSED, 128, "rate"), 1.01, True
             ),
             Target(f"{model}: fused / unfused, p50 at 1", ratio(FUSED, UNFUSED, 1, "p50_ms"), 0.7, True),
             Target(f"{model}: fused / unfused, req/s at 128", ratio(FUSED, UNFUSED, 128, "rate"), 1.3),

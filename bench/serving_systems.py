@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,7 @@ def make_repository(root: Path) -> Path:
     target = root / "mnist" / "1"
     target.mkdir(parents=True)
     models.save(models.from_torch(nn.Sequential(*layers)), target)
-    (root / "digits").symlink_to(Path(models.__file__).parent / "demo" / "digits")
+    shutil.copytree(Path(models.__file__).parent / "demo" / "digits", root / "digits")
     return root
 
 
@@ -148,6 +149,7 @@ def start_all(repository: Path, model: str, priority: bool) -> list[System]:
         System("gRPC C++ echo", [str(build_grpc_echo())], answers=False, priority=priority),
         System("native front, echo", [PYTHON, "-m", "bench.native_echo"], answers=False, priority=priority),
         service("native front, fused", repository, priority, transport="native"),
+        service("native front, fused, metrics off", repository, priority, transport="native", metrics=0),
         service("native front, unfused", repository, priority, transport="native", variant="unfused"),
         service("Python front, fused", repository, priority, transport="python"),
         System(
