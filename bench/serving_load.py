@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 import models
-from bench.serving_systems import MODELS, System
+from bench.serving_systems import MODELS, System, scheduling
 from protos import fused_mlp_pb2 as fm
 from protos.fused_mlp_pb2_grpc import InferenceStub
 
@@ -78,6 +78,7 @@ class Load:
     connections: int
     streams: int
     priority: bool = False
+    cores: str | None = None
 
     def run(self, system: System, requests: int, log: str | None = None) -> tuple[int, float]:
         """Sends about so many requests; how many it were, and how many per second."""
@@ -86,7 +87,7 @@ class Load:
         # Every stream of every connection must have work.
         requests = max(requests, self.connections * self.streams * 4)
         command = [
-            *(["chrt", "-f", "10"] if self.priority else []),
+            *scheduling(self.priority, self.cores),
             "h2load", f"--threads={min(GENERATOR_THREADS, self.connections)}", f"--requests={requests}",
             f"--clients={self.connections}", f"--max-concurrent-streams={self.streams}",
             f"--data={self.frame}", "--header=content-type: application/grpc", "--header=te: trailers",

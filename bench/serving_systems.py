@@ -54,6 +54,11 @@ def build_grpc_echo() -> Path:
     return ECHO_BUILD / "grpc_echo"
 
 
+def scheduling(priority: bool, cores: str | None) -> list[str]:
+    """What to put before a command to run it under SCHED_FIFO, or on some cores only."""
+    return [*(["chrt", "-f", "10"] if priority else []), *(["taskset", "-c", cores] if cores else [])]
+
+
 class System:
     """One server process. `answers` says whether Predict gives real predictions, `metrics` whether it counts."""
 
@@ -64,6 +69,7 @@ class System:
         *,
         answers: bool = True,
         priority: bool = False,
+        cores: str | None = None,
         **settings: object,
     ) -> None:
         self.name = name
@@ -71,7 +77,7 @@ class System:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("FUSED_MLP_")}
         environment |= {f"FUSED_MLP_{key.upper()}": str(value) for key, value in settings.items()}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
-        prefix = ["chrt", "-f", "10"] if priority else []
+        prefix = scheduling(priority, cores)
         self._process = subprocess.Popen(
             [*prefix, *command],
             env=environment,
@@ -131,11 +137,14 @@ class System:
         self.stop()
 
 
-def service(name: str, repository: Path, priority: bool, **settings: object) -> System:
+def service(
+    name: str, repository: Path, priority: bool, cores: str | None = None, **settings: object
+) -> System:
     return System(
         name,
         [PYTHON, "-m", "service.cli", "serve"],
         priority=priority,
+        cores=cores,
         grpc_port=0,
         metrics_port=0,
         model_repository=repository,
