@@ -82,8 +82,16 @@ MlpKernel::MlpKernel(const std::vector<LayerSource>& layers, Activation output, 
 
 void MlpKernel::run(const float* x, std::size_t rows, float* y) const {
   if (rows == 0) return;
-  const Plan plan = planner_->plan(rows);
   [[maybe_unused]] const FloatMode mode;
+  if (threads_ == 1) return run_planned(planner_->plan(rows), x, rows, y);
+  const Pool::Turn turn(Pool::shared());
+  const unsigned threads = turn.free_threads(threads_);
+  Plan plan = threads == 1 ? planner_->plan_alone(rows) : planner_->plan(rows);
+  plan.threads = std::min(plan.threads, threads);
+  run_planned(plan, x, rows, y);
+}
+
+void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const {
   if (plan.strategy == Strategy::kRowBlock || plan.threads == 1) {
     run_row_blocks(plan, x, rows, y);
   } else {
