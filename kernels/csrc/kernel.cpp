@@ -34,9 +34,10 @@ float* scratch(std::size_t floats) {
   return buffer.data();
 }
 
-int run_c(void* ctx, const float* x, std::size_t rows, float* y, char* error, std::size_t error_size) {
+int run_c(void* ctx, const float* x, std::size_t rows, float* y, unsigned busy, char* error,
+          std::size_t error_size) {
   try {
-    static_cast<const MlpKernel*>(ctx)->run(x, rows, y);
+    static_cast<const MlpKernel*>(ctx)->run(x, rows, y, busy);
     return 0;
   } catch (const std::exception& e) {
     if (error_size > 0) std::snprintf(error, error_size, "native kernel: %s", e.what());
@@ -80,12 +81,12 @@ MlpKernel::MlpKernel(const std::vector<LayerSource>& layers, Activation output, 
   api_ = {FUSED_MLP_KERNEL_ABI, this, layers_.front().in, last.out, run_c, strategy_c};
 }
 
-void MlpKernel::run(const float* x, std::size_t rows, float* y) const {
+void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) const {
   if (rows == 0) return;
   [[maybe_unused]] const FloatMode mode;
   if (threads_ == 1) return run_planned(planner_->plan(rows), x, rows, y);
   const Pool::Turn turn(Pool::shared());
-  const unsigned threads = turn.free_threads(threads_);
+  const unsigned threads = turn.free_threads(threads_, busy);
   Plan plan = threads == 1 ? planner_->plan_alone(rows) : planner_->plan(rows);
   plan.threads = std::min(plan.threads, threads);
   run_planned(plan, x, rows, y);

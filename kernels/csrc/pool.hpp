@@ -30,18 +30,20 @@ class Pool {
   class Turn {
    public:
     explicit Turn(Pool& pool) noexcept
-        : pool_(pool), callers_(pool.callers_.fetch_add(1, std::memory_order_relaxed) + 1) {}
+        : pool_(pool), others_(pool.callers_.fetch_add(1, std::memory_order_relaxed)) {}
     ~Turn() { pool_.callers_.fetch_sub(1, std::memory_order_relaxed); }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
-    // Of `threads`, those that no other caller uses; at least this one.
-    unsigned free_threads(unsigned threads) const noexcept {
-      return threads > callers_ ? threads - callers_ + 1 : 1;
+    // Of `threads`, those that neither another caller nor one of `busy` other threads needs; at least this
+    // one.
+    unsigned free_threads(unsigned threads, unsigned busy) const noexcept {
+      const unsigned others = busy > others_ ? busy : others_;
+      return threads > others ? threads - others : 1;
     }
 
    private:
     Pool& pool_;
-    unsigned callers_;
+    unsigned others_;  // callers, when this one began
   };
 
   // The pool of this process. Never destroyed: its threads sleep until exit. A forked child gets a new one.

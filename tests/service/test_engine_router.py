@@ -112,7 +112,7 @@ def test_unknown_dtype_is_named():
 
 RUN = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_size_t,
-    ctypes.POINTER(ctypes.c_float), ctypes.c_char_p, ctypes.c_size_t,
+    ctypes.POINTER(ctypes.c_float), ctypes.c_uint, ctypes.c_char_p, ctypes.c_size_t,
 )  # fmt: skip
 # A callback of ctypes cannot return a string, so the address of one that stays.
 STRATEGY = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -145,7 +145,7 @@ def capsule_of(api: KernelApi, name: bytes = NAME) -> object:
 
 
 def make_api(code: int, abi: int = 1) -> KernelApi:
-    def run(ctx, x, count, y, error, error_size):
+    def run(ctx, x, count, y, busy, error, error_size):
         for i in range(count * 2):
             y[i] = x[i] + 1
         return code
