@@ -6,10 +6,12 @@ from kernels import unfused as _unfused  # noqa: F401 - registers its backends
 from kernels.base import Kernel, KernelInfo, Variant
 from kernels.cuda import backend as _cuda  # noqa: F401 - registers its backends, without importing triton
 from kernels.errors import KernelError, KernelInputError, KernelRefuted, KernelUnavailable
+from kernels.fused_module import FusedMLP
 from kernels.registry import Backend, backends, compile, register
 
 __all__ = [
     "Backend",
+    "FusedMLP",
     "Kernel",
     "KernelError",
     "KernelInfo",

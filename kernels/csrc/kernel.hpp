@@ -37,6 +37,8 @@ class MlpKernel {
   struct LayerJob;
 
   void run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const;
+  void run_layer(std::size_t layer, const LayerCall& call) const;
+  void run_layer_recorded(std::size_t layer, const LayerCall& call) const;
   void run_block(const float* x, std::size_t rows, float* y) const;
   void run_row_blocks(const Plan& plan, const float* x, std::size_t rows, float* y) const;
   void run_layers(const Plan& plan, const float* x, std::size_t rows, float* y) const;
