@@ -73,12 +73,16 @@ def _with_chunk(h, j, chunk, CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def _within(h, columns, TRUE: tl.constexpr, WIDTH: tl.constexpr):
-    """Zeros in the columns that only padding added. Their zero weights are not enough: an infinity in the row
-    times a zero weight is NaN, in the padded column and from there in the whole row."""
-    if TRUE < WIDTH:
-        h = tl.where((columns < TRUE)[None, :], h, 0.0)
-    return h
+def _without_padding(h, TRUE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
+    """h with zeros in the columns from TRUE on, which only padding added. Their zero weights are not enough:
+    an infinity in the row times a zero weight is NaN, in the padded column and from there in the whole row."""
+    g = ()
+    for i in tl.static_range(CHUNKS):
+        chunk = h[i]
+        if (i + 1) * CHUNK > TRUE:
+            chunk = tl.where((tl.arange(0, CHUNK) < TRUE - i * CHUNK)[None, :], chunk, 0.0)
+        g = g + (chunk,)
+    return g
 
 
 @triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
@@ -133,8 +137,8 @@ def whole_kernel(
             up = activate(gate, ACTIVATIONS[0], SLOPES[0]) * up
         else:
             up = activate(up, ACTIVATIONS[0], SLOPES[0])
-        up = _within(up, n + lane, HIDDEN[0], WIDTH)
         h = _with_chunk(h, j, up.to(dtype), CHUNKS)
+    h = _without_padding(h, HIDDEN[0], CHUNK, CHUNKS)
     w_ptr += WIDTH * IN_ROW * (2 if GATED[0] else 1)
     b_ptr += WIDTH * (2 if GATED[0] else 1)
 
@@ -153,9 +157,8 @@ def whole_kernel(
                 up = activate(gate, ACTIVATIONS[layer], SLOPES[layer]) * up
             else:
                 up = activate(up, ACTIVATIONS[layer], SLOPES[layer])
-            up = _within(up, n + lane, HIDDEN[layer], WIDTH)
             g = _with_chunk(g, j, up.to(dtype), CHUNKS)
-        h = g
+        h = _without_padding(g, HIDDEN[layer], CHUNK, CHUNKS)
         w_ptr += WIDTH * WIDTH * (2 if GATED[layer] else 1)
         b_ptr += WIDTH * (2 if GATED[layer] else 1)
 
