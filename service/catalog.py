@@ -66,6 +66,7 @@ class Catalog:
         self._engine = engine
         self._router = router
         self._repository = Repository(settings.model_repository)
+        kernels.use_kernel_cache(settings.kernel_cache)
         self._models: dict[str, ServedModel] = {}
         self._changing = threading.Lock()
         self._on_change: list[Callable[[], object]] = []
@@ -158,7 +159,9 @@ class Catalog:
             # Callers hear the reason too: where on this machine the repository lies is not for them.
             reason = str(error).replace(f"{self._repository.root}{os.sep}", "")
             return ServedVersion(name, found.version, "UNAVAILABLE", reason)
-        unfused = kernels.compile(mlp, variant="unfused", device=self._settings.device)
+        unfused = kernels.compile(
+            mlp, variant="unfused", device=self._settings.device, tf32=self._settings.tf32
+        )
         built: dict[Variant, Kernel] = {"unfused": unfused}
         variant, reason = self._settings.variant, ""
         try:
@@ -168,6 +171,7 @@ class Catalog:
                 device=self._settings.device,
                 backend=self._settings.backend,
                 threads=self._settings.threads,
+                tf32=self._settings.tf32,
             )
         except KernelError as error:
             if self._settings.backend != "auto":
