@@ -51,6 +51,13 @@ def triton_unavailable(mlp: Mlp) -> str | None:
 def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
     """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
     usable one."""
+    runtime, found = candidates(mlp)
+    assert runtime.architecture is not None
+    return _build("triton", runtime.architecture.name, mlp, found, runtime, timed=timed)
+
+
+def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:
+    """What may serve a model on the current device, the rule's choice first. Nothing is built yet."""
     use_kernel_cache()
     runtime = _runtime()
     architecture = runtime.architecture
@@ -59,16 +66,15 @@ def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) ->
     preferred = tile_by_rule(mlp.spec, architecture, TYPICAL_ROWS, tf32)
     tiles = candidate_tiles(mlp.spec, architecture, tf32)
     ordered = [preferred, *(tile for tile in tiles if tile != preferred)]
-    candidates = [_triton_candidate(mlp, tile, runtime.device) for tile in ordered]
-    candidates.append(_cublas_candidate(mlp, runtime.device))
-    return _build("triton", architecture.name, mlp, candidates, runtime, timed=timed)
+    found = [_triton_candidate(mlp, tile, runtime.device) for tile in ordered]
+    return runtime, [*found, _cublas_candidate(mlp, runtime.device)]
 
 
 def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
     runtime = _runtime()
     major, minor = torch.cuda.get_device_capability()
-    candidates = [_cublas_candidate(mlp, runtime.device)]
-    return _build("cublas", f"sm_{major}{minor}", mlp, candidates, runtime, timed=True)
+    found = [_cublas_candidate(mlp, runtime.device)]
+    return _build("cublas", f"sm_{major}{minor}", mlp, found, runtime, timed=True)
 
 
 def use_kernel_cache(directory: str | os.PathLike[str] | None = None) -> None:
@@ -80,7 +86,7 @@ def use_kernel_cache(directory: str | os.PathLike[str] | None = None) -> None:
 
 
 def _build(
-    backend: str, isa: str, mlp: Mlp, candidates: list[Candidate], runtime: TorchRuntime, *, timed: bool
+    backend: str, isa: str, mlp: Mlp, found: list[Candidate], runtime: TorchRuntime, *, timed: bool
 ) -> Kernel:
     precision = precision_of(mlp.spec, multiplies_in_tf32())
     info = KernelInfo(
@@ -92,7 +98,7 @@ def _build(
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
         threads=1,
     )
-    kernel = select(candidates, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed)
+    kernel = select(found, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed)
     log.info("%s", kernel.describe())
     return kernel
 
