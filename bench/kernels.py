@@ -23,7 +23,7 @@ from bench.kernel_engines import ENGINES, versions
 from bench.kernel_report import markdown_table, plot, show, summary
 from bench.kernel_shapes import BATCHES, SHAPES, multiply_adds
 from bench.kernel_worker import set_priority
-from bench.machine_probe import MachineProbe, describe_machine
+from bench.machine_probe import MachineProbe, describe_commit, describe_machine
 
 RESULTS = Path(__file__).parent / "results" / "kernels.json"
 ROUNDS = 4  # turns of each engine per cell
@@ -126,12 +126,6 @@ def _check_agreement(shape: str, batch: int, samples: dict[str, list[float]]) ->
             raise SystemExit(f"{engine} and fused differ by {worst:.2g} on {shape}, batch {batch}")
 
 
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    return done.stdout.strip() or "unknown"
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
     parser.add_argument(
@@ -181,7 +175,7 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
     result: dict[str, Any] = {
         "machine": describe_machine(),
         "versions": versions(),
-        "commit": _commit(),
+        "commit": describe_commit(),
         "command": " ".join(["python -m bench.kernels", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "engines": engines,

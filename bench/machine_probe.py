@@ -59,3 +59,10 @@ def describe_machine() -> dict[str, object]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
+
+
+def describe_commit() -> str:
+    """Of the code that made a result; says `dirty` when the tree was not clean."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    return done.stdout.strip() or "unknown"

@@ -17,7 +17,7 @@ from service.policy import OnMismatch, Policy, PolicyChange, Ratio
 ENV_PREFIX = "FUSED_MLP_"
 # Read elsewhere, by the commands that call a server and by kernels; and what Kubernetes sets beside a Service
 # named fused-mlp.
-_OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "KERNEL_CACHE", "SERVICE_", "PORT"))
+_OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "SERVICE_", "PORT"))
 DEMO_REPOSITORY = Path(__file__).resolve().parent.parent / "models" / "demo"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -77,6 +77,13 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where kernels run")
     backend: str = Field(
         "auto", description="fused kernel by name; auto takes the best that passes its check"
+    )
+    tf32: bool = Field(
+        False,
+        description="on a GPU, multiply float32 models in TF32: faster, 10 bits of mantissa instead of 23",
+    )
+    kernel_cache: Path | None = Field(
+        None, description="folder of compiled GPU kernels, may be read-only once warm; default: Triton's own"
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="threads of one kernel call; default: one per usable core"
