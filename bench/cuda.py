@@ -20,7 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.cuda_engines import Subject
 from bench.cuda_report import markdown_table, show, summary
 from bench.kernel_shapes import SHAPES
-from bench.machine_probe import describe_commit, describe_machine
+from bench.provenance import describe_commit
+from kernels.profile.machine import describe_machine
 from models import Dtype
 
 RESULTS = Path(__file__).parent / "results" / "cuda.json"

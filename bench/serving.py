@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bench.machine_probe import describe_machine
+from bench.provenance import describe_commit
 from bench.serving_load import LOADS, Load, measure, request_for, verify, write_frame
 from bench.serving_report import FUSED, markdown_table, plot, show, targets
 from bench.serving_systems import MODELS, ROOT, System, make_repository, scheduling, service, start_all
+from kernels.profile.machine import describe_machine
 
 RESULTS = Path(__file__).parent / "results" / "serving.json"
 MANY_ROWS = 64
@@ -143,7 +144,7 @@ def main() -> int:
         result: dict[str, Any] = {
             "machine": describe_machine(),
             "command": " ".join(["python -m bench.serving", *sys.argv[1:]]),
-            "commit": _commit(),
+            "commit": describe_commit(),
             "versions": {name: version(name) for name in ("grpcio", "torch", "fused-mlp")},
             "h2load": _first_line(["h2load", "--version"]),
             "rounds": options.rounds,
@@ -175,12 +176,6 @@ def main() -> int:
 def _first_line(command: list[str]) -> str:
     lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     return lines[0] if lines else ""
-
-
-def _commit() -> str:
-    commit = _first_line(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
-    dirty = _first_line(["git", "-C", str(ROOT), "status", "--porcelain"])
-    return f"{commit}{' (changed)' if dirty else ''}"
 
 
 if __name__ == "__main__":

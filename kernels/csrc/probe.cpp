@@ -14,8 +14,9 @@ namespace fused_mlp {
 namespace {
 
 constexpr long kRounds = 200000;
-// Small sizes are read often enough for a clock to see.
-constexpr std::size_t kReadBytes = std::size_t{4} << 20;
+// Often enough for the first reading, which fills the caches of cores that have just met the data, not to count.
+constexpr std::size_t kReadBytes = std::size_t{64} << 20;
+constexpr std::size_t kLeastRepeats = 4;
 
 double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -66,7 +67,7 @@ double probe_read_seconds(std::size_t bytes, unsigned threads, unsigned samples)
   bytes = std::max(bytes, sizeof(float));
   const Isa& isa = best_isa();
   const Buffer buffer(bytes / sizeof(float));
-  const std::size_t repeats = std::max<std::size_t>(1, kReadBytes / bytes);
+  const std::size_t repeats = std::max(kLeastRepeats, kReadBytes / bytes);
   double best = 0;
   for (unsigned sample = 0; sample < std::max(samples, 1u); ++sample) {
     const double elapsed = time_together(threads, [&](unsigned t) {
