@@ -18,6 +18,8 @@ from models import Mlp
 
 log = logging.getLogger(__name__)
 
+MOST_THREADS = 1024
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -60,8 +62,8 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
         raise KernelUnavailable(f"variant: expected 'fused' or 'unfused', got {variant!r}")
     if device not in ("auto", "cpu", "cuda"):
         raise KernelUnavailable(f"device: expected 'auto', 'cpu' or 'cuda', got {device!r}")
-    if threads is not None and threads < 1:
-        raise KernelUnavailable(f"threads: expected at least 1, got {threads}")
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise KernelUnavailable(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if tf32 is not None:
         set_tf32(tf32)
     # `auto` looks at the GPU first, then at the CPU.

@@ -22,6 +22,23 @@ class FloatMode {
  private:
   static constexpr unsigned kDefault = 0x1F80;  // all exceptions masked, round to nearest, denormals kept
   unsigned saved_;
+#elif defined(__aarch64__)
+  FloatMode() : saved_(get()) {
+    if (saved_ != kDefault) set(kDefault);
+  }
+  ~FloatMode() {
+    if (saved_ != kDefault) set(saved_);
+  }
+
+ private:
+  static constexpr unsigned long kDefault = 0;  // round to nearest, denormals kept, no traps
+  static unsigned long get() {
+    unsigned long mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+  }
+  static void set(unsigned long mode) { asm volatile("msr fpcr, %0" : : "r"(mode)); }
+  unsigned long saved_;
 #else
   FloatMode() {}
   ~FloatMode() {}

@@ -8,6 +8,7 @@
 #include <exception>
 #include <new>
 #include <stdexcept>
+#include <string>
 
 #include "float_mode.hpp"
 #include "phases.hpp"
@@ -56,7 +57,10 @@ MlpKernel::MlpKernel(const std::vector<LayerSource>& layers, Activation output, 
                      unsigned threads, const char* isa)
     : isa_(choose_isa(isa)), threads_(threads) {
   if (layers.empty()) throw std::invalid_argument("expected at least one layer, got none");
-  if (threads == 0) throw std::invalid_argument("threads: expected at least 1, got 0");
+  if (threads == 0 || threads > Pool::kMostThreads) {
+    throw std::invalid_argument("threads: expected 1 to " + std::to_string(Pool::kMostThreads) + ", got " +
+                                std::to_string(threads));
+  }
   for (const LayerSource& source : layers) {
     const RecordedPhase phase(Phase::kPack, storage_.size(), source.out, source.in, source.out);
     storage_.push_back(pack_layer(source, isa_.panel));

@@ -12,6 +12,8 @@ namespace fused_mlp {
 
 class Pool {
  public:
+  static constexpr unsigned kMostThreads = 1024;  // far below what the door can count
+
   // A job hands out its own work, so that any number of participants, one included, finishes it.
   // `participant` is 0 for the caller and 1..helpers for the others.
   using Task = void (*)(void* job, unsigned participant);

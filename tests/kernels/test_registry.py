@@ -143,7 +143,8 @@ def test_a_name_is_found_on_any_device_when_the_device_is_auto(only, monkeypatch
     [
         ({"variant": "faster"}, "variant: expected 'fused' or 'unfused', got 'faster'"),
         ({"device": "tpu"}, "device: expected 'auto', 'cpu' or 'cuda', got 'tpu'"),
-        ({"threads": 0}, "threads: expected at least 1, got 0"),
+        ({"threads": 0}, "threads: expected 1 to 1024, got 0"),
+        ({"threads": 5000}, "threads: expected 1 to 1024, got 5000"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments, text):
