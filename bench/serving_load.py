@@ -76,6 +76,7 @@ def run(
     requests: int,
     priority: bool,
     threads: int = 1,
+    headers: tuple[str, ...] = (),
 ) -> Sample:
     if shutil.which("h2load") is None:
         raise SystemExit("h2load is missing (Debian: nghttp2-client)")
@@ -87,6 +88,7 @@ def run(
             "h2load", f"--threads={min(threads, connections)}", f"--requests={requests}",
             f"--clients={connections}", f"--max-concurrent-streams={streams}", f"--data={frame}",
             "--header=content-type: application/grpc", "--header=te: trailers", f"--log-file={log.name}",
+            *(f"--header={header}" for header in headers),
             f"http://127.0.0.1:{system.port}{PREDICT}",
         ]  # fmt: skip
         cpu, (batches, rows) = system.cpu_seconds(), system.batches()
@@ -118,8 +120,9 @@ def measure(
     seconds: float,
     priority: bool,
     connections: tuple[int, int] | None = None,
+    headers: tuple[str, ...] = (),
 ) -> Sample:
     """A short run to learn the pace, then one of about `seconds`."""
     where = connections or LOADS[outstanding]
-    first = run(system, frame, *where, CALIBRATION_REQUESTS.get(outstanding, 200), priority)
-    return run(system, frame, *where, int(first.rate * seconds), priority)
+    first = run(system, frame, *where, CALIBRATION_REQUESTS.get(outstanding, 200), priority, headers=headers)
+    return run(system, frame, *where, int(first.rate * seconds), priority, headers=headers)
