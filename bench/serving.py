@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,11 +20,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bench.machine_probe import describe_machine
+from bench.provenance import describe_commit
 from bench.serving_ab import cost_table, measure_ab
-from bench.serving_load import LOADS, measure, request_for, verify, write_frame
-from bench.serving_report import markdown_table, plot, show, targets
-from bench.serving_systems import MODELS, ROOT, System, make_repository, service, start_all
+from bench.serving_load import LOADS, Load, measure, request_for, verify, write_frame
+from bench.serving_report import FUSED, markdown_table, plot, show, targets
+from bench.serving_systems import MODELS, ROOT, System, make_repository, scheduling, service, start_all
+from kernels.profile.machine import describe_machine
 
 RESULTS = Path(__file__).parent / "results" / "serving.json"
 MANY_ROWS = 64
@@ -49,7 +51,9 @@ def measure_model(
         for turn in range(options.rounds):
             for outstanding in LOADS:
                 for system in systems:
-                    sample = measure(system, frame, outstanding, options.seconds, options.priority)
+                    sample = measure(
+                        system, Load(frame, *LOADS[outstanding], options.priority), options.seconds
+                    )
                     samples[system.name][str(outstanding)].append(sample.as_dict())
                     console.print(
                         f"[dim]{model}, round {turn + 1}, {outstanding} outstanding: "
@@ -60,39 +64,43 @@ def measure_model(
 
 def measure_many_rows(
     repository: Path, options: argparse.Namespace, folder: Path, console: Console
-) -> dict[str, list[float]]:
-    """64 rows per request, against what the kernel alone does with as many threads as there are cores: one caller
-    per core, as the front runs it."""
+) -> dict[str, dict[str, list[float]]]:
+    """64 rows per request against what the kernel alone does on the server's cores. Once with the generator on cores
+    of its own, which shows what serving costs; once sharing all cores with it, which counts its work as ours."""
     frame = write_frame(folder / "rows.frame", request_for("mnist", MANY_ROWS).SerializeToString())
+    everything = sorted(os.sched_getaffinity(0))
+    half = len(everything) // 2
+    split = (everything[:half], everything[half:]) if half else (everything, everything)
+    found = {}
+    for where, (ours, theirs) in {"apart": split, "shared": (everything, everything)}.items():
+        found[where] = _many_rows_on(repository, frame, options, ours, theirs)
+        served, alone = (found[where][key][-1] for key in ("served_rows_per_s", "kernel_rows_per_s"))
+        console.print(f"[dim]{MANY_ROWS} rows, {where}: served {served:,.0f} rows/s, kernel {alone:,.0f}")
+    return found
+
+
+def _many_rows_on(
+    repository: Path, frame: Path, options: argparse.Namespace, ours: list[int], theirs: list[int]
+) -> dict[str, list[float]]:
+    server_cores, generator_cores = (",".join(map(str, cores)) for cores in (ours, theirs))
+    load = Load(frame, 8, 2, options.priority, cores=generator_cores)
+    system = service(FUSED, repository, options.priority, server_cores, transport="native")
     served, alone = [], []
-    with started([service("native front, fused", repository, options.priority, transport="native")]) as (
-        system,
-    ):
+    with system:
         verify(system, repository, "mnist", MANY_ROWS)
         for _ in range(options.rounds):
-            alone.append(_kernel_rows_per_s(repository, options.seconds))
-            sample = measure(system, frame, 0, options.seconds, options.priority, connections=(8, 2))
-            served.append(sample.rate * MANY_ROWS)
-            console.print(
-                f"[dim]{MANY_ROWS} rows: served {served[-1]:,.0f} rows/s, kernel alone {alone[-1]:,.0f}"
-            )
+            alone.append(_kernel_rows_per_s(repository, ours, options.seconds))
+            served.append(measure(system, load, options.seconds).rate * MANY_ROWS)
     return {"served_rows_per_s": served, "kernel_rows_per_s": alone}
 
 
-def _kernel_rows_per_s(repository: Path, seconds: float) -> float:
+def _kernel_rows_per_s(repository: Path, cores: list[int], seconds: float) -> float:
     """One process per core, each with a kernel of one thread: nothing but the kernel on the machine."""
-    cores = describe_machine()["cores"]
-    assert isinstance(cores, int)
-    command = [
-        sys.executable,
-        "-m",
-        "bench.serving",
-        "--kernel-alone",
-        str(repository),
-        "--seconds",
-        str(seconds),
+    alone = ["-m", "bench.serving", "--kernel-alone", str(repository), "--seconds", str(seconds)]
+    commands = [[*scheduling(False, str(core)), sys.executable, *alone] for core in cores]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for command in commands
     ]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(cores)]
     return sum(float(process.communicate()[0]) for process in processes)
 
 
@@ -141,7 +149,7 @@ def main() -> int:
         result: dict[str, Any] = {
             "machine": describe_machine(),
             "command": " ".join(["python -m bench.serving", *sys.argv[1:]]),
-            "commit": _commit(),
+            "commit": describe_commit(),
             "versions": {name: version(name) for name in ("grpcio", "torch", "fused-mlp")},
             "h2load": _first_line(["h2load", "--version"]),
             "rounds": options.rounds,
@@ -174,12 +182,6 @@ def main() -> int:
 def _first_line(command: list[str]) -> str:
     lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     return lines[0] if lines else ""
-
-
-def _commit() -> str:
-    commit = _first_line(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
-    dirty = _first_line(["git", "-C", str(ROOT), "status", "--porcelain"])
-    return f"{commit}{' (changed)' if dirty else ''}"
 
 
 if __name__ == "__main__":

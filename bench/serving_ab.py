@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.serving_load import LOADS, measure, request_for, verify, write_frame
+from bench.serving_load import LOADS, Load, measure, request_for, verify, write_frame
 from bench.serving_systems import service
 
 PLAIN = "off"
@@ -46,9 +46,8 @@ def measure_ab(
                 # The other way round every second time: whoever comes first finds the machine cooler.
                 for system in systems if turn % 2 == 0 else systems[::-1]:
                     headers = HEADERS.get(system.name, ())
-                    sample = measure(
-                        system, frame, outstanding, options.seconds, options.priority, headers=headers
-                    )
+                    load = Load(frame, *LOADS[outstanding], options.priority, headers=headers)
+                    sample = measure(system, load, options.seconds)
                     samples[system.name][str(outstanding)].append(sample.as_dict())
                     console.print(
                         f"[dim]A/B, round {turn + 1}, {outstanding} outstanding: "
