@@ -4,7 +4,7 @@
 namespace fused_mlp {
 
 // The calling thread goes to the end of every line for a core and never preempts whoever has one: SCHED_BATCH
-// at nice 19. The CPU kernel's pool knows such a thread and lends it no helpers. Not SCHED_IDLE: an unfused
+// at nice 19. Kernels behind the C interface are told that no other core is free. Not SCHED_IDLE: an unfused
 // kernel holds the GIL between its operations, and a thread that may starve for long must not hold what live
 // Python is waiting for.
 void give_way() noexcept;
