@@ -1,6 +1,6 @@
 """Requests per second and latency end to end: our fronts and variants, two echoes as ceilings, and what an afternoon's
 work gets. `python -m bench.serving`; every system is up at once and they take turns, so that a slow minute of the
-machine hits all alike. A full run takes about five minutes; `--quick` one."""
+machine hits all alike. A full run takes about six minutes, `--quick` one; `--only ab` measures what A/B costs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import numpy as np
 from rich.console import Console
 
 from bench.provenance import describe_commit
+from bench.serving_ab import cost_table, measure_ab
 from bench.serving_load import LOADS, Load, measure, request_for, verify, write_frame
 from bench.serving_report import FUSED, markdown_table, plot, show, targets
 from bench.serving_systems import MODELS, ROOT, System, make_repository, scheduling, service, start_all
@@ -129,6 +130,7 @@ def main() -> int:
     parser.add_argument(
         "--priority", action="store_true", help="run servers and load under SCHED_FIFO (needs root)"
     )
+    parser.add_argument("--only", choices=["ab"], help="this part alone; nothing is written")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--kernel-alone", type=Path, help=argparse.SUPPRESS)
@@ -141,6 +143,9 @@ def main() -> int:
     console = Console(width=180, stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         repository = make_repository(Path(folder) / "models")
+        if options.only == "ab":
+            print(cost_table(measure_ab(repository, options, Path(folder), console)))
+            return 0
         result: dict[str, Any] = {
             "machine": describe_machine(),
             "command": " ".join(["python -m bench.serving", *sys.argv[1:]]),
@@ -158,6 +163,7 @@ def main() -> int:
         }
         if "mnist" in options.models:
             result["many_rows"] = measure_many_rows(repository, options, Path(folder), console)
+        result["ab"] = measure_ab(repository, options, Path(folder), console)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=1) + "\n")
     show(console, result)
@@ -165,7 +171,7 @@ def main() -> int:
         print(
             f"\n{model} ({result['shapes'][model]}), one row per request\n\n{markdown_table(result, model)}"
         )
-    print()
+    print(f"\n{cost_table(result['ab'])}\n")
     for target in targets(result):
         print(target)
     if options.plot:

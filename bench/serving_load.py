@@ -79,6 +79,7 @@ class Load:
     streams: int
     priority: bool = False
     cores: str | None = None
+    headers: tuple[str, ...] = ()
 
     def run(self, system: System, requests: int, log: str | None = None) -> tuple[int, float]:
         """Sends about so many requests; how many it were, and how many per second."""
@@ -91,6 +92,7 @@ class Load:
             "h2load", f"--threads={min(GENERATOR_THREADS, self.connections)}", f"--requests={requests}",
             f"--clients={self.connections}", f"--max-concurrent-streams={self.streams}",
             f"--data={self.frame}", "--header=content-type: application/grpc", "--header=te: trailers",
+            *(f"--header={header}" for header in self.headers),
             *([f"--log-file={log}"] if log else []), f"http://127.0.0.1:{system.port}{PREDICT}",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.serving_ab import change
+
 Result = dict[str, Any]
 GRPC_ECHO, OWN_ECHO = "gRPC C++ echo", "native front, echo"
 FUSED, UNFUSED, AFTERNOON = "native front, fused", "native front, unfused", "an afternoon's work"
@@ -113,6 +115,10 @@ def targets(result: Result) -> list[Target]:
         for where, said in {"apart": "generator on other cores", "shared": "generator on the same"}.items():
             share = median(rows[where]["served_rows_per_s"]) / median(rows[where]["kernel_rows_per_s"])
             found.append(Target(f"mnist: 64 rows, share of the kernel's own rows/s, {said}", share, 0.85))
+    if ab := result.get("ab"):
+        for system, most in (("split on, in turn", 1), ("split on, by x-ab-key", 1), ("shadow 1 %", 3)):
+            lost = -change(ab, system, 128, "rate")
+            found.append(Target(f"{ab['model']}: {system}, % of req/s lost at 128", lost, most, True))
     return found
 
 

@@ -111,13 +111,14 @@ class System:
         """Batches and rows run so far, over all lanes; zeros for systems that do not count."""
         if self.metrics_url is None:
             return 0.0, 0.0
+        return self.metric("fused_mlp_batch_rows_count"), self.metric("fused_mlp_batch_rows_sum")
+
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of the samples of that name, or of those with a label like `outcome="skipped"`."""
+        assert self.metrics_url is not None
         with urllib.request.urlopen(self.metrics_url, timeout=10) as response:
             text = response.read().decode()
-        count, rows = (
-            sum(float(v) for v in re.findall(rf"^fused_mlp_batch_rows_{kind}{{[^}}]*}} (\S+)", text, re.M))
-            for kind in ("count", "sum")
-        )
-        return count, rows
+        return sum(float(v) for v in re.findall(rf"^{name}{{[^}}]*{label}[^}}]*}} (\S+)", text, re.M))
 
     def stop(self) -> None:
         self._process.terminate()

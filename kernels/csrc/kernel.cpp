@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -93,6 +94,12 @@ void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) c
   if (rows == 0) return;
   [[maybe_unused]] const FloatMode mode;
   if (threads_ == 1) return run_planned(planner_->plan(rows), x, rows, y);
+  // Who gives way to all others takes no turn either: a turn would cost them a thread.
+  if (busy == std::numeric_limits<unsigned>::max()) {
+    Plan alone = planner_->plan_alone(rows);
+    alone.threads = 1;
+    return run_planned(alone, x, rows, y);
+  }
   const Pool::Turn turn(Pool::shared());
   const unsigned threads = turn.free_threads(threads_, busy);
   Plan plan = threads == 1 ? planner_->plan_alone(rows) : planner_->plan(rows);

@@ -21,7 +21,7 @@ struct fused_mlp_kernel {
   size_t out_features;
   /* x: (rows, in_features) float32, C-contiguous; y: (rows, out_features) likewise; any alignment,
    * no overlap. busy: other threads of the process that need a core of their own now; the kernel may use
-   * the cores they leave over.
+   * the cores they leave over. UINT_MAX: whoever calls gives way to all others.
    * Thread-safe and re-entrant; needs no GIL; never throws. Returns 0, or non-zero with a
    * NUL-terminated message in error[0..error_size). */
   int (*run)(void* ctx, const float* x, size_t rows, float* y, unsigned busy, char* error, size_t error_size);

@@ -3,14 +3,17 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 
 namespace fused_mlp {
 
 inline std::atomic<unsigned> threads_at_work{0};
 inline thread_local bool this_thread_at_work = false;
+inline thread_local bool this_thread_gives_way = false;  // leaves every other core to those
 
 // Those besides this one.
 inline unsigned others_at_work() noexcept {
+  if (this_thread_gives_way) return std::numeric_limits<unsigned>::max();
   return threads_at_work.load(std::memory_order_relaxed) - (this_thread_at_work ? 1 : 0);
 }
 

@@ -1,26 +1,16 @@
 #include "engine/shadow.hpp"
 
-#include <sched.h>
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <exception>
 #include <utility>
 
+#include "engine/background.hpp"
 #include "engine/lane.hpp"
 #include "engine/scheduler.hpp"
 
 namespace fused_mlp {
 
 namespace {
-
-// Last in line for a core, and never preempting whoever has one. Not SCHED_IDLE: an unfused kernel holds the
-// GIL between its operations, and a thread that may starve must not hold what live Python needs.
-void take_lowest_priority() noexcept {
-  const sched_param none{};
-  [[maybe_unused]] const int batch = sched_setscheduler(0, SCHED_BATCH, &none);
-  [[maybe_unused]] const int nice = setpriority(PRIO_PROCESS, 0, 19);  // of this thread alone, on Linux
-}
 
 void raise_to(std::atomic<double>& gauge, double value) noexcept {
   if (value > gauge.load(std::memory_order_relaxed)) gauge.store(value, std::memory_order_relaxed);
@@ -44,61 +34,70 @@ ShadowWorker::~ShadowWorker() { clock_.unsubscribe(this); }
 
 void ShadowWorker::offer(const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
                          BatchBuffer& y) noexcept {
-  {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock() || stopped_ || count_ == kQueue) return count(lane->shadow_->metrics_.skipped);
-    Job& job = jobs_[(first_ + count_) % kQueue];
-    job.lane = lane;
-    job.rows = rows;
-    std::swap(job.x, x);
-    std::swap(job.y, y);
-    job.give_up_at = clock_.now() + kPatience;
-    if (++count_ > 1) return;  // it is awake, or has its alarm set
+  for (Slot& slot : slots_) {
+    int state = Slot::free;
+    if (!slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) continue;
+    slot.job.lane = lane;
+    slot.job.rows = rows;
+    std::swap(slot.job.x, x);
+    std::swap(slot.job.y, y);
+    slot.job.give_up_at = clock_.now() + kPatience;
+    slot.state.store(Slot::full, std::memory_order_release);
+    offers_.fetch_add(1, std::memory_order_release);
+    offers_.notify_one();  // a system call only if it sleeps
+    return;
   }
-  changed_.notify_one();
+  count(lane->shadow_->metrics_.skipped);
 }
 
 void ShadowWorker::work() {
-  take_lowest_priority();
+  give_way();
   Job job;
   while (take(job)) {
     compare(job);
     job.lane.reset();
   }
-  const std::lock_guard lock(mutex_);
-  for (Job& left : jobs_) left = Job();  // nobody offers any more
 }
 
 void ShadowWorker::stop() {
-  const std::lock_guard lock(mutex_);
-  stopped_ = true;
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  offers_.fetch_add(1);
+  offers_.notify_all();
 }
 
-// The next batch, at a moment without live work: nothing queued, nothing running. Waiting for one costs live
-// traffic nothing, running beside it would cost it cache and memory bandwidth even at the lowest priority.
-bool ShadowWorker::take(Job& taken) {
+bool ShadowWorker::take(Job& job) {
+  while (true) {
+    const std::uint32_t seen = offers_.load(std::memory_order_acquire);
+    const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) {
+      return each.state.load(std::memory_order_acquire) == Slot::full;
+    });
+    if (slot == slots_.end()) {
+      if (stopped_) return false;
+      offers_.wait(seen, std::memory_order_acquire);
+      continue;
+    }
+    const bool quiet = wait_for_quiet(slot->job.give_up_at);
+    std::swap(job, slot->job);
+    slot->state.store(Slot::free, std::memory_order_release);
+    if (quiet) return true;
+    count(job.lane->shadow_->metrics_.skipped);
+    job.lane.reset();
+  }
+}
+
+// Until a moment without live work: nothing queued, nothing running. Waiting for one costs live traffic
+// nothing; running beside it would cost it cache and memory bandwidth, even at the lowest priority.
+bool ShadowWorker::wait_for_quiet(Nanos give_up_at) {
   std::unique_lock lock(mutex_);
   while (!stopped_) {
-    if (count_ == 0) {
-      clock_.wait_until(changed_, lock, 0);
-      continue;
-    }
-    Job& job = jobs_[first_];
-    const bool busy = live_.outstanding() != 0;
+    if (live_.outstanding() == 0) return true;
     const Nanos now = clock_.now();
-    if (busy && now < job.give_up_at) {
-      clock_.wait_until(changed_, lock, std::min(now + kLook, job.give_up_at));
-      continue;
-    }
-    std::swap(taken, job);
-    first_ = (first_ + 1) % kQueue;
-    --count_;
-    if (!busy) return true;
-    count(taken.lane->shadow_->metrics_.skipped);
-    lock.unlock();
-    taken.lane.reset();  // perhaps the last reference to it
-    lock.lock();
+    if (now >= give_up_at) break;
+    clock_.wait_until(changed_, lock, std::min(now + kLook, give_up_at));
   }
   return false;
 }
@@ -115,6 +114,7 @@ void ShadowWorker::compare(Job& job) noexcept {
     fused_y_.reserve(outputs);
     unfused_y_.reserve(outputs);
     fused_first_ = !fused_first_;
+    stay_on_one_thread();  // both of them: neither takes cores from live traffic, and the times compare
     ok = fused_first_ ? run(*fused, job, fused_y_, fused_ns) && run(*unfused, job, unfused_y_, unfused_ns)
                       : run(*unfused, job, unfused_y_, unfused_ns) && run(*fused, job, fused_y_, fused_ns);
   } catch (const std::exception&) {  // no memory for the outputs
@@ -132,10 +132,10 @@ void ShadowWorker::compare(Job& job) noexcept {
   count(metrics.rows, job.rows);
   const bool mismatch = difference.relative > shadow->tolerance();
   if (mismatch) count(metrics.mismatches);
-  count(metrics.compared);
   if (mismatch && hooks_.on_mismatch && shadow->armed_.exchange(false, std::memory_order_relaxed)) {
     hooks_.on_mismatch(shadow, difference);
   }
+  count(metrics.compared);  // last: whoever sees it sees the rest
 }
 
 bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept {
