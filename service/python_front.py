@@ -74,7 +74,11 @@ class PythonFront:
     def _unary(self, rpc: Rpc) -> Callable[[bytes, Any], Awaitable[Any]]:
         async def handle(data: bytes, context: Any) -> Any:
             try:
-                return await rpc.handle(rpc.decode(data), self._call(context))
+                call = self._call(context)
+                response = await rpc.handle(rpc.decode(data), call)
+                if call.trailers:
+                    context.set_trailing_metadata(tuple(call.trailers))
+                return response
             except Exception as error:
                 return await _abort(context, rpc, error)
 
