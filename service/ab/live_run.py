@@ -149,9 +149,9 @@ def _cpu_row(results: list[SliceResult], spent: list[float]) -> Row:
     pairs = len(results) // 2
     (ratio,) = ratios(fused, unfused, pairs)
     once = np.ones(pairs)
-    costs = (float(measure(once)[0]) for measure in (fused, unfused))
     # Less than the clock's ticks can tell is not known.
-    return Row("server CPU per request", "s", *(cost if cost > 0 else None for cost in costs), ratio=ratio)
+    costs = [cost if cost > 0 else None for cost in (float(measure(once)[0]) for measure in (fused, unfused))]
+    return Row("server CPU per request", "s", costs[0], costs[1], ratio)
 
 
 def _judge(results: list[SliceResult], rate: float) -> tuple[list[str], list[str]]:
