@@ -16,7 +16,7 @@ from kernels.cores import usable_cores
 from service import _engine
 from service.banner import banner
 from service.catalog import Catalog
-from service.fronts import make_front
+from service.fronts import make_admin, make_front
 from service.handlers import SERVED_SERVICES, Control
 from service.health import SERVER, Health, Serving
 from service.logs import set_up_logging
@@ -98,6 +98,7 @@ class Service:
         self._health = Health()
         control = Control(self.settings, self.catalog, self._health)
         self.front = make_front(self.settings, self.engine, self.router, control)
+        self._admin = make_admin(self.settings, self.engine, control)
         exposition = Exposition(EngineCollector(self.engine, self.catalog, self.front.name))
         pages = Pages(
             render=exposition.render,
@@ -106,6 +107,8 @@ class Service:
         )
         self._metrics = MetricsServer(self.settings.metrics_host, self.settings.metrics_port, pages)
         self.metrics_port = self._metrics.port
+        if self._admin is not None:
+            self.admin_port = await self._admin.start()
         self.grpc_port = await self.front.start()
         self._report_health()
         self.catalog.on_change(lambda: loop.call_soon_threadsafe(self._report_health))
@@ -115,6 +118,8 @@ class Service:
         log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
         self._health.drain()
         self.engine.begin_drain()
+        if self._admin is not None:
+            await self._admin.stop(0)
         await self.front.stop(self.settings.drain_timeout_s)
         self._metrics.stop()
         log.info("stopped")

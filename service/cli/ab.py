@@ -4,14 +4,13 @@ recorded; as a table, as JSON and as a page."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.connection import connectable
+from service.cli.connection import Connector, connected_later
 from service.cli.failure import fail
 from service.client import Client, PredictError, RetryPolicy, VersionInfo
 
@@ -20,14 +19,13 @@ if TYPE_CHECKING:
 
     from service.ab.report import Report
 
-Connect = Callable[..., Client]
 _DIFFERENT_INPUTS = 64
 _RECORDED = "From recorded metrics"
 
 
-@connectable
+@connected_later
 def command(
-    connect: Connect,
+    connector: Connector,
     *,
     model: Annotated[str, typer.Argument(help="The model; not needed when there is one.")] = "",
     duration: Annotated[float, typer.Option(min=2, help="How long to run.", metavar="SECONDS")] = 60.0,
@@ -40,15 +38,6 @@ def command(
         str | None,
         typer.Option(
             "--input", "-i", metavar="FILE", help="Rows to send, .npy, .csv or .json; else made up."
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            envvar="FUSED_MLP_TARGET",
-            metavar="HOST:PORT",
-            help="A server that runs; else one is started for this.",
-            rich_help_panel="Connection",
         ),
     ] = None,
     metrics: Annotated[
@@ -80,13 +69,12 @@ def command(
         report = _recorded(from_prometheus, model, since)
     else:
         report = _live(
-            connect,
+            connector,
             model=model,
             duration=duration,
             rate=rate,
             rows=rows,
             source=source,
-            target=target,
             metrics=metrics,
             repository=model_repository,
         )
@@ -104,14 +92,13 @@ def command(
 
 
 def _live(
-    connect: Connect,
+    connector: Connector,
     *,
     model: str,
     duration: float,
     rate: float | None,
     rows: int,
     source: str | None,
-    target: str | None,
     metrics: str | None,
     repository: Path | None,
 ) -> Report:
@@ -120,6 +107,7 @@ def _live(
     from service.cli.ab_view import progress_bar
 
     with ExitStack() as stack:
+        target = connector.target
         if target is None:
             try:
                 own = stack.enter_context(OwnServer(repository))
@@ -127,7 +115,7 @@ def _live(
                 fail(str(error))
             target, metrics = own.target, own.metrics_url
         # A retry would hide a refusal in a latency: every request is sent once.
-        client = stack.enter_context(connect(target=target, retry=RetryPolicy(attempts=1)))
+        client = stack.enter_context(connector.open(target, RetryPolicy(attempts=1)))
         name, version = _find(client, model)
         run = LiveRun(
             client=client,

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial, wraps
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import grpc
 import typer
 
 from service.cli.failure import fail
 from service.client import Client, PredictError, RetryPolicy, Tls
+from service.client.admin import AdminClient
 
 
 def _option(help_text: str, metavar: str, env: str | None = None, *names: str, **more: Any) -> Any:
@@ -23,7 +25,6 @@ def _option(help_text: str, metavar: str, env: str | None = None, *names: str, *
 
 
 def _options(
-    retry: RetryPolicy | None = None,
     *,
     target: Annotated[str, _option("The server.", "HOST:PORT", "FUSED_MLP_TARGET")] = "127.0.0.1:8001",
     timeout: Annotated[float, _option("Give up after this long.", "SECONDS", min=0)] = 10.0,
@@ -38,59 +39,83 @@ def _options(
         Path | None, _option("Certificate of this client.", "PEM", "FUSED_MLP_TARGET_CERT")
     ] = None,
     tls_key: Annotated[Path | None, _option("Its key.", "PEM", "FUSED_MLP_TARGET_KEY")] = None,
-) -> Client:
+) -> dict[str, Any]:
     secure = tls or tls_ca or tls_name or tls_cert or tls_key
     credentials = Tls(root_ca=tls_ca, cert=tls_cert, key=tls_key, server_name=tls_name) if secure else None
-    return Client(target, timeout_s=timeout, retry=retry, tls=credentials)
+    return {"target": target, "timeout_s": timeout, "tls": credentials}
 
 
-def connected(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` an open client as its first argument, and the command line the options to make it."""
-
-    def run(options: dict[str, Any], given: dict[str, Any]) -> None:
-        with _connect(**options) as client:
-            command(client, **given)
-
-    return _with_options(command, run, _option_parameters())
+_ADMIN_TARGET = inspect.Parameter(
+    "target",
+    inspect.Parameter.KEYWORD_ONLY,
+    default="127.0.0.1:8003",
+    annotation=Annotated[str, _option("The server's admin port.", "HOST:PORT", "FUSED_MLP_TARGET_ADMIN")],
+)
 
 
-def connectable(command: Callable[..., None]) -> Callable[..., None]:
-    """As `connected`, for a command that finds out first whom to call: its first argument makes a client for a
-    target (and a RetryPolicy), and `target` is an option of its own."""
-
-    def run(options: dict[str, Any], given: dict[str, Any]) -> None:
-        command(partial(_connect, **options), **given)
-
-    parameters = _option_parameters()
-    del parameters["target"]
-    return _with_options(command, run, parameters)
+def connected_to_admin(command: Callable[..., None]) -> Callable[..., None]:
+    """As `connected`, with a client of the server's admin port."""
+    return connected(command, AdminClient, target=_ADMIN_TARGET)
 
 
-def _connect(retry: RetryPolicy | None = None, **options: Any) -> Client:
-    try:
-        return _options(retry, **options)
-    except (OSError, ValueError) as error:  # a file of TLS that cannot be read, a certificate without key
-        fail(str(error))
+_OPTIONAL_TARGET = inspect.Parameter(
+    "target",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        str | None,
+        _option("A server that runs; else one is started for this.", "HOST:PORT", "FUSED_MLP_TARGET"),
+    ],
+)
 
 
-def _option_parameters() -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(_options, eval_str=True).parameters
-    return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+@dataclass(frozen=True)
+class Connector:
+    """The options of a connection that is yet to be made; `target` is None when none was named."""
+
+    target: str | None
+    timeout_s: float
+    tls: Tls | None
+
+    def open(self, target: str, retry: RetryPolicy) -> Client:
+        try:
+            return Client(target, timeout_s=self.timeout_s, retry=retry, tls=self.tls)
+        except OSError as error:
+            fail(str(error))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What it opened belongs to who asked for it."""
 
 
-def _with_options(
+def connected_later(command: Callable[..., None]) -> Callable[..., None]:
+    """As `connected`, for a command that finds out first whom to call: it gets a Connector."""
+    return connected(command, Connector, target=_OPTIONAL_TARGET)
+
+
+def connected(
     command: Callable[..., None],
-    run_with: Callable[[dict[str, Any], dict[str, Any]], None],
-    options: dict[str, inspect.Parameter],
+    connect: type[Client | AdminClient | Connector] = Client,
+    **other: inspect.Parameter,
 ) -> Callable[..., None]:
+    """Give `command` an open client as its first argument, and the command line the options to make it; `other`
+    options take the place of those of the same name."""
+    options = {**inspect.signature(_options, eval_str=True).parameters, **other}
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     @wraps(command)
     def run(**given: Any) -> None:
         try:
-            run_with({name: given.pop(name) for name in options}, given)
-        except PredictError as error:
-            fail(explain(error))
+            client = connect(**_options(**{name: given.pop(name) for name in options}))
+        except (OSError, ValueError) as error:  # a file of TLS that cannot be read, a certificate without key
+            fail(str(error))
+        with client:
+            try:
+                command(client, **given)
+            except PredictError as error:
+                fail(explain(error, admin=connect is AdminClient))
 
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     run.__signature__ = inspect.Signature([*keyword_only, *options.values()])  # type: ignore[attr-defined]
@@ -98,10 +123,12 @@ def _with_options(
     return run
 
 
-def explain(error: PredictError) -> str:
+def explain(error: PredictError, *, admin: bool = False) -> str:
+    if error.unreachable and admin:
+        return f"{error.message}; is the server started with FUSED_MLP_ADMIN_PORT? --target names another"
     if error.unreachable:
         return f"{error.message}; start a server with `fused-mlp serve`, or name another with --target"
-    if error.code == grpc.StatusCode.NOT_FOUND:
+    if error.code == grpc.StatusCode.NOT_FOUND and not admin:
         return f"{error.message}; `fused-mlp models --target {error.target}` lists what is"
     if error.code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"{error.target} did not answer in time ({error.message}); --timeout gives it longer"
