@@ -44,18 +44,20 @@ ShadowWorker::~ShadowWorker() { clock_.unsubscribe(this); }
 
 void ShadowWorker::offer(const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
                          BatchBuffer& y) noexcept {
-  {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock() || stopped_ || count_ == kQueue) return count(lane->shadow_->metrics_.skipped);
-    Job& job = jobs_[(first_ + count_) % kQueue];
-    job.lane = lane;
-    job.rows = rows;
-    std::swap(job.x, x);
-    std::swap(job.y, y);
-    job.give_up_at = clock_.now() + kPatience;
-    if (++count_ > 1) return;  // it is awake, or has its alarm set
+  for (Slot& slot : slots_) {
+    int state = Slot::free;
+    if (!slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) continue;
+    slot.job.lane = lane;
+    slot.job.rows = rows;
+    std::swap(slot.job.x, x);
+    std::swap(slot.job.y, y);
+    slot.job.give_up_at = clock_.now() + kPatience;
+    slot.state.store(Slot::full, std::memory_order_release);
+    offers_.fetch_add(1, std::memory_order_release);
+    offers_.notify_one();  // a system call only if it sleeps
+    return;
   }
-  changed_.notify_one();
+  count(lane->shadow_->metrics_.skipped);
 }
 
 void ShadowWorker::work() {
@@ -65,40 +67,47 @@ void ShadowWorker::work() {
     compare(job);
     job.lane.reset();
   }
-  const std::lock_guard lock(mutex_);
-  for (Job& left : jobs_) left = Job();  // nobody offers any more
 }
 
 void ShadowWorker::stop() {
-  const std::lock_guard lock(mutex_);
-  stopped_ = true;
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  offers_.fetch_add(1);
+  offers_.notify_all();
 }
 
-// The next batch, at a moment without live work: nothing queued, nothing running. Waiting for one costs live
-// traffic nothing, running beside it would cost it cache and memory bandwidth even at the lowest priority.
-bool ShadowWorker::take(Job& taken) {
+bool ShadowWorker::take(Job& job) {
+  while (true) {
+    const std::uint32_t seen = offers_.load(std::memory_order_acquire);
+    const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) {
+      return each.state.load(std::memory_order_acquire) == Slot::full;
+    });
+    if (slot == slots_.end()) {
+      if (stopped_) return false;
+      offers_.wait(seen, std::memory_order_acquire);
+      continue;
+    }
+    const bool quiet = wait_for_quiet(slot->job.give_up_at);
+    std::swap(job, slot->job);
+    slot->state.store(Slot::free, std::memory_order_release);
+    if (quiet) return true;
+    count(job.lane->shadow_->metrics_.skipped);
+    job.lane.reset();
+  }
+}
+
+// Until a moment without live work: nothing queued, nothing running. Waiting for one costs live traffic
+// nothing; running beside it would cost it cache and memory bandwidth, even at the lowest priority.
+bool ShadowWorker::wait_for_quiet(Nanos give_up_at) {
   std::unique_lock lock(mutex_);
   while (!stopped_) {
-    if (count_ == 0) {
-      clock_.wait_until(changed_, lock, 0);
-      continue;
-    }
-    Job& job = jobs_[first_];
-    const bool busy = live_.outstanding() != 0;
+    if (live_.outstanding() == 0) return true;
     const Nanos now = clock_.now();
-    if (busy && now < job.give_up_at) {
-      clock_.wait_until(changed_, lock, std::min(now + kLook, job.give_up_at));
-      continue;
-    }
-    std::swap(taken, job);
-    first_ = (first_ + 1) % kQueue;
-    --count_;
-    if (!busy) return true;
-    count(taken.lane->shadow_->metrics_.skipped);
-    lock.unlock();
-    taken.lane.reset();  // perhaps the last reference to it
-    lock.lock();
+    if (now >= give_up_at) break;
+    clock_.wait_until(changed_, lock, std::min(now + kLook, give_up_at));
   }
   return false;
 }
@@ -132,10 +141,10 @@ void ShadowWorker::compare(Job& job) noexcept {
   count(metrics.rows, job.rows);
   const bool mismatch = difference.relative > shadow->tolerance();
   if (mismatch) count(metrics.mismatches);
-  count(metrics.compared);
   if (mismatch && hooks_.on_mismatch && shadow->armed_.exchange(false, std::memory_order_relaxed)) {
     hooks_.on_mismatch(shadow, difference);
   }
+  count(metrics.compared);  // last: whoever sees it sees the rest
 }
 
 bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept {

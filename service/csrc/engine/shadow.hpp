@@ -102,20 +102,28 @@ class ShadowWorker {
     BatchBuffer y;  // what was answered
     Nanos give_up_at = 0;
   };
+  // Taken and given back by atomic changes of state: a live thread never waits for this one, which may be
+  // asleep in the middle of anything.
+  struct Slot {
+    enum State : int { free, filling, full };
+    std::atomic<int> state{free};
+    Job job;
+  };
 
   bool take(Job& job);
+  bool wait_for_quiet(Nanos give_up_at);
   void compare(Job& job) noexcept;
   bool run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept;
 
   Clock& clock_;
   const Scheduler& live_;
   const ShadowHooks hooks_;
-  std::mutex mutex_;
+  std::array<Slot, kQueue> slots_;
+  std::atomic<std::uint32_t> offers_{
+      0};  // changes with every offer, and at the end: what an idle worker waits on
+  std::atomic<bool> stopped_{false};
+  std::mutex mutex_;  // for waiting by the clock; live threads never take it
   std::condition_variable changed_;
-  std::array<Job, kQueue> jobs_;  // a ring
-  std::size_t first_ = 0;
-  std::size_t count_ = 0;
-  bool stopped_ = false;
 
   // The shadow's thread only.
   BatchBuffer fused_y_;
