@@ -43,6 +43,11 @@ class Prometheus:
         found = self._ask("query", query=query, time=str(self.end))
         return [(series["metric"], float(series["value"][1])) for series in found]
 
+    def sample_times(self, series: str, window: str) -> list[float]:
+        """When the series was scraped lately."""
+        found = self._ask("query", query=f"{series}[{window}]", time=str(self.end))
+        return [float(at) for at, _ in found[0]["values"]] if found else []
+
     def _values(self, samples: list[tuple[float, str]]) -> Array:
         values = np.zeros(self.steps)
         for at, text in samples:

@@ -16,7 +16,7 @@ from service.ab.report import Difference, Report, Row, distribution, known, late
 from service.client.prediction import Variant
 
 STEPS = 40
-SHORTEST_STEP_S = 5.0
+SCRAPES_PER_STEP = 4  # fewer, and an increase within a step is made up rather than measured
 VARIANTS: tuple[Variant, Variant] = ("fused", "unfused")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 Histograms = dict[Variant, Buckets]
@@ -28,13 +28,22 @@ class NothingRecorded(Exception):
 
 def recorded_report(url: str, model: str, since: str) -> Report:
     seconds = _seconds(since)
-    step = max(SHORTEST_STEP_S, round(seconds / STEPS))
-    end = time.time()
-    source = Prometheus(url, end - step * (max(1, round(seconds / step)) - 1), end, step)
+    now = time.time()
     try:
+        step = _step(Prometheus(url, now - seconds, now, seconds), seconds)
+        steps = max(1, round(seconds / step))
+        source = Prometheus(url, now - step * (steps - 1), now, step)
         return _report(source, model or _only_model(source), since)
     except PrometheusError as error:
         raise NothingRecorded(str(error)) from None
+
+
+def _step(source: Prometheus, seconds: float) -> float:
+    times = source.sample_times("fused_mlp_build_info", "10m")
+    if len(times) < 2:
+        raise NothingRecorded(f"{source.url} scrapes no fused-mlp now")
+    interval = float(np.median(np.diff(times)))
+    return max(1.0, round(max(seconds / STEPS, SCRAPES_PER_STEP * interval)))
 
 
 def _report(source: Prometheus, model: str, since: str) -> Report:
@@ -83,8 +92,6 @@ def _only_model(source: Prometheus) -> str:
     names = sorted(labels["model"] for labels, _ in source.instant("count by (model) (fused_mlp_model_info)"))
     if len(names) == 1:
         return names[0]
-    if not names:
-        raise NothingRecorded(f"{source.url} scrapes no fused-mlp now")
     raise NothingRecorded(f"there are several models, name one of {', '.join(names)}")
 
 
