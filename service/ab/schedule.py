@@ -13,7 +13,7 @@ from service.client.prediction import Variant
 
 LONGEST_SLICE_S = 1.0
 SHORTEST_SLICE_S = 0.1
-FEWEST_PAIRS = 8  # the interval is made of pairs
+PAIRS = 30  # or more: the interval is made of pairs
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,15 @@ class Slice:
 
 
 def slice_seconds(duration_s: float) -> float:
-    return min(LONGEST_SLICE_S, max(SHORTEST_SLICE_S, duration_s / (2 * FEWEST_PAIRS)))
+    return min(LONGEST_SLICE_S, max(SHORTEST_SLICE_S, duration_s / (2 * PAIRS)))
 
 
 def plan(duration_s: float, rate: float) -> Iterator[Slice]:
-    """Arrivals as live traffic has them: independent of each other and of the answers (a Poisson process)."""
+    """Arrivals as live traffic has them: independent of each other and of the answers. It is a Poisson process but
+    for the count, which is the same in every slice."""
     length = slice_seconds(duration_s)
     rng = np.random.default_rng(1)
-    for pair in range(max(FEWEST_PAIRS, round(duration_s / (2 * length)))):
+    for pair in range(round(duration_s / (2 * length))):
         # Which comes first changes from pair to pair: what favours the second slice favours both alike.
         order: tuple[Variant, Variant] = ("fused", "unfused") if pair % 2 == 0 else ("unfused", "fused")
         due = np.sort(rng.uniform(0, length, max(1, round(rate * length))))

@@ -42,7 +42,7 @@ def live_run(client, rate):
 
 
 def test_both_variants_get_the_same_arrivals_in_turns():
-    slices = list(plan(20, 50))
+    slices = list(plan(60, 50))
     pairs = list(zip(slices[::2], slices[1::2], strict=True))
     for first, second in pairs:
         assert {first.variant, second.variant} == {"fused", "unfused"}
@@ -50,7 +50,7 @@ def test_both_variants_get_the_same_arrivals_in_turns():
         assert np.array_equal(first.due, second.due)
         assert np.all(np.diff(first.due) >= 0)
     assert [first.variant for first, _ in pairs[:4]] == ["fused", "unfused"] * 2
-    assert sum(len(s.due) for s in slices) == 20 * 50
+    assert sum(len(s.due) for s in slices) == 60 * 50
 
 
 def test_latency_counts_from_when_a_request_was_due():
