@@ -10,7 +10,7 @@ BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
 .PHONY: help serve test install install-dev lint format proto bench bench-kernels \
-        bench-serving check-cuda test-gpu test-cpp test-front-sanitized fuzz soak clean
+        bench-serving bench-gpu check-cuda test-gpu test-cpp test-front-sanitized fuzz soak clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -103,6 +103,9 @@ format: install-dev ## rewrite the code in the house style
 
 check-cuda: install-dev ## compile the CUDA kernels for every architecture, no GPU needed
 	$(BIN)/python -m kernels.cuda.check
+
+bench-gpu: install-dev ## on a GPU: every strategy against eager and torch.compile
+	$(BIN)/python -m bench.cuda
 
 test-gpu: install-dev ## the tests that need a GPU, with speed against eager
 	$(BIN)/python -m pytest -m gpu -s

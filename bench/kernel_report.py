@@ -62,7 +62,7 @@ def _geometric_mean(values: list[float]) -> float:
 
 
 def _wide(cell: dict[str, Any]) -> bool:
-    return any(width in cell["shape"] for width in ("1024", "3072"))
+    return any(width in cell["shape"] for width in ("512", "1024", "3072"))
 
 
 def summary(result: dict[str, Any]) -> list[str]:

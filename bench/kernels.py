@@ -23,7 +23,8 @@ from bench.kernel_engines import ENGINES, versions
 from bench.kernel_report import markdown_table, plot, show, summary
 from bench.kernel_shapes import BATCHES, SHAPES, multiply_adds
 from bench.kernel_worker import set_priority
-from bench.machine_probe import MachineProbe, describe_machine
+from bench.provenance import describe_commit
+from kernels.profile.machine import MachineProbe, describe_machine
 
 RESULTS = Path(__file__).parent / "results" / "kernels.json"
 ROUNDS = 4  # turns of each engine per cell
@@ -32,6 +33,7 @@ QUICK_BATCHES = (1, 8, 32, 128)
 QUICK_ENGINES = ("fused", "eager", "ONNX Runtime")
 # Where engines disagree by more than this, one of them computes something else, and the race is void.
 AGREEMENT = 1e-3
+TABLE_WIDTH = 170  # a table cut off at 80 columns says nothing
 
 
 class Worker:
@@ -126,12 +128,6 @@ def _check_agreement(shape: str, batch: int, samples: dict[str, list[float]]) ->
             raise SystemExit(f"{engine} and fused differ by {worst:.2g} on {shape}, batch {batch}")
 
 
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
-    return done.stdout.strip() or "unknown"
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
     parser.add_argument(
@@ -154,7 +150,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = _arguments()
-    console = Console()
+    console = Console(width=max(Console().width, TABLE_WIDTH))
     partial = arguments.output.with_suffix(".tmp")
     if arguments.report:
         result = json.loads(arguments.output.read_text())
@@ -181,7 +177,7 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
     result: dict[str, Any] = {
         "machine": describe_machine(),
         "versions": versions(),
-        "commit": _commit(),
+        "commit": describe_commit(),
         "command": " ".join(["python -m bench.kernels", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "engines": engines,

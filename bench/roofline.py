@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kernels.cuda.architectures import ARCHITECTURES
-from kernels.cuda.check_jobs import EXAMPLES
+from kernels.cuda.check_models import EXAMPLES
 from kernels.cuda.plans import eager_launches, layered_plans, pad, precision_of
 from kernels.cuda.rule import packed_bytes, tile_by_rule
 from kernels.cuda.tiles import Tile

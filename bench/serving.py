@@ -1,11 +1,12 @@
 """Requests per second and latency end to end: our fronts and variants, two echoes as ceilings, and what an afternoon's
 work gets. `python -m bench.serving`; every system is up at once and they take turns, so that a slow minute of the
-machine hits all alike. A full run takes about five minutes; `--quick` one."""
+machine hits all alike. A full run takes about six minutes, `--quick` one; `--only ab` measures what A/B costs."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bench.machine_probe import describe_machine
-from bench.serving_load import LOADS, measure, request_for, verify, write_frame
-from bench.serving_report import markdown_table, plot, show, targets
-from bench.serving_systems import MODELS, ROOT, System, make_repository, service, start_all
+from bench.provenance import describe_commit
+from bench.serving_ab import cost_table, measure_ab
+from bench.serving_load import LOADS, Load, measure, request_for, verify, write_frame
+from bench.serving_report import FUSED, markdown_table, plot, show, targets
+from bench.serving_systems import MODELS, ROOT, System, make_repository, scheduling, service, start_all
+from kernels.profile.machine import describe_machine
 
 RESULTS = Path(__file__).parent / "results" / "serving.json"
 MANY_ROWS = 64
@@ -48,7 +51,9 @@ def measure_model(
         for turn in range(options.rounds):
             for outstanding in LOADS:
                 for system in systems:
-                    sample = measure(system, frame, outstanding, options.seconds, options.priority)
+                    sample = measure(
+                        system, Load(frame, *LOADS[outstanding], options.priority), options.seconds
+                    )
                     samples[system.name][str(outstanding)].append(sample.as_dict())
                     console.print(
                         f"[dim]{model}, round {turn + 1}, {outstanding} outstanding: "
@@ -59,39 +64,43 @@ def measure_model(
 
 def measure_many_rows(
     repository: Path, options: argparse.Namespace, folder: Path, console: Console
-) -> dict[str, list[float]]:
-    """64 rows per request, against what the kernel alone does with as many threads as there are cores: one caller
-    per core, as the front runs it."""
+) -> dict[str, dict[str, list[float]]]:
+    """64 rows per request against what the kernel alone does on the server's cores. Once with the generator on cores
+    of its own, which shows what serving costs; once sharing all cores with it, which counts its work as ours."""
     frame = write_frame(folder / "rows.frame", request_for("mnist", MANY_ROWS).SerializeToString())
+    everything = sorted(os.sched_getaffinity(0))
+    half = len(everything) // 2
+    split = (everything[:half], everything[half:]) if half else (everything, everything)
+    found = {}
+    for where, (ours, theirs) in {"apart": split, "shared": (everything, everything)}.items():
+        found[where] = _many_rows_on(repository, frame, options, ours, theirs)
+        served, alone = (found[where][key][-1] for key in ("served_rows_per_s", "kernel_rows_per_s"))
+        console.print(f"[dim]{MANY_ROWS} rows, {where}: served {served:,.0f} rows/s, kernel {alone:,.0f}")
+    return found
+
+
+def _many_rows_on(
+    repository: Path, frame: Path, options: argparse.Namespace, ours: list[int], theirs: list[int]
+) -> dict[str, list[float]]:
+    server_cores, generator_cores = (",".join(map(str, cores)) for cores in (ours, theirs))
+    load = Load(frame, 8, 2, options.priority, cores=generator_cores)
+    system = service(FUSED, repository, options.priority, server_cores, transport="native")
     served, alone = [], []
-    with started([service("native front, fused", repository, options.priority, transport="native")]) as (
-        system,
-    ):
+    with system:
         verify(system, repository, "mnist", MANY_ROWS)
         for _ in range(options.rounds):
-            alone.append(_kernel_rows_per_s(repository, options.seconds))
-            sample = measure(system, frame, 0, options.seconds, options.priority, connections=(8, 2))
-            served.append(sample.rate * MANY_ROWS)
-            console.print(
-                f"[dim]{MANY_ROWS} rows: served {served[-1]:,.0f} rows/s, kernel alone {alone[-1]:,.0f}"
-            )
+            alone.append(_kernel_rows_per_s(repository, ours, options.seconds))
+            served.append(measure(system, load, options.seconds).rate * MANY_ROWS)
     return {"served_rows_per_s": served, "kernel_rows_per_s": alone}
 
 
-def _kernel_rows_per_s(repository: Path, seconds: float) -> float:
+def _kernel_rows_per_s(repository: Path, cores: list[int], seconds: float) -> float:
     """One process per core, each with a kernel of one thread: nothing but the kernel on the machine."""
-    cores = describe_machine()["cores"]
-    assert isinstance(cores, int)
-    command = [
-        sys.executable,
-        "-m",
-        "bench.serving",
-        "--kernel-alone",
-        str(repository),
-        "--seconds",
-        str(seconds),
+    alone = ["-m", "bench.serving", "--kernel-alone", str(repository), "--seconds", str(seconds)]
+    commands = [[*scheduling(False, str(core)), sys.executable, *alone] for core in cores]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for command in commands
     ]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(cores)]
     return sum(float(process.communicate()[0]) for process in processes)
 
 
@@ -121,6 +130,7 @@ def main() -> int:
     parser.add_argument(
         "--priority", action="store_true", help="run servers and load under SCHED_FIFO (needs root)"
     )
+    parser.add_argument("--only", choices=["ab"], help="this part alone; nothing is written")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--kernel-alone", type=Path, help=argparse.SUPPRESS)
@@ -133,10 +143,13 @@ def main() -> int:
     console = Console(width=180, stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         repository = make_repository(Path(folder) / "models")
+        if options.only == "ab":
+            print(cost_table(measure_ab(repository, options, Path(folder), console)))
+            return 0
         result: dict[str, Any] = {
             "machine": describe_machine(),
             "command": " ".join(["python -m bench.serving", *sys.argv[1:]]),
-            "commit": _commit(),
+            "commit": describe_commit(),
             "versions": {name: version(name) for name in ("grpcio", "torch", "fused-mlp")},
             "h2load": _first_line(["h2load", "--version"]),
             "rounds": options.rounds,
@@ -150,6 +163,7 @@ def main() -> int:
         }
         if "mnist" in options.models:
             result["many_rows"] = measure_many_rows(repository, options, Path(folder), console)
+        result["ab"] = measure_ab(repository, options, Path(folder), console)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=1) + "\n")
     show(console, result)
@@ -157,7 +171,7 @@ def main() -> int:
         print(
             f"\n{model} ({result['shapes'][model]}), one row per request\n\n{markdown_table(result, model)}"
         )
-    print()
+    print(f"\n{cost_table(result['ab'])}\n")
     for target in targets(result):
         print(target)
     if options.plot:
@@ -168,12 +182,6 @@ def main() -> int:
 def _first_line(command: list[str]) -> str:
     lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     return lines[0] if lines else ""
-
-
-def _commit() -> str:
-    commit = _first_line(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
-    dirty = _first_line(["git", "-C", str(ROOT), "status", "--porcelain"])
-    return f"{commit}{' (changed)' if dirty else ''}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 import models
-from bench.serving_systems import MODELS, System
+from bench.serving_systems import MODELS, System, scheduling
 from protos import fused_mlp_pb2 as fm
 from protos.fused_mlp_pb2_grpc import InferenceStub
 
@@ -22,6 +22,8 @@ PREDICT = "/fused_mlp.v1.Inference/Predict"
 # Outstanding requests as connections x streams.
 LOADS = {1: (1, 1), 32: (4, 8), 128: (8, 16)}
 CALIBRATION_REQUESTS = {1: 400, 32: 2000, 128: 4000}
+# One would be the bottleneck for whoever answers faster than it asks.
+GENERATOR_THREADS = 2
 
 
 @dataclass(frozen=True)
@@ -68,58 +70,60 @@ def verify(system: System, repository: Path, model: str, rows: int) -> None:
     np.testing.assert_allclose(answered, expected, rtol=1e-4, atol=1e-5, err_msg=system.name)
 
 
-def run(
-    system: System,
-    frame: Path,
-    connections: int,
-    streams: int,
-    requests: int,
-    priority: bool,
-    threads: int = 1,
-) -> Sample:
-    if shutil.which("h2load") is None:
-        raise SystemExit("h2load is missing (Debian: nghttp2-client)")
-    # Every stream of every connection must have work.
-    requests = max(requests, connections * streams * 4)
-    with tempfile.NamedTemporaryFile("r") as log:
+@dataclass(frozen=True)
+class Load:
+    """What h2load sends, and how."""
+
+    frame: Path
+    connections: int
+    streams: int
+    priority: bool = False
+    cores: str | None = None
+    headers: tuple[str, ...] = ()
+
+    def run(self, system: System, requests: int, log: str | None = None) -> tuple[int, float]:
+        """Sends about so many requests; how many it were, and how many per second."""
+        if shutil.which("h2load") is None:
+            raise SystemExit("h2load is missing (Debian: nghttp2-client)")
+        # Every stream of every connection must have work.
+        requests = max(requests, self.connections * self.streams * 4)
         command = [
-            *(["chrt", "-f", "10"] if priority else []),
-            "h2load", f"--threads={min(threads, connections)}", f"--requests={requests}",
-            f"--clients={connections}", f"--max-concurrent-streams={streams}", f"--data={frame}",
-            "--header=content-type: application/grpc", "--header=te: trailers", f"--log-file={log.name}",
-            f"http://127.0.0.1:{system.port}{PREDICT}",
+            *scheduling(self.priority, self.cores),
+            "h2load", f"--threads={min(GENERATOR_THREADS, self.connections)}", f"--requests={requests}",
+            f"--clients={self.connections}", f"--max-concurrent-streams={self.streams}",
+            f"--data={self.frame}", "--header=content-type: application/grpc", "--header=te: trailers",
+            *(f"--header={header}" for header in self.headers),
+            *([f"--log-file={log}"] if log else []), f"http://127.0.0.1:{system.port}{PREDICT}",
         ]  # fmt: skip
-        cpu, (batches, rows) = system.cpu_seconds(), system.batches()
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        cpu = system.cpu_seconds() - cpu
-        batches, rows = (
-            after - before for after, before in zip(system.batches(), (batches, rows), strict=True)
-        )
-        times_us = np.array([int(line.split()[2]) for line in log if line.split()[1] == "200"])
-    rate = re.search(r"finished in \S+, (\S+) req/s", done.stdout)
-    succeeded = re.search(r"(\d+) succeeded, (\d+) failed", done.stdout)
-    assert rate, done.stdout + done.stderr
-    assert succeeded, done.stdout
-    assert int(succeeded[1]) == requests, f"{system.name}: {done.stdout}"
+        rate = re.search(r"finished in \S+, (\S+) req/s", done.stdout)
+        succeeded = re.search(r"(\d+) succeeded, (\d+) failed", done.stdout)
+        assert rate, done.stdout + done.stderr
+        assert succeeded, done.stdout
+        assert int(succeeded[1]) == requests, f"{system.name}: {done.stdout}"
+        return requests, float(rate[1])
+
+    def latencies_us(self, system: System, requests: int) -> np.ndarray:
+        with tempfile.NamedTemporaryFile("r") as log:
+            self.run(system, requests, log.name)
+            return np.array([int(line.split()[2]) for line in log if line.split()[1] == "200"])
+
+
+def measure(system: System, load: Load, seconds: float) -> Sample:
+    """A short run to learn the pace, one for the rate, and one for the latencies: writing the log costs h2load a
+    system call per request, a fifth of what it can send, and more than our echo takes to answer."""
+    outstanding = load.connections * load.streams
+    _, pace = load.run(system, CALIBRATION_REQUESTS.get(outstanding, 200))
+    cpu, (batches, rows) = system.cpu_seconds(), system.batches()
+    requests, rate = load.run(system, int(pace * seconds))
+    cpu = system.cpu_seconds() - cpu
+    batches, rows = (after - before for after, before in zip(system.batches(), (batches, rows), strict=True))
+    times_us = load.latencies_us(system, int(pace * seconds / 2))
     return Sample(
         requests=requests,
-        rate=float(rate[1]),
+        rate=rate,
         p50_ms=float(np.percentile(times_us, 50)) / 1e3,
         p99_ms=float(np.percentile(times_us, 99)) / 1e3,
         cpu_us=cpu / requests * 1e6,
         batch_rows=rows / batches if batches else 0.0,
     )
-
-
-def measure(
-    system: System,
-    frame: Path,
-    outstanding: int,
-    seconds: float,
-    priority: bool,
-    connections: tuple[int, int] | None = None,
-) -> Sample:
-    """A short run to learn the pace, then one of about `seconds`."""
-    where = connections or LOADS[outstanding]
-    first = run(system, frame, *where, CALIBRATION_REQUESTS.get(outstanding, 200), priority)
-    return run(system, frame, *where, int(first.rate * seconds), priority)

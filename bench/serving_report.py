@@ -10,9 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.serving_ab import change
+
 Result = dict[str, Any]
 GRPC_ECHO, OWN_ECHO = "gRPC C++ echo", "native front, echo"
 FUSED, UNFUSED, AFTERNOON = "native front, fused", "native front, unfused", "an afternoon's work"
+UNCOUNTED = "native front, fused, metrics off"
 
 
 def cell(result: Result, model: str, system: str, outstanding: int, field: str) -> float:
@@ -102,12 +105,20 @@ def targets(result: Result) -> list[Target]:
                 ratio(FUSED, AFTERNOON, 128, "rate"),
                 20,
             ),
+            Target(
+                f"{model}: metrics off / on, req/s at 128", ratio(UNCOUNTED, FUSED, 128, "rate"), 1.01, True
+            ),
             Target(f"{model}: fused / unfused, p50 at 1", ratio(FUSED, UNFUSED, 1, "p50_ms"), 0.7, True),
             Target(f"{model}: fused / unfused, req/s at 128", ratio(FUSED, UNFUSED, 128, "rate"), 1.3),
         ]
     if rows := result.get("many_rows"):
-        share = median(rows["served_rows_per_s"]) / median(rows["kernel_rows_per_s"])
-        found.append(Target("mnist: 64 rows per request, share of the kernel's own rows/s", share, 0.85))
+        for where, said in {"apart": "generator on other cores", "shared": "generator on the same"}.items():
+            share = median(rows[where]["served_rows_per_s"]) / median(rows[where]["kernel_rows_per_s"])
+            found.append(Target(f"mnist: 64 rows, share of the kernel's own rows/s, {said}", share, 0.85))
+    if ab := result.get("ab"):
+        for system, most in (("split on, in turn", 1), ("split on, by x-ab-key", 1), ("shadow 1 %", 3)):
+            lost = -change(ab, system, 128, "rate")
+            found.append(Target(f"{ab['model']}: {system}, % of req/s lost at 128", lost, most, True))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,7 @@ def make_repository(root: Path) -> Path:
     target = root / "mnist" / "1"
     target.mkdir(parents=True)
     models.save(models.from_torch(nn.Sequential(*layers)), target)
-    (root / "digits").symlink_to(Path(models.__file__).parent / "demo" / "digits")
+    shutil.copytree(Path(models.__file__).parent / "demo" / "digits", root / "digits")
     return root
 
 
@@ -53,6 +54,11 @@ def build_grpc_echo() -> Path:
     return ECHO_BUILD / "grpc_echo"
 
 
+def scheduling(priority: bool, cores: str | None) -> list[str]:
+    """What to put before a command to run it under SCHED_FIFO, or on some cores only."""
+    return [*(["chrt", "-f", "10"] if priority else []), *(["taskset", "-c", cores] if cores else [])]
+
+
 class System:
     """One server process. `answers` says whether Predict gives real predictions, `metrics` whether it counts."""
 
@@ -63,6 +69,7 @@ class System:
         *,
         answers: bool = True,
         priority: bool = False,
+        cores: str | None = None,
         **settings: object,
     ) -> None:
         self.name = name
@@ -70,7 +77,7 @@ class System:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("FUSED_MLP_")}
         environment |= {f"FUSED_MLP_{key.upper()}": str(value) for key, value in settings.items()}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
-        prefix = ["chrt", "-f", "10"] if priority else []
+        prefix = scheduling(priority, cores)
         self._process = subprocess.Popen(
             [*prefix, *command],
             env=environment,
@@ -104,13 +111,14 @@ class System:
         """Batches and rows run so far, over all lanes; zeros for systems that do not count."""
         if self.metrics_url is None:
             return 0.0, 0.0
+        return self.metric("fused_mlp_batch_rows_count"), self.metric("fused_mlp_batch_rows_sum")
+
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of the samples of that name, or of those with a label like `outcome="skipped"`."""
+        assert self.metrics_url is not None
         with urllib.request.urlopen(self.metrics_url, timeout=10) as response:
             text = response.read().decode()
-        count, rows = (
-            sum(float(v) for v in re.findall(rf"^fused_mlp_batch_rows_{kind}{{[^}}]*}} (\S+)", text, re.M))
-            for kind in ("count", "sum")
-        )
-        return count, rows
+        return sum(float(v) for v in re.findall(rf"^{name}{{[^}}]*{label}[^}}]*}} (\S+)", text, re.M))
 
     def stop(self) -> None:
         self._process.terminate()
@@ -130,11 +138,14 @@ class System:
         self.stop()
 
 
-def service(name: str, repository: Path, priority: bool, **settings: object) -> System:
+def service(
+    name: str, repository: Path, priority: bool, cores: str | None = None, **settings: object
+) -> System:
     return System(
         name,
         [PYTHON, "-m", "service.cli", "serve"],
         priority=priority,
+        cores=cores,
         grpc_port=0,
         metrics_port=0,
         model_repository=repository,
@@ -148,6 +159,7 @@ def start_all(repository: Path, model: str, priority: bool) -> list[System]:
         System("gRPC C++ echo", [str(build_grpc_echo())], answers=False, priority=priority),
         System("native front, echo", [PYTHON, "-m", "bench.native_echo"], answers=False, priority=priority),
         service("native front, fused", repository, priority, transport="native"),
+        service("native front, fused, metrics off", repository, priority, transport="native", metrics=0),
         service("native front, unfused", repository, priority, transport="native", variant="unfused"),
         service("Python front, fused", repository, priority, transport="python"),
         System(

@@ -5,11 +5,14 @@ from kernels import torch_fused as _torch_fused  # noqa: F401 - registers its ba
 from kernels import unfused as _unfused  # noqa: F401 - registers its backends
 from kernels.base import Kernel, KernelInfo, Variant
 from kernels.cuda import backend as _cuda  # noqa: F401 - registers its backends, without importing triton
+from kernels.cuda.backend import use_kernel_cache
 from kernels.errors import KernelError, KernelInputError, KernelRefuted, KernelUnavailable
+from kernels.fused_module import FusedMLP
 from kernels.registry import Backend, backends, compile, register
 
 __all__ = [
     "Backend",
+    "FusedMLP",
     "Kernel",
     "KernelError",
     "KernelInfo",
@@ -20,4 +23,5 @@ __all__ = [
     "backends",
     "compile",
     "register",
+    "use_kernel_cache",
 ]

@@ -3,6 +3,8 @@ Everything per call happens there, without the GIL; nothing here computes."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +14,7 @@ from kernels.base import Array, Float32, Kernel, KernelInfo
 from kernels.cores import usable_cores
 from kernels.errors import KernelInputError, KernelUnavailable
 from kernels.registry import Backend, register
-from models import Mlp
+from models import LayerWeights, Mlp, MlpSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,10 +33,7 @@ class NativeKernel(Kernel):
     and computed in float32: closer to the exact result than eager in that dtype."""
 
     def __init__(self, mlp: Mlp, threads: int | None, isa: str | None = None) -> None:
-        self._native = _build(mlp, threads or usable_cores(), isa)
-        self._call_numpy = self._native.call_numpy
-        self._run = self._native.run
-        self._run_at = self._native.run_at
+        self._adopt(_build(mlp.spec, mlp.layers, threads or usable_cores(), isa))
         self._in_features = mlp.spec.in_features
         self._out_features = mlp.spec.out_features
         super().__init__(
@@ -49,6 +48,18 @@ class NativeKernel(Kernel):
                 threads=self._native.threads,
             ),
         )
+
+    def repacked(self, layers: Sequence[LayerWeights]) -> NativeKernel:
+        """The same model with other weights, which nobody checks: for those that change while they are in use."""
+        other = copy.copy(self)
+        other._adopt(_build(self.spec, layers, self._native.threads, self._native.isa))
+        return other
+
+    def _adopt(self, native: _cpu.Kernel) -> None:
+        self._native = native
+        self._call_numpy = native.call_numpy
+        self._run = native.run
+        self._run_at = native.run_at
 
     def run(self, x: Float32, y: Float32) -> str:
         if not self._run(x, y):
@@ -110,23 +121,26 @@ def _rows_in_place(tensor: Tensor, width: int) -> int:
     return -1
 
 
-def _build(mlp: Mlp, threads: int, isa: str | None) -> _cpu.Kernel:
-    def widen(tensor: Tensor | None) -> Float32 | None:
-        return None if tensor is None else tensor.float().numpy()
+def _build(spec: MlpSpec, weights: Sequence[LayerWeights], threads: int, isa: str | None) -> _cpu.Kernel:
+    def widen(tensor: Tensor) -> Float32:
+        return tensor.detach().float().contiguous().numpy()
+
+    def widen_if_there(tensor: Tensor | None) -> Float32 | None:
+        return None if tensor is None else widen(tensor)
 
     layers = [
         _cpu.Layer(
-            weight=layer.weight.float().numpy(),
-            bias=widen(layer.bias),
-            gate_weight=widen(layer.gate_weight),
-            gate_bias=widen(layer.gate_bias),
-            activation=spec.activation,
-            negative_slope=spec.negative_slope,
+            weight=widen(layer.weight),
+            bias=widen_if_there(layer.bias),
+            gate_weight=widen_if_there(layer.gate_weight),
+            gate_bias=widen_if_there(layer.gate_bias),
+            activation=each.activation,
+            negative_slope=each.negative_slope,
         )
-        for spec, layer in zip(mlp.spec.layers, mlp.layers, strict=True)
+        for each, layer in zip(spec.layers, weights, strict=True)
     ]
     try:
-        return _cpu.Kernel(layers, mlp.spec.output_activation, mlp.spec.output_negative_slope, threads, isa)
+        return _cpu.Kernel(layers, spec.output_activation, spec.output_negative_slope, threads, isa)
     except (ValueError, MemoryError) as error:
         raise KernelUnavailable(f"native kernel: {error}") from error
 

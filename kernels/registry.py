@@ -13,6 +13,7 @@ import torch
 from kernels.base import Device, Kernel, Variant
 from kernels.errors import KernelError, KernelRefuted, KernelUnavailable
 from kernels.selfcheck import check_against_float64
+from kernels.tf32 import set_tf32
 from models import Mlp
 
 log = logging.getLogger(__name__)
@@ -51,14 +52,18 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     device: Device | Literal["auto"] = "auto",
     backend: str = "auto",
     threads: int | None = None,
+    tf32: bool | None = None,
 ) -> Kernel:
-    """Build a kernel for `mlp` and check it against float64 before handing it out."""
+    """Build a kernel for `mlp` and check it against float64 before handing it out. `tf32` says, for the whole
+    process, whether GPUs multiply float32 in TF32; None leaves torch's switch as it is."""
     if variant not in ("fused", "unfused"):
         raise KernelUnavailable(f"variant: expected 'fused' or 'unfused', got {variant!r}")
     if device not in ("auto", "cpu", "cuda"):
         raise KernelUnavailable(f"device: expected 'auto', 'cpu' or 'cuda', got {device!r}")
     if threads is not None and threads < 1:
         raise KernelUnavailable(f"threads: expected at least 1, got {threads}")
+    if tf32 is not None:
+        set_tf32(tf32)
     # `auto` looks at the GPU first, then at the CPU.
     devices = [device] if device != "auto" else list(dict.fromkeys((_default_device(), "cpu")))
     candidates = [candidate for each in devices for candidate in backends(variant, each)]

@@ -7,6 +7,7 @@ import torch
 
 from kernels.base import Device, Float32, Kernel, KernelInfo
 from kernels.registry import Backend, register
+from kernels.tf32 import multiplies_in_tf32
 from models import Mlp
 from models.weights import TORCH_DTYPES
 
@@ -21,7 +22,8 @@ class EagerKernel(Kernel):
                 device=device,
                 strategy="layer_by_layer",
                 isa=torch.backends.cpu.get_cpu_capability().lower() if device == "cpu" else "cuda",
-                dtype="tf32" if device == "cuda" and _multiplies_in_tf32(mlp) else mlp.spec.dtype,
+                # The self-check must then hold eager to TF32's error, not to float32's.
+                dtype="tf32" if _in_tf32(mlp, device) else mlp.spec.dtype,
                 # torch has one intra-op pool for the whole process; the count is its, not ours.
                 threads=torch.get_num_threads(),
             ),
@@ -41,9 +43,8 @@ class EagerKernel(Kernel):
             y.copy_(self._module(x.to(self._device, self._dtype)))
 
 
-def _multiplies_in_tf32(mlp: Mlp) -> bool:
-    """The self-check must then hold eager to TF32's error, not to float32's."""
-    return mlp.spec.dtype == "float32" and torch.get_float32_matmul_precision() != "highest"
+def _in_tf32(mlp: Mlp, device: Device) -> bool:
+    return device == "cuda" and mlp.spec.dtype == "float32" and multiplies_in_tf32()
 
 
 def _no_cuda(_: Mlp) -> str | None:

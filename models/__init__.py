@@ -3,7 +3,7 @@
 from models.errors import ModelLoadError
 from models.from_checkpoint import from_safetensors, from_state_dict
 from models.from_onnx import from_onnx
-from models.from_torch import from_torch
+from models.from_torch import from_torch, parameter_names
 from models.loader import load
 from models.native_format import save
 from models.repository import FoundModel, FoundVersion, Repository
@@ -27,5 +27,6 @@ __all__ = [
     "from_state_dict",
     "from_torch",
     "load",
+    "parameter_names",
     "save",
 ]

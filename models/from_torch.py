@@ -40,6 +40,35 @@ def from_torch(module: nn.Module, *, dtype: Dtype | None = None) -> Mlp:
     return assembler.finish(dtype)
 
 
+def parameter_names(module: nn.Module) -> dict[str, str]:
+    """Which entry of `module.state_dict()` each tensor of the MLP is: `layers.0.weight` is `0.weight`, say.
+    What folds or computes its weights has no such entry, and is refused by name."""
+    names: dict[str, str] = {}
+    index = 0
+    for path, part in _walk(module):
+        prefix = f"{path}." if path else ""
+        linears: list[dict[str, str]] = []
+        if isinstance(part, nn.Linear):
+            linears = [{"": ""}]
+        elif isinstance(getattr(part, "gate_proj", None), nn.Linear):
+            linears = [{"": "up_proj.", "gate_": "gate_proj."}]
+            linears += [{"": "down_proj."}] if hasattr(part, "down_proj") else []
+        for halves in linears:
+            for half, child in halves.items():
+                for kind in ("weight", "bias"):
+                    names[f"layers.{index}.{half}{kind}"] = f"{prefix}{child}{kind}"
+            index += 1
+    entries = module.state_dict()
+    names = {ours: theirs for ours, theirs in names.items() if theirs in entries}
+    for entry in entries:
+        if entry not in names.values():
+            raise ModelLoadError(
+                f"{entry!r} is no weight or bias of a linear layer: fold it first, with "
+                "models.from_torch(module).to_torch()"
+            )
+    return names
+
+
 def _walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The leaves in forward order. Not named_children(), which drops a module that is used twice."""
     if _runs_as(module, nn.Sequential) and isinstance(module, nn.Sequential):

@@ -15,6 +15,9 @@ DURATION_BOUNDS_NS: tuple[int, ...]
 """Upper bounds of the duration histograms; one more bucket, +Inf, follows."""
 ROW_BOUNDS: tuple[int, ...]
 
+def record_metrics(on: bool) -> None:
+    """Whether histograms and counts are recorded, in the whole process; on unless said otherwise."""
+
 class Status(enum.Enum):
     ok = 0
     invalid_input = 1

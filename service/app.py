@@ -80,6 +80,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        _engine.record_metrics(settings.metrics)
         self.engine = _engine.Engine(workers=settings.engine_workers)
         self.engine.on_kernel_error = _log_kernel_error
         self.router = _engine.Router()

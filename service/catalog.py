@@ -30,6 +30,7 @@ class Catalog:
         self._engine = engine
         self._router = router
         self._repository = Repository(settings.model_repository)
+        kernels.use_kernel_cache(settings.kernel_cache)
         self._models: dict[str, ServedModel] = {}
         self._default_policy = settings.default_policy
         self._policies: dict[str, Policy] = {}  # set at run time: they outlive a reload
@@ -196,7 +197,9 @@ class Catalog:
             # Callers hear the reason too: where on this machine the repository lies is not for them.
             reason = str(error).replace(f"{self._repository.root}{os.sep}", "")
             return ServedVersion(name, found.version, "UNAVAILABLE", reason)
-        unfused = kernels.compile(mlp, variant="unfused", device=self._settings.device)
+        unfused = kernels.compile(
+            mlp, variant="unfused", device=self._settings.device, tf32=self._settings.tf32
+        )
         built: dict[Variant, Kernel] = {"unfused": unfused}
         fallback: Fallback | None = None
         try:
@@ -206,6 +209,7 @@ class Catalog:
                 device=self._settings.device,
                 backend=self._settings.backend,
                 threads=self._settings.threads,
+                tf32=self._settings.tf32,
             )
         except KernelError as error:
             if self._settings.backend != "auto":

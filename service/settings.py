@@ -4,7 +4,6 @@ the single source of `fused-mlp serve --help` and of the table in the README."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,7 +17,7 @@ from service.policy import OnMismatch, Policy, PolicyChange, Ratio
 ENV_PREFIX = "FUSED_MLP_"
 # Read elsewhere, by the commands that call a server and by kernels; and what Kubernetes sets beside a Service
 # named fused-mlp.
-_OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "KERNEL_CACHE", "SERVICE_", "PORT"))
+_OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "SERVICE_", "PORT"))
 DEMO_REPOSITORY = Path(__file__).resolve().parent.parent / "models" / "demo"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -68,7 +67,7 @@ class Settings(BaseSettings):
         description="PEM authorities; when set, a client must have a certificate that one of them signed",
     )
     front_loops: int | None = Field(
-        None, ge=1, le=256, description="native front: event-loop threads; default: by the cores at hand"
+        None, ge=1, le=256, description="native front: event-loop threads; default: one per usable core"
     )
 
     # What it serves, and how
@@ -79,11 +78,21 @@ class Settings(BaseSettings):
     backend: str = Field(
         "auto", description="fused kernel by name; auto takes the best that passes its check"
     )
+    tf32: bool = Field(
+        False,
+        description="on a GPU, multiply float32 models in TF32: faster, 10 bits of mantissa instead of 23",
+    )
+    kernel_cache: Path | None = Field(
+        None, description="folder of compiled GPU kernels, may be read-only once warm; default: Triton's own"
+    )
     threads: int | None = Field(
-        None, ge=1, le=1024, description="threads of one kernel call; default: by the cores at hand"
+        None, ge=1, le=1024, description="threads of one kernel call; default: one per usable core"
     )
     workers: int | None = Field(
-        None, ge=1, le=1024, description="engine threads that run batches; default: by the cores at hand"
+        None,
+        ge=1,
+        le=1024,
+        description="engine threads that run batches of kernels that need Python; default: 2",
     )
 
     # Which variant answers
@@ -167,6 +176,9 @@ class Settings(BaseSettings):
     # Operation
     allow_admin: bool = Field(False, description="allow loading and unloading models over gRPC")
     reflection: bool = Field(True, description="serve gRPC reflection")
+    metrics: bool = Field(
+        True, description="record latency histograms and counts; 0 only to see what that costs"
+    )
     log_format: Literal["text", "json"] = Field("text", description="log lines for people or for machines")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe line logged"
@@ -213,7 +225,9 @@ class Settings(BaseSettings):
     @property
     def loops(self) -> int:
         """One per core: a loop also computes."""
-        return self.front_loops or available_cores()
+        from kernels.cores import usable_cores  # noqa: PLC0415 - brings torch
+
+        return self.front_loops or usable_cores()
 
     @property
     def engine_workers(self) -> int:
@@ -224,11 +238,6 @@ class Settings(BaseSettings):
 def join_address(host: str, port: int) -> str:
     """`host:port`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def available_cores() -> int:
-    """Cores this process may use, which in a container is less than the machine has."""
-    return len(os.sched_getaffinity(0))
 
 
 def load_settings(**overrides: object) -> Settings:

@@ -1,5 +1,6 @@
 #include "buffer.hpp"
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -11,34 +12,68 @@
 namespace fused_mlp {
 
 namespace {
+
 constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+#if defined(__linux__)
+// Fresh pages: those the allocator hands out again are small already, whatever we advise.
+void* map_huge(std::size_t bytes) {
+  const std::size_t total = bytes + kHugePage;
+  void* block = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (block == MAP_FAILED) throw std::bad_alloc();
+  // Cut off what lies before the first whole huge page, and behind the last.
+  auto* const start = static_cast<char*>(block);
+  const std::size_t before =
+      round_up(reinterpret_cast<std::uintptr_t>(start), kHugePage) - reinterpret_cast<std::uintptr_t>(start);
+  if (before > 0) (void)munmap(start, before);
+  (void)munmap(start + before + bytes, kHugePage - before);
+  (void)madvise(start + before, bytes, MADV_HUGEPAGE);  // advice only: where refused, small pages serve
+  return start + before;
+}
+#endif
+
 }  // namespace
 
 Buffer::Buffer(std::size_t floats) : size_(floats) {
   if (floats == 0) return;
-  if (floats > (static_cast<std::size_t>(-1) - kHugePage) / sizeof(float)) throw std::bad_alloc();
+  if (floats > (static_cast<std::size_t>(-1) - 2 * kHugePage) / sizeof(float)) throw std::bad_alloc();
   const std::size_t wanted = floats * sizeof(float);
-  const std::size_t alignment = wanted >= kHugePage ? kHugePage : kCacheLine;
-  const std::size_t bytes = (wanted + alignment - 1) / alignment * alignment;
-  void* block = std::aligned_alloc(alignment, bytes);
-  if (block == nullptr) throw std::bad_alloc();
 #if defined(__linux__)
-  // Before the first touch. Advice only: where it is refused, small pages serve.
-  if (alignment == kHugePage) (void)madvise(block, bytes, MADV_HUGEPAGE);
+  if (wanted >= kHugePage) {
+    mapped_ = round_up(wanted, kHugePage);
+    data_ = static_cast<float*>(map_huge(mapped_));
+    return;
+  }
 #endif
+  const std::size_t bytes = round_up(wanted, kCacheLine);
+  void* block = std::aligned_alloc(kCacheLine, bytes);
+  if (block == nullptr) throw std::bad_alloc();
   std::memset(block, 0, bytes);
   data_ = static_cast<float*>(block);
 }
 
-Buffer::~Buffer() { std::free(data_); }
+Buffer::~Buffer() {
+#if defined(__linux__)
+  if (mapped_ > 0) {
+    (void)munmap(data_, mapped_);
+    return;
+  }
+#endif
+  std::free(data_);
+}
 
 Buffer::Buffer(Buffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      mapped_(std::exchange(other.mapped_, 0)) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(mapped_, other.mapped_);
   return *this;
 }
 

@@ -41,6 +41,15 @@ struct LayerCall {
   bool padded;
 };
 
+// Where the time of a layer call went, in ticks of the processor's own counter, summed over its tiles. The
+// bias, and relu, are added in the registers of the tile: they are part of its product, and cannot be told
+// apart.
+struct TileTimes {
+  unsigned long long product = 0;
+  unsigned long long epilogue = 0;  // activation, gate, and the copy of a tile that does not fit
+  unsigned long long tiles = 0;
+};
+
 struct Isa {
   const char* name;
   std::size_t panel;     // columns of a weight panel
@@ -48,6 +57,11 @@ struct Isa {
   void (*run_layer)(const PackedLayer&, const LayerCall&);
   void (*activate)(Activation, float negative_slope, const float* x, float* y, std::size_t n);
   void (*softmax)(float* row, std::size_t n, bool log);
+  // The same as run_layer, slower by two readings of the counter per tile.
+  void (*run_layer_timed)(const PackedLayer&, const LayerCall&, TileTimes*);
+  // For measuring what the machine can do (probe.hpp).
+  double (*multiply_add)(long rounds);  // returns the floating point operations it did
+  void (*read)(const float* data, std::size_t floats);
 };
 
 extern const Isa kPortableIsa;

@@ -1,6 +1,7 @@
 // The portable table. Only this file is built with the flags of that instruction set (see CMakeLists.txt).
 #include "isa.hpp"
 #include "layer.hpp"
+#include "probe_loops.hpp"
 #include "softmax.hpp"
 #include "tile_activation.hpp"
 #include "vec_portable.hpp"
@@ -8,8 +9,15 @@
 namespace fused_mlp {
 
 extern const Isa kPortableIsa = {
-    "portable",           Layer<Portable>::kPanel,       Portable::kMaxRows,
-    Layer<Portable>::run, TileActivation<Portable>::run, Softmax<Portable>::run,
+    "portable",
+    Layer<Portable>::kPanel,
+    Portable::kMaxRows,
+    Layer<Portable>::run,
+    TileActivation<Portable>::run,
+    Softmax<Portable>::run,
+    Layer<Portable>::run_timed,
+    ProbeLoops<Portable>::multiply_add,
+    ProbeLoops<Portable>::read,
 };
 
 }  // namespace fused_mlp

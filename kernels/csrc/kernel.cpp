@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <new>
 #include <stdexcept>
 
 #include "float_mode.hpp"
+#include "phases.hpp"
 #include "pool.hpp"
 #include "spin.hpp"
 
@@ -34,9 +36,10 @@ float* scratch(std::size_t floats) {
   return buffer.data();
 }
 
-int run_c(void* ctx, const float* x, std::size_t rows, float* y, char* error, std::size_t error_size) {
+int run_c(void* ctx, const float* x, std::size_t rows, float* y, unsigned busy, char* error,
+          std::size_t error_size) {
   try {
-    static_cast<const MlpKernel*>(ctx)->run(x, rows, y);
+    static_cast<const MlpKernel*>(ctx)->run(x, rows, y, busy);
     return 0;
   } catch (const std::exception& e) {
     if (error_size > 0) std::snprintf(error, error_size, "native kernel: %s", e.what());
@@ -55,7 +58,10 @@ MlpKernel::MlpKernel(const std::vector<LayerSource>& layers, Activation output, 
     : isa_(choose_isa(isa)), threads_(threads) {
   if (layers.empty()) throw std::invalid_argument("expected at least one layer, got none");
   if (threads == 0) throw std::invalid_argument("threads: expected at least 1, got 0");
-  for (const LayerSource& source : layers) storage_.push_back(pack_layer(source, isa_.panel));
+  for (const LayerSource& source : layers) {
+    const RecordedPhase phase(Phase::kPack, storage_.size(), source.out, source.in, source.out);
+    storage_.push_back(pack_layer(source, isa_.panel));
+  }
   for (const LayerStorage& storage : storage_) layers_.push_back(storage.packed);
 
   PackedLayer& last = layers_.back();
@@ -80,10 +86,24 @@ MlpKernel::MlpKernel(const std::vector<LayerSource>& layers, Activation output, 
   api_ = {FUSED_MLP_KERNEL_ABI, this, layers_.front().in, last.out, run_c, strategy_c};
 }
 
-void MlpKernel::run(const float* x, std::size_t rows, float* y) const {
+void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) const {
   if (rows == 0) return;
-  const Plan plan = planner_->plan(rows);
   [[maybe_unused]] const FloatMode mode;
+  if (threads_ == 1) return run_planned(planner_->plan(rows), x, rows, y);
+  // Who gives way to all others takes no turn either: a turn would cost them a thread.
+  if (busy == std::numeric_limits<unsigned>::max()) {
+    Plan alone = planner_->plan_alone(rows);
+    alone.threads = 1;
+    return run_planned(alone, x, rows, y);
+  }
+  const Pool::Turn turn(Pool::shared());
+  const unsigned threads = turn.free_threads(threads_, busy);
+  Plan plan = threads == 1 ? planner_->plan_alone(rows) : planner_->plan(rows);
+  plan.threads = std::min(plan.threads, threads);
+  run_planned(plan, x, rows, y);
+}
+
+void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const {
   if (plan.strategy == Strategy::kRowBlock || plan.threads == 1) {
     run_row_blocks(plan, x, rows, y);
   } else {
@@ -96,8 +116,23 @@ void MlpKernel::run(const float* x, std::size_t rows, float* y) const {
 void MlpKernel::finish_rows(float* y, std::size_t rows) const {
   if (finish_ == Activation::kIdentity) return;
   const std::size_t n = out_features();
+  const RecordedPhase phase(Phase::kFinish, layers_.size(), rows, n, n);
   if (is_elementwise(finish_)) return isa_.activate(finish_, finish_slope_, y, y, rows * n);
   for (std::size_t r = 0; r < rows; ++r) isa_.softmax(y + r * n, n, finish_ == Activation::kLogSoftmax);
+}
+
+void MlpKernel::run_layer(std::size_t l, const LayerCall& call) const {
+  if (recording_phases()) [[unlikely]]
+    return run_layer_recorded(l, call);
+  isa_.run_layer(layers_[l], call);
+}
+
+void MlpKernel::run_layer_recorded(std::size_t l, const LayerCall& call) const {
+  const PackedLayer& layer = layers_[l];
+  const std::size_t columns = (layer.gated ? isa_.panel / 2 : isa_.panel) * call.last;
+  RecordedPhase phase(Phase::kLayer, l, call.rows, layer.in,
+                      std::min(columns, layer.out) - columns / call.last * call.first);
+  isa_.run_layer_timed(layer, call, phase.tiles());
 }
 
 // ---- row blocks: through all layers, on one thread ----
@@ -110,7 +145,7 @@ void MlpKernel::run_block(const float* x, std::size_t rows, float* y) const {
     const bool last = l + 1 == layers_.size();
     float* const out = last ? y : space + (l % 2) * rows * scratch_stride_;
     const std::size_t out_stride = last ? out_features() : scratch_stride_;
-    isa_.run_layer(layers_[l], {in, in_stride, rows, out, out_stride, 0, layers_[l].panels, !last});
+    run_layer(l, {in, in_stride, rows, out, out_stride, 0, layers_[l].panels, !last});
     in = out;
     in_stride = out_stride;
   }
@@ -210,8 +245,8 @@ struct MlpKernel::LayerJob {
         if ((state.claimed.load(std::memory_order_relaxed) & bit) != 0) continue;
         if ((state.claimed.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) continue;
         const std::size_t first = chunk * step;
-        kernel.isa_.run_layer(layer, {in, in_stride, rows, out, out_stride, first,
-                                      std::min(first + step, layer.panels), !last});
+        kernel.run_layer(
+            l, {in, in_stride, rows, out, out_stride, first, std::min(first + step, layer.panels), !last});
         // Release what we wrote; whoever sees the layer done acquires it.
         if (state.done.fetch_add(1, std::memory_order_acq_rel) + 1 == chunks) state.done.notify_all();
       }

@@ -21,8 +21,9 @@ class MlpKernel {
   MlpKernel(const MlpKernel&) = delete;
   MlpKernel& operator=(const MlpKernel&) = delete;
 
-  // x: (rows, in_features), y: (rows, out_features), C-contiguous, any alignment.
-  void run(const float* x, std::size_t rows, float* y) const;
+  // x: (rows, in_features), y: (rows, out_features), C-contiguous, any alignment. `busy` other threads of the
+  // process are left a core each.
+  void run(const float* x, std::size_t rows, float* y, unsigned busy = 0) const;
   const char* strategy(std::size_t rows) const { return name_of(planner_->plan(rows).strategy); }
 
   std::size_t in_features() const { return api_.in_features; }
@@ -35,6 +36,9 @@ class MlpKernel {
   struct RowBlockJob;
   struct LayerJob;
 
+  void run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const;
+  void run_layer(std::size_t layer, const LayerCall& call) const;
+  void run_layer_recorded(std::size_t layer, const LayerCall& call) const;
   void run_block(const float* x, std::size_t rows, float* y) const;
   void run_row_blocks(const Plan& plan, const float* x, std::size_t rows, float* y) const;
   void run_layers(const Plan& plan, const float* x, std::size_t rows, float* y) const;

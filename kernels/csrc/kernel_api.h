@@ -20,10 +20,11 @@ struct fused_mlp_kernel {
   size_t in_features;
   size_t out_features;
   /* x: (rows, in_features) float32, C-contiguous; y: (rows, out_features) likewise; any alignment,
-   * no overlap.
+   * no overlap. busy: other threads of the process that need a core of their own now; the kernel may use
+   * the cores they leave over. UINT_MAX: whoever calls gives way to all others.
    * Thread-safe and re-entrant; needs no GIL; never throws. Returns 0, or non-zero with a
    * NUL-terminated message in error[0..error_size). */
-  int (*run)(void* ctx, const float* x, size_t rows, float* y, char* error, size_t error_size);
+  int (*run)(void* ctx, const float* x, size_t rows, float* y, unsigned busy, char* error, size_t error_size);
   /* How a batch of that many rows is run ("row_block", "gemv", ...). A string with static lifetime. */
   const char* (*strategy)(void* ctx, size_t rows);
 };

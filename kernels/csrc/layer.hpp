@@ -12,6 +12,44 @@
 
 namespace fused_mlp {
 
+// Who watches the tiles of a layer: nobody, at no cost, or a clock.
+struct Unwatched {
+  void begin() {}
+  void end_product() {}
+  void end_epilogue() {}
+};
+
+class Watched {
+ public:
+  explicit Watched(TileTimes* times) : times_(*times) {}
+  void begin() { last_ = now(); }
+  void end_product() {
+    times_.product += lap();
+    ++times_.tiles;
+  }
+  void end_epilogue() { times_.epilogue += lap(); }
+
+ private:
+  static unsigned long long now() {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    unsigned long long ticks;
+    asm volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+#else
+    return 0;  // no counter to read from here: the parts of a layer stay unknown
+#endif
+  }
+  unsigned long long lap() {
+    const unsigned long long before = last_;
+    last_ = now();
+    return last_ - before;
+  }
+  TileTimes& times_;
+  unsigned long long last_ = 0;
+};
+
 template <class V>
 struct Layer {
   static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
@@ -19,26 +57,35 @@ struct Layer {
   using Activate = typename TileActivation<V>::Function;
   using TileKernel = void (*)(const Tile&);
 
-  static void run(const PackedLayer& layer, const LayerCall& call) {
+  static void run(const PackedLayer& layer, const LayerCall& call) { run_watched(layer, call, Unwatched()); }
+  static void run_timed(const PackedLayer& layer, const LayerCall& call, TileTimes* times) {
+    run_watched(layer, call, Watched(times));
+  }
+
+ private:
+  template <class Watch>
+  static void run_watched(const PackedLayer& layer, const LayerCall& call, Watch watch) {
     Activate activate = nullptr;  // relu is a floor of the register tile, identity nothing at all
     if (layer.gated || (layer.activation != Activation::kIdentity && layer.activation != Activation::kRelu)) {
       activate = TileActivation<V>::of(layer.activation, layer.gated);
     }
     if (call.rows <= kFewRows && call.padded && !layer.gated) {
       // A few rows are activated all at once: a single tile's worth would wait for itself.
-      run_tiles(layer, call, nullptr);
+      run_tiles(layer, call, nullptr, watch);
       if (activate != nullptr) {
+        watch.begin();
         float* const y = call.y + call.first * kPanel;
         const std::size_t columns = (call.last - call.first) * kPanel;
         activate(y, call.y_stride, call.rows, columns, y, call.y_stride, layer.negative_slope);
+        watch.end_epilogue();
       }
     } else {
-      run_tiles(layer, call, activate);
+      run_tiles(layer, call, activate, watch);
     }
   }
 
- private:
-  static void run_tiles(const PackedLayer& layer, const LayerCall& call, Activate activate) {
+  template <class Watch>
+  static void run_tiles(const PackedLayer& layer, const LayerCall& call, Activate activate, Watch& watch) {
     const int together = panels_together(layer, call.rows);
     for (std::size_t panel = call.first; panel < call.last;) {
       int group = together;
@@ -49,7 +96,7 @@ struct Layer {
         const int at_once = V::panels_at_once(static_cast<int>(rows));
         const int step = at_once < group ? at_once : group;
         for (int p = 0; p < group; p += step) {
-          run_tile_at(layer, call, activate, row, rows, panel + static_cast<std::size_t>(p), step);
+          run_tile_at(layer, call, activate, row, rows, panel + static_cast<std::size_t>(p), step, watch);
         }
         row += rows;
       }
@@ -76,8 +123,9 @@ struct Layer {
     return V::panels_at_once(static_cast<int>(rows));
   }
 
+  template <class Watch>
   static void run_tile_at(const PackedLayer& layer, const LayerCall& call, Activate activate, std::size_t row,
-                          std::size_t rows, std::size_t panel, int panels) {
+                          std::size_t rows, std::size_t panel, int panels, Watch& watch) {
     alignas(64) float scratch[V::kMaxRows * kPanel * 4];
     const bool relu = layer.activation == Activation::kRelu && !layer.gated;
     const std::size_t width = static_cast<std::size_t>(panels) * kPanel;
@@ -98,7 +146,9 @@ struct Layer {
     tile.in = layer.in;
     tile.prefetch = row == 0 ? kPrefetchFloats : 0;  // the later rows find the panel cached
     tile.floor = relu ? 0.0f : -__builtin_inff();
+    watch.begin();
     kernel(rows, panels)(tile);
+    watch.end_product();
 
     if (activate != nullptr) {
       float* const target = whole ? out : scratch;
@@ -111,6 +161,7 @@ struct Layer {
                          (layer.out - out_column) * sizeof(float));
       }
     }
+    if (activate != nullptr || !whole) watch.end_epilogue();
   }
 
   // 32 KiB ahead, into the second level cache: far enough for memory, and enough to stream weights at the

@@ -14,6 +14,7 @@
 
 #include "kernel.hpp"
 #include "numpy_call.hpp"
+#include "watching.hpp"
 
 namespace nb = nanobind;
 using fused_mlp::Activation;
@@ -138,4 +139,5 @@ NB_MODULE(_cpu, m) {
       .def_prop_ro("isa", &MlpKernel::isa)
       .def_prop_ro("threads", &MlpKernel::threads);
   m.def("usable_isas", usable_isas);
+  fused_mlp::register_watching(m);
 }

@@ -122,6 +122,11 @@ Plan Planner::plan(std::size_t rows) const {
     return {Strategy::kRowBlock, threads_, (each + rounds - 1) / rounds};
   }
   if (rows >= by_columns_from_) return {few ? Strategy::kGemv : Strategy::kLayerByLayer, threads_, rows};
+  return plan_alone(rows);
+}
+
+Plan Planner::plan_alone(std::size_t rows) const {
+  const bool few = rows <= kGemvRows;
   if (rows <= max_block_rows_) return {few ? Strategy::kGemv : Strategy::kRowBlock, 1, rows};
   const std::size_t rounds = (rows + max_block_rows_ - 1) / max_block_rows_;
   return {few ? Strategy::kGemv : Strategy::kRowBlock, 1, (rows + rounds - 1) / rounds};

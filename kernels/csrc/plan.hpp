@@ -27,6 +27,7 @@ class Planner {
  public:
   Planner(const std::vector<PackedLayer>& layers, const Isa& isa, unsigned threads);
   Plan plan(std::size_t rows) const;
+  Plan plan_alone(std::size_t rows) const;  // on one thread, however many there are
 
  private:
   unsigned threads_;

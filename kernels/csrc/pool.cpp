@@ -1,6 +1,9 @@
 #include "pool.hpp"
 
 #include <pthread.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
 
 #include <system_error>
 
@@ -12,13 +15,13 @@ Pool::~Pool() {
   ending_.store(true, std::memory_order_relaxed);
   call_.fetch_add(1, std::memory_order_release);
   call_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (Helper& helper : helpers_) helper.thread.join();
 }
 
 void Pool::run(unsigned helpers, Task task, void* job) {
   std::unique_lock<std::mutex> owner(owner_, std::defer_lock);
   if (helpers == 0 || !owner.try_lock()) return task(job, 0);
-  if (threads_.size() < helpers) grow(helpers);
+  if (helpers_.size() < helpers) grow(helpers);
 
   task_ = task;
   job_ = job;
@@ -32,21 +35,48 @@ void Pool::run(unsigned helpers, Task task, void* job) {
 
   // Late helpers find the door closed; those inside are waited for, because the job lives on our stack.
   std::uint32_t door = door_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
+  const bool missed = (door & ~kClosed) / kPlace != 0;
   while ((door & kInside) != 0) door = wait_while_equal(door_, door);
+  if (missed) part_from_caller();
+}
+
+// A helper that waits for the caller's own core can't come, and the kernel may leave it there for
+// milliseconds while other cores idle: send it elsewhere.
+void Pool::part_from_caller() {
+#if defined(__linux__)
+  const int here = sched_getcpu();
+  cpu_set_t elsewhere;
+  if (here < 0 || pthread_getaffinity_np(pthread_self(), sizeof elsewhere, &elsewhere) != 0) return;
+  CPU_CLR(static_cast<std::size_t>(here), &elsewhere);
+  if (CPU_COUNT(&elsewhere) == 0) return;
+  for (Helper& helper : helpers_) {
+    if (helper.cpu.load(std::memory_order_relaxed) != here) continue;
+    helper.cpu.store(-1, std::memory_order_relaxed);
+    (void)pthread_setaffinity_np(helper.thread.native_handle(), sizeof elsewhere, &elsewhere);
+  }
+#endif
 }
 
 void Pool::grow(unsigned helpers) {
   try {
-    while (threads_.size() < helpers) threads_.emplace_back([this] { serve(); });
+    while (helpers_.size() < helpers) {
+      Helper& helper = helpers_.emplace_back();
+      helper.thread = std::thread([this, &helper] { serve(helper); });
+    }
   } catch (const std::system_error&) {
+    helpers_.pop_back();
     // No more threads to be had: those there are, at worst the caller alone, do the work.
   }
 }
 
-void Pool::serve() {
+void Pool::serve(Helper& self) {
   std::uint32_t seen = 0;
   while (true) {
-    seen = wait_while_equal(call_, seen);
+#if defined(__linux__)
+    self.cpu.store(sched_getcpu(), std::memory_order_relaxed);
+#endif
+    // While others compute, spinning would take a core from one of them.
+    seen = wait_while_equal(call_, seen, callers_.load(std::memory_order_relaxed) > 1 ? 0 : kSpins);
     if (ending_.load(std::memory_order_relaxed)) return;
     unsigned participant = 0;
     if (!enter(&participant)) continue;

@@ -4,9 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 namespace fused_mlp {
 
@@ -25,12 +25,39 @@ class Pool {
   // all participants are done. When the pool is busy with another caller's job, this thread works alone.
   void run(unsigned helpers, Task task, void* job);
 
+  // A caller for as long as it computes, alone or with helpers. Each has a core to itself as long as helpers
+  // are only invited to the cores that callers leave over.
+  class Turn {
+   public:
+    explicit Turn(Pool& pool) noexcept
+        : pool_(pool), others_(pool.callers_.fetch_add(1, std::memory_order_relaxed)) {}
+    ~Turn() { pool_.callers_.fetch_sub(1, std::memory_order_relaxed); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    // Of `threads`, those that neither another caller nor one of `busy` other threads needs; at least this
+    // one.
+    unsigned free_threads(unsigned threads, unsigned busy) const noexcept {
+      const unsigned others = busy > others_ ? busy : others_;
+      return threads > others ? threads - others : 1;
+    }
+
+   private:
+    Pool& pool_;
+    unsigned others_;  // callers, when this one began
+  };
+
   // The pool of this process. Never destroyed: its threads sleep until exit. A forked child gets a new one.
   static Pool& shared();
 
  private:
+  struct Helper {
+    std::atomic<int> cpu{-1};  // where it was when it last waited
+    std::thread thread;
+  };
+
   void grow(unsigned helpers);
-  void serve();
+  void serve(Helper& self);
+  void part_from_caller();
   bool enter(unsigned* participant);
   void leave();
 
@@ -47,7 +74,8 @@ class Pool {
   Task task_ = nullptr;
   void* job_ = nullptr;
   unsigned invited_ = 0;
-  std::vector<std::thread> threads_;  // touched by the owner only
+  std::atomic<unsigned> callers_{0};
+  std::deque<Helper> helpers_;  // touched by the owner only; a helper knows its own
 };
 
 }  // namespace fused_mlp

@@ -18,8 +18,8 @@ inline constexpr int kSpins = 1000;
 
 // Returns once value != old; sleeps on the futex behind std::atomic::wait after the spin.
 template <class T>
-T wait_while_equal(const std::atomic<T>& value, T old) {
-  for (int i = 0; i < kSpins; ++i) {
+T wait_while_equal(const std::atomic<T>& value, T old, int spins = kSpins) {
+  for (int i = 0; i < spins; ++i) {
     const T now = value.load(std::memory_order_acquire);
     if (now != old) return now;
     pause_cpu();

@@ -18,6 +18,7 @@ from kernels.cuda.runtime import TorchRuntime
 from kernels.cuda.selection import Candidate, select
 from kernels.cuda.tiles import Tile
 from kernels.registry import Backend, register
+from kernels.tf32 import multiplies_in_tf32
 from models import Mlp
 
 log = logging.getLogger(__name__)
@@ -50,37 +51,44 @@ def triton_unavailable(mlp: Mlp) -> str | None:
 def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
     """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
     usable one."""
+    runtime, found = candidates(mlp)
+    assert runtime.architecture is not None
+    return _build("triton", runtime.architecture.name, mlp, found, runtime, timed=timed)
+
+
+def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:
+    """What may serve a model on the current device, the rule's choice first. Nothing is built yet."""
     use_kernel_cache()
     runtime = _runtime()
     architecture = runtime.architecture
     assert architecture is not None
-    tf32 = _tf32()
+    tf32 = multiplies_in_tf32()
     preferred = tile_by_rule(mlp.spec, architecture, TYPICAL_ROWS, tf32)
     tiles = candidate_tiles(mlp.spec, architecture, tf32)
     ordered = [preferred, *(tile for tile in tiles if tile != preferred)]
-    candidates = [_triton_candidate(mlp, tile, runtime.device) for tile in ordered]
-    candidates.append(_cublas_candidate(mlp, runtime.device))
-    return _build("triton", architecture.name, mlp, candidates, runtime, timed=timed)
+    found = [_triton_candidate(mlp, tile, runtime.device) for tile in ordered]
+    return runtime, [*found, _cublas_candidate(mlp, runtime.device)]
 
 
 def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
     runtime = _runtime()
     major, minor = torch.cuda.get_device_capability()
-    candidates = [_cublas_candidate(mlp, runtime.device)]
-    return _build("cublas", f"sm_{major}{minor}", mlp, candidates, runtime, timed=True)
+    found = [_cublas_candidate(mlp, runtime.device)]
+    return _build("cublas", f"sm_{major}{minor}", mlp, found, runtime, timed=True)
 
 
-def use_kernel_cache() -> None:
-    """Where compiled kernels are kept: FUSED_MLP_KERNEL_CACHE, if set, becomes Triton's cache directory."""
-    directory = os.environ.get(CACHE_VARIABLE)
-    if directory:
-        os.environ["TRITON_CACHE_DIR"] = directory
+def use_kernel_cache(directory: str | os.PathLike[str] | None = None) -> None:
+    """Where compiled kernels are kept, from now on: the directory given, or FUSED_MLP_KERNEL_CACHE, if set,
+    becomes Triton's."""
+    chosen = directory or os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        os.environ[CACHE_VARIABLE] = os.environ["TRITON_CACHE_DIR"] = os.fspath(chosen)
 
 
 def _build(
-    backend: str, isa: str, mlp: Mlp, candidates: list[Candidate], runtime: TorchRuntime, *, timed: bool
+    backend: str, isa: str, mlp: Mlp, found: list[Candidate], runtime: TorchRuntime, *, timed: bool
 ) -> Kernel:
-    precision = precision_of(mlp.spec, _tf32())
+    precision = precision_of(mlp.spec, multiplies_in_tf32())
     info = KernelInfo(
         variant="fused",
         backend=backend,
@@ -90,7 +98,7 @@ def _build(
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
         threads=1,
     )
-    kernel = select(candidates, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed)
+    kernel = select(found, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed)
     log.info("%s", kernel.describe())
     return kernel
 
@@ -110,12 +118,6 @@ def _cublas_candidate(mlp: Mlp, device: torch.device) -> Candidate:
 
 def _runtime() -> TorchRuntime:
     return TorchRuntime(torch.device("cuda", torch.cuda.current_device()))
-
-
-def _tf32() -> bool:
-    """TF32 is torch's own opt-in, so that both variants of a model multiply alike:
-    `torch.set_float32_matmul_precision("high")`."""
-    return torch.get_float32_matmul_precision() != "highest"
 
 
 register(Backend("triton", "fused", "cuda", 100, triton_unavailable, build_triton))

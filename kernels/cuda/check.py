@@ -21,7 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kernels.cuda.architectures import ARCHITECTURES
-from kernels.cuda.check_jobs import EXAMPLES, Job, jobs
+from kernels.cuda.check_jobs import Job, jobs
+from kernels.cuda.check_models import EXAMPLES
 from kernels.cuda.compilation import Resources, compile_job, triton_version
 from kernels.cuda.plans import eager_launches, layered_plans
 from kernels.cuda.rule import tile_by_rule

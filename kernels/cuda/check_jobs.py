@@ -7,18 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernels.cuda.architectures import ARCHITECTURES, Architecture
+from kernels.cuda.check_models import Tour, gated_layers, gated_whole, plain_layers, plain_whole
 from kernels.cuda.plans import LaunchPlan, layered_plans, whole_plan
 from kernels.cuda.tiles import TILES, Tile
-from models import Dtype, LayerSpec, MlpSpec
+from models import Dtype
 
-# Heaviest: every layer gated (two accumulators), exact GELU, and a softmax over more columns than one tile
-# holds. Its odd widths leave masks and scalar loads in place.
 LIGHT, HEAVY = "plain", "gated"
+LAST = " last"  # `layered` compiles its last layer apart: it writes float32, and holds the softmax
+# What `--quick` compiles on each architecture: every kind of kernel, every way to multiply.
 QUICK = {
-    ("whole/16", 128, "bfloat16"),
-    ("layered/128", 0, "bfloat16"),
-    ("layered/16", 0, "tf32"),
-    ("whole/16", 64, "ieee"),
+    ("whole/16", 128, "bfloat16", HEAVY),
+    ("whole/64", 64, "float16", LIGHT),
+    ("whole/16", 64, "ieee", HEAVY),
+    ("layered/128", 0, "bfloat16", HEAVY),
+    ("layered/16", 0, "float16", LIGHT + LAST),
+    ("layered/16", 0, "tf32", HEAVY + LAST),
+    ("softmax", 0, "fp32", "rows of 1000"),
 }
 FLOAT_TYPES: dict[str, tuple[Dtype, ...]] = {
     "half": ("float16", "bfloat16"),
@@ -50,6 +54,18 @@ class Job:
         """What it costs to compile, roughly: more for wide tiles, float32 without tensor cores, gates."""
         return (self.width + self.plan.block_m) * (1 + (self.use == HEAVY)) * (1 + (self.precision == "ieee"))
 
+    @property
+    def activations(self) -> list[str]:
+        """`gated gelu`, `relu`, ... `softmax`: what this binary computes, layer by layer."""
+        constants = self.plan.constants
+        if self.plan.kernel == "softmax":
+            return ["log_softmax" if constants["LOG"] else "softmax"]
+        names, gates = constants.get("ACTIVATIONS"), constants.get("GATED")
+        if not (isinstance(names, tuple) and isinstance(gates, tuple)):
+            names, gates = (constants["ACTIVATION"],), (gates,)
+        layers = [f"gated {name}" if gated else str(name) for name, gated in zip(names, gates, strict=True)]
+        return [*layers, str(constants["OUTPUT"])]
+
     def as_dict(self) -> dict[str, object]:
         return {
             "arch": f"sm_{self.capability}",
@@ -57,18 +73,20 @@ class Job:
             "width": self.width,
             "precision": self.precision,
             "use": self.use,
+            "activations": self.activations,
             "warps": self.plan.warps,
             "stages": self.plan.stages,
         }
 
 
 def jobs(quick: bool = False) -> list[Job]:
-    """Everything; or, quick, the heaviest use of the widest row of each kind, in bf16 and both kinds of
-    float32."""
-    return [job for architecture in ARCHITECTURES for job in _on(architecture) if not quick or _is_quick(job)]
+    """Everything; or, quick, one row of each kind, in fp16, bf16 and both kinds of float32."""
+    # Architectures start their tours apart, so that together they compile every layer kernel there is.
+    found = [job for index, entry in enumerate(ARCHITECTURES) for job in _on(entry, Tour(3 * index))]
+    return [job for job in found if not quick or (job.label, job.width, job.precision, job.use) in QUICK]
 
 
-def _on(architecture: Architecture) -> Iterator[Job]:
+def _on(architecture: Architecture, tour: Tour) -> Iterator[Job]:
     for tile in TILES:
         if architecture.capability not in tile.capabilities:
             continue
@@ -77,72 +95,21 @@ def _on(architecture: Architecture) -> Iterator[Job]:
             # fp16 and bf16 differ in one instruction's name: each is compiled in one of the two uses.
             uses = {"float32": (LIGHT, HEAVY), "float16": (LIGHT,), "bfloat16": (HEAVY,)}[dtype]
             for use in uses:
-                plan = _plan(tile, dtype, use)
-                yield Job(architecture.capability, tile.label, tile.width, precision, use, plan)
-    softmax = layered_plans(_layered_model("float32", HEAVY, outputs=1000), _first_layered())[-1]
+                for name, plan in _plans(tile, dtype, use, tour):
+                    yield Job(architecture.capability, tile.label, tile.width, precision, name, plan)
+    any_layered = next(tile for tile in TILES if tile.strategy == "layered")
+    softmax = layered_plans(gated_layers("bfloat16", tour, outputs=1000), any_layered)[-1]
     yield Job(architecture.capability, "softmax", 0, "fp32", "rows of 1000", softmax)
 
 
-def _plan(tile: Tile, dtype: Dtype, use: str) -> LaunchPlan:
-    if tile.strategy == "layered":
-        return layered_plans(_layered_model(dtype, use, outputs=200), tile)[0]
-    return whole_plan(_whole_model(tile.width, dtype, use), tile)
-
-
-def _whole_model(width: int, dtype: Dtype, use: str) -> MlpSpec:
-    """First, between, last; twice between for narrow tiles. (Once more is the same code again, and in the
-    wide ones a third of the time to compile.)"""
-    between = 1 if width > 64 else 2
-    if use == LIGHT:
-        hidden = LayerSpec(out_features=width, activation="relu")
-        layers = (hidden,) * (1 + between) + (LayerSpec(out_features=10),)
-        return MlpSpec(in_features=784, layers=layers, dtype=dtype)
-    gated = LayerSpec(out_features=width - 1, activation="gelu", gated=True)
-    last = LayerSpec(out_features=199, activation="gelu", gated=True)
-    layers = (gated,) * (1 + between) + (last,)
-    return MlpSpec(in_features=123, layers=layers, output_activation="log_softmax", dtype=dtype)
-
-
-def _layered_model(dtype: Dtype, use: str, outputs: int) -> MlpSpec:
-    heavy = use == HEAVY
-    layer = LayerSpec(out_features=1024 - heavy, activation="gelu" if heavy else "relu", gated=heavy)
-    return MlpSpec(
-        in_features=1024 - heavy,
-        layers=(layer, LayerSpec(out_features=outputs)),
-        output_activation="softmax",
-        dtype=dtype,
-    )
-
-
-def _first_layered() -> Tile:
-    return next(tile for tile in TILES if tile.strategy == "layered" and tile.precision == "ieee")
-
-
-def _is_quick(job: Job) -> bool:
-    return job.use == HEAVY and (job.label, job.width, job.precision) in QUICK
-
-
-def _model(
-    widths: tuple[int, ...], activation: str, output: str, dtype: Dtype, gated: bool = False
-) -> MlpSpec:
-    layers = [{"out_features": width, "activation": activation, "gated": gated} for width in widths[1:-1]]
-    layers.append({"out_features": widths[-1]})
-    return MlpSpec.model_validate(
-        {
-            "in_features": widths[0],
-            "layers": layers,
-            "output_activation": output,
-            "dtype": dtype,
-        }
-    )
-
-
-# Models people serve, for the table of launches.
-EXAMPLES = (
-    _model((64, 128, 128, 10), "relu", "softmax", "float32"),
-    _model((784, 512, 256, 10), "relu", "softmax", "float32"),
-    _model((32, 64, 64, 64, 64, 64, 64, 64, 3), "silu", "identity", "float16"),
-    _model((768, 3072, 768), "gelu", "identity", "bfloat16"),
-    _model((768, 3072, 768), "gelu", "identity", "bfloat16", gated=True),
-    _model((4096, 11008, 4096), "silu", "identity", "bfloat16", gated=True),
-)
+def _plans(tile: Tile, dtype: Dtype, use: str, tour: Tour) -> Iterator[tuple[str, LaunchPlan]]:
+    if tile.strategy == "whole":
+        model = plain_whole if use == LIGHT else gated_whole
+        yield use, whole_plan(model(tile.width, dtype, tour), tile)
+        return
+    # As many outputs as a tile holds, less one: then the softmax is in the layer's own epilogue.
+    fitting = tile.block_n - 1
+    spec = plain_layers(dtype, tour) if use == LIGHT else gated_layers(dtype, tour, outputs=fitting)
+    hidden, last = layered_plans(spec, tile)
+    yield use, hidden
+    yield use + LAST, last

@@ -41,10 +41,8 @@ class LaunchContext:
         workspace = program.workspace(rows, runtime.device_buffer)
         self._graphs: dict[int, Graph] = {}
         for bucket in buckets:
-            self._graphs[bucket] = runtime.capture(self._stream, self._forward(bucket, workspace))
-
-    def _forward(self, rows: int, workspace: tuple[Tensor, ...]) -> Callable[[], None]:
-        return lambda: self._program.enqueue(self._x, self._y, rows, workspace)
+            body = _forward(program, self._x, self._y, bucket, workspace)
+            self._graphs[bucket] = runtime.capture(self._stream, body)
 
     def bucket(self, rows: int) -> int:
         return next(bucket for bucket in self.buckets if bucket >= rows)
@@ -65,8 +63,7 @@ class LaunchContext:
 
     def run_on_device(self, x: Tensor, y: Tensor) -> None:
         """The same for tensors already on the device, of any float dtype and strides."""
-        self._runtime.follow(self._stream)
-        with self._runtime.use(self._stream):
+        with self._runtime.use(self._stream, follow=True):
             for start, rows in self._slices(x.shape[0]):
                 self._x[:rows].copy_(x[start : start + rows])
                 self._graphs[self.bucket(rows)].replay()
@@ -80,6 +77,13 @@ class LaunchContext:
         largest = self.buckets[-1]
         for start in range(0, rows, largest):
             yield start, min(largest, rows - start)
+
+
+def _forward(
+    program: Program, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]
+) -> Callable[[], None]:
+    """Without the context in it: a graph that kept its body would keep the device's memory in a cycle."""
+    return lambda: program.enqueue(x, y, rows, workspace)
 
 
 class ContextPool:

@@ -55,6 +55,7 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
         constants={
             "IN": spec.in_features,
             "OUT": spec.out_features,
+            "HIDDEN": tuple(layer.out_features for layer in spec.layers[:-1]),
             "WIDTH": tile.width,
             "CHUNK": tile.chunk,
             "BLOCK_M": tile.block_m,

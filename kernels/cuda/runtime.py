@@ -41,12 +41,9 @@ class Runtime(Protocol):
     def stream(self) -> Stream:
         """A stream of its own: work on it runs beside that of other streams."""
 
-    def use(self, stream: Stream) -> AbstractContextManager[object]:
+    def use(self, stream: Stream, *, follow: bool = False) -> AbstractContextManager[object]:
         """Within it, this thread's copies, launches and replays go to `stream`, and nobody else's do. It
-        ends after `synchronize`."""
-
-    def follow(self, stream: Stream) -> None:
-        """What is enqueued on `stream` from now on runs after all that this thread's current stream holds."""
+        ends after `synchronize`. With `follow` they run after all that this thread's own stream holds."""
 
     def host_buffer(self, shape: tuple[int, ...]) -> Tensor:
         """Page-locked float32, so that copies from and to it are asynchronous."""
@@ -79,14 +76,13 @@ class TorchRuntime:
         return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def use(self, stream: Stream) -> Iterator[None]:
+    def use(self, stream: Stream, *, follow: bool = False) -> Iterator[None]:
         assert isinstance(stream, torch.cuda.Stream)
-        with _STREAM_LOCKS[stream.cuda_stream], torch.cuda.stream(stream):
-            yield
-
-    def follow(self, stream: Stream) -> None:
-        assert isinstance(stream, torch.cuda.Stream)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with _STREAM_LOCKS[stream.cuda_stream]:
+            if follow:  # under the lock too: a wait would become part of another's capture
+                stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(stream):
+                yield
 
     def host_buffer(self, shape: tuple[int, ...]) -> Tensor:
         return torch.zeros(shape, dtype=torch.float32, pin_memory=True)
@@ -96,10 +92,12 @@ class TorchRuntime:
 
     def capture(self, stream: Stream, body: Callable[[], None]) -> Graph:
         assert isinstance(stream, torch.cuda.Stream)
-        self.follow(stream)  # buffers and weights were filled on the loading thread's stream
-        with torch.cuda.stream(stream):  # unlocked: it may compile for seconds
-            body()
-        stream.synchronize()
+        # First on the loading thread's own stream, where buffers and weights were filled: it may compile for
+        # seconds, which must not hold the lock of a stream that others serve on.
+        body()
+        with self.use(stream, follow=True):
+            body()  # what is allocated per stream, such as cuBLAS's workspace
+            stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         # thread_local: other versions keep serving (and allocating) on other threads while this one loads.
         with (

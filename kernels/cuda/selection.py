@@ -40,7 +40,6 @@ class Trial:
     """What became of a candidate: seconds per forward by bucket, or why it is out."""
 
     label: str
-    program: Program | None = None
     buckets: tuple[int, ...] = BUCKETS
     seconds: Mapping[int, float] = field(default_factory=dict)
     excluded: str = ""
@@ -54,7 +53,8 @@ class Trial:
 def try_candidate(
     candidate: Candidate, mlp: Mlp, runtime: Runtime, info: KernelInfo, *, timed: bool
 ) -> Trial:
-    """Build, check, time. A failure of one candidate leaves the others in the race."""
+    """Build, check, time, and let go: a GPU that has room for one candidate has room for the race. A failure of
+    one leaves the others in it."""
     try:
         program = candidate.build()
         for buckets in (BUCKETS, SINGLE_BUCKET):
@@ -62,7 +62,7 @@ def try_candidate(
             check_against_float64(CudaKernel(mlp.spec, info, ContextPool([context])), mlp)
             if is_batch_invariant(context, mlp.spec.in_features, mlp.spec.out_features):
                 seconds = {bucket: context.seconds(bucket) for bucket in buckets} if timed else {}
-                return Trial(candidate.label, program, buckets, seconds)
+                return Trial(candidate.label, buckets, seconds)
     except KernelError as error:
         return Trial(candidate.label, excluded=str(error))
     except Exception as error:  # torch's are RuntimeErrors, Triton's (compiler, resources) are not
@@ -141,13 +141,13 @@ def select(
         if not timed and not trials[-1].excluded:
             break
     winner = choose(trials)
-    assert winner.program is not None
     info = replace(info, strategy=winner.label, reason=explain(trials))
     try:
+        program = candidates[trials.index(winner)].build()  # once more: what was tried is gone
         pool = ContextPool(
-            [LaunchContext(runtime, winner.program, mlp.spec, winner.buckets) for _ in range(contexts)]
+            [LaunchContext(runtime, program, mlp.spec, winner.buckets) for _ in range(contexts)]
         )
-    except RuntimeError as error:
+    except Exception as error:
         raise KernelError(f"{winner.label}: {device_error(error, mlp)}") from error
     return CudaKernel(mlp.spec, info, pool)
 

@@ -72,6 +72,19 @@ def _with_chunk(h, j, chunk, CHUNKS: tl.constexpr):
     return g
 
 
+@triton.jit
+def _without_padding(h, TRUE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
+    """h with zeros in the columns from TRUE on, which only padding added. Their zero weights are not enough:
+    an infinity in the row times a zero weight is NaN, in the padded column and from there in the whole row."""
+    g = ()
+    for i in tl.static_range(CHUNKS):
+        chunk = h[i]
+        if (i + 1) * CHUNK > TRUE:
+            chunk = tl.where((tl.arange(0, CHUNK) < TRUE - i * CHUNK)[None, :], chunk, 0.0)
+        g = g + (chunk,)
+    return g
+
+
 @triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
 def whole_kernel(
     x_ptr,
@@ -81,6 +94,7 @@ def whole_kernel(
     rows,
     IN: tl.constexpr,
     OUT: tl.constexpr,
+    HIDDEN: tl.constexpr,
     WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -93,7 +107,8 @@ def whole_kernel(
     OUTPUT_SLOPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """x: (rows, IN) float32, y: (rows, OUT) float32. w and b: as `packing.pack_whole` lays them out."""
+    """x: (rows, IN) float32, y: (rows, OUT) float32. w and b: as `packing.pack_whole` lays them out. HIDDEN:
+    the true widths of the layers that are padded to WIDTH."""
     DEPTH: tl.constexpr = len(ACTIVATIONS)
     CHUNKS: tl.constexpr = WIDTH // CHUNK
     IN_ROW: tl.constexpr = (IN + BLOCK_K - 1) // BLOCK_K * BLOCK_K
@@ -123,6 +138,7 @@ def whole_kernel(
         else:
             up = activate(up, ACTIVATIONS[0], SLOPES[0])
         h = _with_chunk(h, j, up.to(dtype), CHUNKS)
+    h = _without_padding(h, HIDDEN[0], CHUNK, CHUNKS)
     w_ptr += WIDTH * IN_ROW * (2 if GATED[0] else 1)
     b_ptr += WIDTH * (2 if GATED[0] else 1)
 
@@ -142,7 +158,7 @@ def whole_kernel(
             else:
                 up = activate(up, ACTIVATIONS[layer], SLOPES[layer])
             g = _with_chunk(g, j, up.to(dtype), CHUNKS)
-        h = g
+        h = _without_padding(g, HIDDEN[layer], CHUNK, CHUNKS)
         w_ptr += WIDTH * WIDTH * (2 if GATED[layer] else 1)
         b_ptr += WIDTH * (2 if GATED[layer] else 1)
 
@@ -173,7 +189,9 @@ def whole_kernel(
             tl.store(y_rows[:, None] + columns[None, :], y, mask=inside)
             y = tl.where((columns < OUT)[None, :], y, float("-inf"))
             new_top = tl.maximum(top, tl.max(y, 1))
-            total = total * tl.exp(top - new_top) + tl.sum(tl.exp(y - new_top[:, None]), 1)
+            # While a row has shown nothing but -inf its sum is 0; -inf - (-inf) would make it NaN.
+            shift = tl.where(new_top == float("-inf"), 0.0, new_top)
+            total = total * tl.exp(top - shift) + tl.sum(tl.exp(y - shift[:, None]), 1)
             top = new_top
     if SOFTMAX and OUT > BLOCK_N:
         # The sweep reads what other threads of this program wrote.

@@ -163,6 +163,7 @@ class KernelApi(ctypes.Structure):
                 ctypes.c_void_p,
                 ctypes.c_size_t,
                 ctypes.c_void_p,
+                ctypes.c_uint,
                 ctypes.c_char_p,
                 ctypes.c_size_t,
             ),
@@ -183,7 +184,7 @@ def test_the_capsule_runs_the_kernel_and_outlives_its_owner() -> None:
     api = pointer(capsule, b"fused_mlp.kernel.v1").contents
     assert (api.abi, api.in_features, api.out_features) == (1, 64, 10)
     y = np.empty((9, 10), np.float32)
-    assert api.run(api.ctx, x.ctypes.data, 9, y.ctypes.data, None, 0) == 0
+    assert api.run(api.ctx, x.ctypes.data, 9, y.ctypes.data, 0, None, 0) == 0
     np.testing.assert_array_equal(y, expected)
     assert api.strategy(api.ctx, 1) == b"gemv"
 

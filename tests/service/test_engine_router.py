@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import select
+import threading
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def test_unknown_dtype_is_named():
 
 RUN = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_size_t,
-    ctypes.POINTER(ctypes.c_float), ctypes.c_char_p, ctypes.c_size_t,
+    ctypes.POINTER(ctypes.c_float), ctypes.c_uint, ctypes.c_char_p, ctypes.c_size_t,
 )  # fmt: skip
 # A callback of ctypes cannot return a string, so the address of one that stays.
 STRATEGY = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -145,7 +146,7 @@ def capsule_of(api: KernelApi, name: bytes = NAME) -> object:
 
 
 def make_api(code: int, abi: int = 1) -> KernelApi:
-    def run(ctx, x, count, y, error, error_size):
+    def run(ctx, x, count, y, busy, error, error_size):
         for i in range(count * 2):
             y[i] = x[i] + 1
         return code
@@ -169,6 +170,28 @@ def test_capsule_kernel_runs_and_its_code_is_heeded(engine, code, status):
         np.testing.assert_array_equal(np.frombuffer(done.data, np.float32), [2, 2])
     else:
         assert "code 3" in reports[0]
+
+
+def test_kernel_is_told_how_many_others_are_at_work():
+    engine, queue = Engine(workers=2), CompletionQueue()
+    told: list[int] = []
+    both_run = threading.Barrier(2, timeout=30)
+
+    def run(ctx, x, count, y, busy, error, error_size):
+        both_run.wait()  # or the first could be done before the second begins
+        told.append(busy)
+        both_run.wait()
+        return 0
+
+    api = KernelApi(1, None, 2, 2, RUN(run), STRATEGY(lambda ctx, count: ctypes.addressof(STRATEGY_NAME)))
+    try:
+        for name in "ab":
+            lane = engine.add_lane(kernel=capsule_of(api), in_features=2, out_features=2, name=name)
+            engine.submit(lane, np.ones((1, 2), np.float32), DType.fp32, 1, 0, None, queue)
+        assert engine.wait_idle(30)
+    finally:
+        engine.stop()
+    assert max(told) == 1
 
 
 def test_capsule_that_does_not_fit_is_refused(engine):

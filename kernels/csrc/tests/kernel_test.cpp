@@ -73,7 +73,12 @@ void check_model(const Model& model, const char* isa, unsigned threads, std::siz
   const auto y = std::make_unique<float[]>(rows * out);
   char error[64] = "";
   const fused_mlp_kernel* api = kernel.api();
-  CHECK(api->run(api->ctx, x.get(), rows, y.get(), error, sizeof error) == 0);
+  CHECK(api->run(api->ctx, x.get(), rows, y.get(), 0, error, sizeof error) == 0);
+  const auto shared = std::make_unique<float[]>(rows * out);
+  for (unsigned busy = 1; busy <= threads; ++busy) {  // on fewer threads, to the last bit the same
+    CHECK(api->run(api->ctx, x.get(), rows, shared.get(), busy, error, sizeof error) == 0);
+    CHECK(std::memcmp(shared.get(), y.get(), rows * out * sizeof(float)) == 0);
+  }
   for (std::size_t r = 0; r < rows; ++r) {
     const std::vector<double> expected = model.reference(x.get() + r * in);
     const auto single = std::make_unique<float[]>(out);

@@ -80,9 +80,25 @@ void a_busy_pool_lets_the_caller_work_alone() {
   CHECK(outer.inner_runs.load() >= 1);
 }
 
+void callers_and_busy_threads_keep_their_cores() {
+  Pool pool;
+  {
+    const Pool::Turn first(pool);
+    CHECK(first.free_threads(4, 0) == 4);
+    const Pool::Turn second(pool);
+    CHECK(second.free_threads(4, 0) == 3);
+    CHECK(second.free_threads(4, 1) == 3);  // the busy one may well be the caller that was counted
+    CHECK(second.free_threads(4, 2) == 2);
+    CHECK(second.free_threads(4, 9) == 1);
+    CHECK(second.free_threads(1, 0) == 1);
+  }
+  CHECK(Pool::Turn(pool).free_threads(4, 0) == 4);
+}
+
 }  // namespace
 
 int main() {
+  callers_and_busy_threads_keep_their_cores();
   every_piece_is_done_once();
   sleeping_helpers_wake_up();
   callers_share_a_pool();

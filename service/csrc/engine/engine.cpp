@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/at_work.hpp"
 #include "engine/batch_run.hpp"
 #include "engine/scheduler.hpp"
 
@@ -45,7 +46,10 @@ void run_batch(EngineCore& core, BatchRun& runner, TakenBatch& batch) {
 void work(const std::shared_ptr<EngineCore>& core) {
   BatchRun runner(*core->clock, core->options.on_kernel_error, core->shadow);
   TakenBatch batch;
-  while (core->scheduler.wait_take(batch)) run_batch(*core, runner, batch);
+  while (core->scheduler.wait_take(batch)) {
+    const AtWork at_work;
+    run_batch(*core, runner, batch);
+  }
 }
 
 // Workers whose engine ended on themselves. Never freed: a thread may outlive every static object.

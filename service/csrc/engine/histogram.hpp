@@ -23,6 +23,9 @@ inline constexpr std::array<std::int64_t, 36> kDurationBounds = {
 inline constexpr std::array<std::int64_t, 14> kRowBounds = {1,   2,   4,   8,    16,   32,   64,
                                                             128, 256, 512, 1024, 2048, 4096, 8192};
 
+// Whether anything is recorded. Off only to measure what recording costs.
+inline std::atomic<bool> metrics_on{true};
+
 struct HistogramSnapshot {
   std::vector<std::uint64_t> buckets;  // not cumulative; the last is +Inf
   std::uint64_t count = 0;             // the sum of the buckets read, so the two always agree
@@ -33,6 +36,7 @@ template <const auto& kBounds>
 class Histogram {
  public:
   void observe(std::int64_t value) noexcept {
+    if (!metrics_on.load(std::memory_order_relaxed)) return;
     if (value < 0) value = 0;
     buckets_[bucket_of(value)].fetch_add(1, std::memory_order_relaxed);
     sum_.fetch_add(value, std::memory_order_relaxed);

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "engine/at_work.hpp"
+
 namespace fused_mlp {
 
 namespace {
@@ -27,8 +29,8 @@ float* BatchBuffer::reserve(std::size_t floats) {
 void CapsuleKernel::run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
                         KernelResult& result) noexcept {
   std::array<char, kErrorBytes> error{};
-  const int code =
-      kernel_->run(kernel_->ctx, x.data().get(), rows, y.data().get(), error.data(), error.size());
+  const int code = kernel_->run(kernel_->ctx, x.data().get(), rows, y.data().get(), others_at_work(),
+                                error.data(), error.size());
   if (code == 0) {
     result.strategy = kernel_->strategy(kernel_->ctx, rows);
   } else {

@@ -23,6 +23,7 @@ const char* release_name(Release release) noexcept;
 class RequestMetrics {
  public:
   void record(int grpc_code, std::int64_t duration_ns) noexcept {
+    if (!metrics_on.load(std::memory_order_relaxed)) return;
     if (grpc_code < 0 || grpc_code >= kGrpcCodeCount) grpc_code = 2;  // UNKNOWN
     codes[static_cast<std::size_t>(grpc_code)].fetch_add(1, std::memory_order_relaxed);
     duration.observe(duration_ns);

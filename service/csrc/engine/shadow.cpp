@@ -1,26 +1,16 @@
 #include "engine/shadow.hpp"
 
-#include <sched.h>
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <exception>
 #include <utility>
 
+#include "engine/background.hpp"
 #include "engine/lane.hpp"
 #include "engine/scheduler.hpp"
 
 namespace fused_mlp {
 
 namespace {
-
-// Last in line for a core, and never preempting whoever has one. Not SCHED_IDLE: an unfused kernel holds the
-// GIL between its operations, and a thread that may starve must not hold what live Python needs.
-void take_lowest_priority() noexcept {
-  const sched_param none{};
-  [[maybe_unused]] const int batch = sched_setscheduler(0, SCHED_BATCH, &none);
-  [[maybe_unused]] const int nice = setpriority(PRIO_PROCESS, 0, 19);  // of this thread alone, on Linux
-}
 
 void raise_to(std::atomic<double>& gauge, double value) noexcept {
   if (value > gauge.load(std::memory_order_relaxed)) gauge.store(value, std::memory_order_relaxed);
@@ -61,7 +51,7 @@ void ShadowWorker::offer(const std::shared_ptr<Lane>& lane, std::size_t rows, Ba
 }
 
 void ShadowWorker::work() {
-  take_lowest_priority();
+  give_way();
   Job job;
   while (take(job)) {
     compare(job);
@@ -124,6 +114,7 @@ void ShadowWorker::compare(Job& job) noexcept {
     fused_y_.reserve(outputs);
     unfused_y_.reserve(outputs);
     fused_first_ = !fused_first_;
+    stay_on_one_thread();  // both of them: neither takes cores from live traffic, and the times compare
     ok = fused_first_ ? run(*fused, job, fused_y_, fused_ns) && run(*unfused, job, unfused_y_, unfused_ns)
                       : run(*unfused, job, unfused_y_, unfused_ns) && run(*fused, job, fused_y_, fused_ns);
   } catch (const std::exception&) {  // no memory for the outputs

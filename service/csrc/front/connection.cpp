@@ -68,7 +68,7 @@ void Connection::on_readable() {
   if (transport_.shaking_hands()) {
     const Io state = transport_.handshake();
     if (state == Io::closed) return close(End::handshake);
-    if (state == Io::blocked) return;
+    if (state == Io::blocked) return loop_.watch(*this);
     start_session();
   }
   SlabPool& slabs = loop_.slabs();
@@ -84,7 +84,7 @@ void Connection::on_readable() {
     receive(place, result.bytes);
     if (result.bytes < room && !transport_.has_pending()) return;
   }
-  if (!closed_ && transport_.has_pending()) loop_.visit_again(*this);
+  visit_again_if_pending();
 }
 
 void Connection::receive(const uint8_t* data, size_t size) {
@@ -115,10 +115,16 @@ void Connection::write() {
   if (out_.empty()) {
     out_.reset(kKeptOutputBytes);
     if (nghttp2_session_want_read(session_) == 0 && nghttp2_session_want_write(session_) == 0) {
-      return close(drain_ != Drain::no ? End::done : End::protocol);
+      return close(drain_ != Drain::no ? End::done : peer_leaves_ ? End::peer : End::protocol);
     }
   }
   loop_.watch(*this);
+  visit_again_if_pending();
+}
+
+// What TLS has read ahead is not reported by the socket. While the output is full it has to wait as well.
+void Connection::visit_again_if_pending() {
+  if (!closed_ && !output_full() && transport_.has_pending()) loop_.visit_again(*this);
 }
 
 void Connection::begin_drain() {

@@ -62,6 +62,7 @@ class Connection {
   void stop_request(Call& call);
   void end_call(Call& call);
   void mark_dirty();
+  void visit_again_if_pending();
   bool output_full() const;
   void sweep_call(Call& call, int64_t now_ns);
   void finish_drain();
@@ -77,6 +78,7 @@ class Connection {
   bool closed_ = false;
   bool started_ = false;  // the peer's SETTINGS have come
   bool flooded_ = false;
+  bool peer_leaves_ = false;  // it has said GOAWAY
   enum class Drain : uint8_t { no, noticed, final } drain_ = Drain::no;
 
   int64_t born_ns_;

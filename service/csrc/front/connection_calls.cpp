@@ -94,7 +94,6 @@ void Connection::take_data(Call& call, const uint8_t* data, size_t size) {
     }
   }
   if (method == nullptr || call.finished_ || call.rejection_ || !method->client_streams()) {
-    if (call.has_message_) call.waiting_since_ns_ = 0;
     nghttp2_session_consume_stream(session_, call.stream_id_, total);
     return;
   }

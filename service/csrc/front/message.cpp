@@ -101,7 +101,7 @@ bool MessageReader::feed(const uint8_t*& data, size_t& size, SlabPool& slabs, Me
     if (body_size_ > most_bytes_) error = ReadError::too_large;
     if (compressed_ && encoding_ == Encoding::identity) error = ReadError::not_compressed;
     if (error != ReadError::none) return false;
-    if (size >= body_size_) {  // all of it is here
+    if (size >= body_size_ && !slabs.crowded()) {  // all of it is here
       Message raw(data, body_size_, slabs.hold());
       data += body_size_;
       size -= body_size_;

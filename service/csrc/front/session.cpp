@@ -119,6 +119,9 @@ struct SessionCallbacks {
       case NGHTTP2_SETTINGS:
         c.started_ = true;
         return 0;
+      case NGHTTP2_GOAWAY:
+        c.peer_leaves_ = true;
+        return 0;
       case NGHTTP2_PING:
         if ((frame->hd.flags & NGHTTP2_FLAG_ACK) != 0 && c.drain_ == Connection::Drain::noticed) {
           c.finish_drain();

@@ -47,7 +47,7 @@ class SlabPool {
   static constexpr size_t kLeastRead = 16u << 10;
   static constexpr size_t kMostRead = 128u << 10;
 
-  SlabPool() : current_(fresh()) {}
+  SlabPool() : current_(fresh()) {}  // live_ comes before current_
   ~SlabPool() {
     delete current_;
     for (Slab* slab : free_) delete slab;
@@ -67,24 +67,33 @@ class SlabPool {
   size_t room() const { return Slab::kBytes - used_ < kMostRead ? Slab::kBytes - used_ : kMostRead; }
   void commit(size_t n) { used_ += n; }
   SlabRef hold() { return SlabRef(this, current_); }
+  // So much is held that it is better to copy than to hold more: a small message can hold a whole slab.
+  bool crowded() const { return live_ > kMostHeld; }
   void give_back(Slab* slab) {
     if (slab == current_) return;
-    if (free_.size() < kKept)
+    if (free_.size() < kKept) {
       free_.push_back(slab);
-    else
+    } else {
       delete slab;
+      --live_;
+    }
   }
 
  private:
   static constexpr size_t kKept = 8;
+  static constexpr size_t kMostHeld = 64;
   Slab* fresh() {
-    if (free_.empty()) return new Slab;
+    if (free_.empty()) {
+      ++live_;
+      return new Slab;
+    }
     Slab* slab = free_.back();
     free_.pop_back();
     return slab;
   }
 
   std::vector<Slab*> free_;
+  size_t live_ = 0;
   Slab* current_;
   size_t used_ = 0;
 };

@@ -14,7 +14,7 @@ using Steady = std::chrono::steady_clock;
 
 constexpr std::size_t kWidth = 64;
 
-int run_nothing(void*, const float*, std::size_t, float*, char*, std::size_t) { return 0; }
+int run_nothing(void*, const float*, std::size_t, float*, unsigned, char*, std::size_t) { return 0; }
 const char* name_nothing(void*, std::size_t) { return "nothing"; }
 constexpr fused_mlp_kernel kNothing = {FUSED_MLP_KERNEL_ABI, nullptr, kWidth, 10, run_nothing, name_nothing};
 

@@ -48,17 +48,16 @@ class CpuRuntime:
         return CpuStream(self)
 
     @contextmanager
-    def use(self, stream: CpuStream) -> Iterator[None]:
+    def use(self, stream: CpuStream, *, follow: bool = False) -> Iterator[None]:
         assert stream.busy.acquire(blocking=False), "two threads use one stream at the same time"
+        if follow:
+            self.calls.append("follow")
         self._thread.stream = stream
         try:
             yield
         finally:
             self._thread.stream = None
             stream.busy.release()
-
-    def follow(self, stream: CpuStream) -> None:
-        self.calls.append("follow")
 
     def host_buffer(self, shape: tuple[int, ...]) -> Tensor:
         return torch.zeros(shape)

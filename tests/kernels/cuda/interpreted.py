@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from itertools import product
 from typing import get_args
 
 import torch
@@ -17,7 +18,7 @@ from kernels.cuda.plans import precision_of
 from kernels.cuda.rule import candidate_tiles
 from kernels.cuda.tiles import Tile
 from kernels.cuda.triton_programs import LayeredProgram, WholeProgram
-from models import Activation, Mlp, MlpSpec
+from models import Activation, LayerWeights, Mlp, MlpSpec
 from models.spec import OutputActivation
 from models.weights import TORCH_DTYPES
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
@@ -80,6 +81,15 @@ def depths(dtype: str) -> Iterator[dict[str, object]]:
         yield from compare(make_spec(pattern[: depth + 1], "silu", gated=gated, dtype=dtype), 18)
 
 
+def batches(dtype: str) -> Iterator[dict[str, object]]:
+    """Rows that fill blocks of 16, 32, 64 and 128, that do not, and that overflow into the next one."""
+    for rows in (1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 130):
+        yield from compare(make_spec((7, 20, 5), "gelu", gated=(True, False), dtype=dtype), rows)
+    wide = make_spec((70, 20, 70), "relu", output="softmax", dtype=dtype)  # loops over K and N
+    for rows in (16, 65, 130):
+        yield from compare(wide, rows)
+
+
 def activations(dtype: str) -> Iterator[dict[str, object]]:
     for name in ACTIVATIONS:
         yield from compare(make_spec((20, 30, 5), name, dtype=dtype), 17, all_blocks=False)
@@ -136,22 +146,79 @@ def invariance(dtype: str) -> Iterator[dict[str, object]]:
             yield {"case": f"{spec.dtype} rows={rows} of 130 {tile.label}", "ok": same}
 
 
+POISONS = (
+    torch.nan,
+    torch.inf,
+    -torch.inf,
+    3e38,
+)  # the last overflows: at once in fp16, in a product in fp32
+
+
 def poison(dtype: str) -> Iterator[dict[str, object]]:
-    """NaN and infinity come out as in eager, and stay in their own row."""
-    for name in ("relu", "leaky_relu", "hardswish", "relu6", "elu", "mish", "softplus"):
-        spec = make_spec((8, 20, 4), name, output="softmax", dtype=dtype)
-        mlp = make_mlp(spec)
-        x = torch.ones(18, 8)
-        x[3, 2] = torch.nan
-        clean = torch.ones(18, 8)
-        for tile in tiles(spec):
-            y, expected = run(mlp, tile, x), run(mlp, tile, clean)
-            others = [row for row in range(18) if row != 3]
-            ok = bool(y[3].isnan().all()) and torch.equal(y[others], expected[others])
-            yield {"case": f"{name} {precision_of(spec, tf32=False)} {tile.label}", "ok": ok}
+    """NaN, infinities and overflow come out as in eager, and stay in their own row."""
+    for index, name in enumerate(ACTIVATIONS):
+        # Two hidden layers, both narrower than their tile; wide on one end or the other, where the loops are.
+        shape = ((8, 20, 18, 4), (70, 20, 18, 4), (8, 20, 18, 70))[index % 3]
+        yield from poisoned(make_spec(shape, name, dtype=dtype))
+    # Gates that saturate, so that they do not make NaN of infinity by themselves.
+    for gated in ((True, False, False), (False, True, False), (False, False, True)):
+        yield from poisoned(make_spec((8, 20, 18, 4), "sigmoid", gated=gated, dtype=dtype))
+    yield from poisoned(make_spec((8, 20, 4), "relu", output="softmax", dtype=dtype))
+    yield from poisoned(make_spec((8, 20, 70), "relu", output="log_softmax", dtype=dtype))
+
+
+def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
+    mlp = positive_after_first(make_mlp(spec))
+    clean = torch.randn(18, spec.in_features, generator=torch.Generator().manual_seed(4))
+    x = clean.clone()
+    rows = range(3, 3 + len(POISONS))
+    for row, value in zip(rows, POISONS, strict=True):
+        x[row] = 0.0  # beside an overflow, the order of a sum would decide
+        x[row, 2] = value
+    others = [row for row in range(18) if row not in rows]
+    with torch.inference_mode():
+        eager = mlp.to_torch()(x.to(TORCH_DTYPES[spec.dtype])).float()
+    for tile in tiles(spec, all_blocks=False):
+        y, expected = run(mlp, tile, x), run(mlp, tile, clean)
+        alike = torch.allclose(y[rows], eager[rows], rtol=0.02, atol=0.02, equal_nan=True)
+        apart = torch.equal(y[others], expected[others])
+        shape = f"{spec.summary()} {precision_of(spec, tf32=False)} {tile.label}"
+        yield {
+            "case": shape,
+            "ok": alike and apart,
+            "got": y[rows, 0].tolist(),
+            "eager": eager[rows, 0].tolist(),
+        }
+
+
+def positive_after_first(mlp: Mlp) -> Mlp:
+    """Weights of later layers without a sign: infinities add up instead of cancelling to NaN, which would hide
+    a NaN that should not be there."""
+    later = [LayerWeights(**{name: tensor.abs() for name, tensor in w.named()}) for w in mlp.layers[1:]]
+    return Mlp(mlp.spec, (mlp.layers[0], *later))
+
+
+def minus_infinity(_: str) -> Iterator[dict[str, object]]:
+    """Logits that overflow to -inf, in whole tiles of a row or all over it: softmax as torch's. In float32,
+    whose products overflow; those of fp16 are summed in float32 and do not."""
+    for width, output in product((70, 7), ("softmax", "log_softmax")):
+        spec = make_spec((1, 20, width), output=output)
+        for first, last in ((0, width - 3), (0, width), (width - 3, width)):
+            weight = torch.linspace(-1e-38, 1e-38, width)[:, None].repeat(1, 20)
+            weight[first:last] = -100.0
+            mlp = Mlp(
+                spec,
+                (LayerWeights(torch.ones(20, 1), torch.zeros(20)), LayerWeights(weight, torch.ones(width))),
+            )
+            x = torch.tensor([[1.0], [1e37], [2.0]])  # -inf in the row between two others
+            with torch.inference_mode():
+                eager = mlp.to_torch()(x)
+            for tile in tiles(spec, all_blocks=False):
+                ok = torch.allclose(run(mlp, tile, x), eager, equal_nan=True)
+                yield {"case": f"{output} of {width}, -inf in {first}:{last} {tile.label}", "ok": ok}
 
 
 if __name__ == "__main__":
-    for group in (widths, depths, activations, poison, invariance, served):
+    for group in (widths, depths, batches, activations, poison, minus_infinity, invariance, served):
         for result in group(sys.argv[1]):
             print(json.dumps({"group": group.__name__, **result}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import kernels
 from kernels import KernelInfo, KernelUnavailable
 from kernels.cuda.backend import triton_unavailable, use_kernel_cache
 from kernels.selfcheck import check_against_float64
+from kernels.tf32 import multiplies_in_tf32
 from kernels.unfused import EagerKernel
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
@@ -60,6 +62,38 @@ def test_kernel_cache_directory_is_a_setting(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("FUSED_MLP_KERNEL_CACHE", str(tmp_path))
     use_kernel_cache()
     assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path)
+    use_kernel_cache(tmp_path / "given")  # the service's setting, which may come from its command line
+    use_kernel_cache()  # a kernel that is built later
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "given")
+
+
+@pytest.fixture
+def tf32_off() -> Iterator[None]:
+    """Torch's switch is the whole process's: put it back."""
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@pytest.mark.usefixtures("tf32_off")
+def test_tf32_is_switched_for_gpus_only_and_left_alone_unless_asked_for() -> None:
+    assert not multiplies_in_tf32()
+    kernels.compile(MLP, device="cpu", tf32=True)
+    assert multiplies_in_tf32()
+    assert torch.backends.mkldnn.matmul.fp32_precision != "tf32"
+    assert kernels.compile(MLP, variant="unfused", device="cpu").describe().dtype == "float32"
+    assert multiplies_in_tf32()
+    kernels.compile(MLP, device="cpu", tf32=False)
+    assert not multiplies_in_tf32()
+
+
+@pytest.mark.usefixtures("tf32_off")
+@pytest.mark.parametrize("switch", ["legacy", "by name"])
+def test_tf32_switched_on_through_torch_is_seen(switch: str) -> None:
+    if switch == "legacy":
+        torch.backends.cuda.matmul.allow_tf32 = True
+    else:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+    assert multiplies_in_tf32()
 
 
 def test_tf32_kernel_is_held_to_eagers_error_in_tf32() -> None:

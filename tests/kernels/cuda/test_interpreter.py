@@ -36,7 +36,16 @@ def results(request: pytest.FixtureRequest) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize(
     ("group", "at_least"),
-    [("widths", 30), ("depths", 23), ("activations", 100), ("invariance", 18), ("poison", 14), ("served", 2)],
+    [
+        ("widths", 30),
+        ("depths", 23),
+        ("batches", 60),
+        ("activations", 100),
+        ("invariance", 18),
+        ("poison", 36),
+        ("minus_infinity", 24),
+        ("served", 2),
+    ],
 )
 def test_kernels_agree_with_float64_and_with_themselves(
     results: list[dict[str, object]], group: str, at_least: int

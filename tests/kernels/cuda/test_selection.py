@@ -3,6 +3,7 @@ buckets."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -97,6 +98,24 @@ def test_candidate_whose_bits_depend_on_the_position_is_out() -> None:
 
     with pytest.raises(KernelError, match="fickle: a row's result depends on the rows beside it"):
         selected(candidate("fickle", spoil))
+
+
+def test_each_candidate_is_gone_from_the_device_before_the_next_is_built() -> None:
+    alive: weakref.WeakSet[EagerProgram] = weakref.WeakSet()
+    seen: list[int] = []
+
+    def build(label: str) -> EagerProgram:
+        seen.append(len(alive))
+        alive.add(program := EagerProgram(MLP, label, wrong if label == "wrong" else lambda y, rows: y))
+        return program
+
+    def wrong(y: torch.Tensor, rows: int) -> torch.Tensor:
+        return y + 0.01
+
+    labels = ("whole/16", "wrong", "layered/16", "cublas")
+    kernel = selected(*(Candidate(label, lambda label=label: build(label)) for label in labels))
+    assert seen == [0] * (len(labels) + 1)  # and the winner once more
+    assert [program.label for program in alive] == [kernel.describe().strategy]
 
 
 def test_candidate_that_does_not_fit_leaves_the_others_in_the_race() -> None:

@@ -9,7 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.cuda.architectures import ARCHITECTURES, Architecture, architecture_of
-from kernels.cuda.check_jobs import EXAMPLES, jobs
+from kernels.cuda.check_jobs import Job, jobs
+from kernels.cuda.check_models import ACTIVATIONS, EXAMPLES, SOFTMAXES
 from kernels.cuda.plans import eager_launches, layered_plans
 from kernels.cuda.rule import tile_by_rule
 from kernels.cuda.tiles import PRECISIONS, TILES, Precision, select_tiles
@@ -86,6 +87,46 @@ def test_check_compiles_every_row_on_every_architecture_that_can_select_it() -> 
     for tile in TILES:
         for capability in tile.capabilities:
             assert (capability, tile.label, tile.width, tile.warps, tile.stages) in compiled
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda entry: entry.name)
+def test_check_compiles_every_activation_in_every_role_on_every_architecture(
+    architecture: Architecture,
+) -> None:
+    mine = [job for job in jobs() if job.capability == architecture.capability]
+    hidden = {name for job in mine for name in job.activations[:-1]}
+    assert hidden >= {*ACTIVATIONS, *(f"gated {name}" for name in ACTIVATIONS)}
+    assert {job.activations[-1] for job in mine} >= {*ACTIVATIONS, *SOFTMAXES}
+    # A softmax within a tile and one over several are different code, in both strategies.
+    in_tile = {(job.plan.kernel, job.activations[-1]) for job in mine if holds_whole_rows(job)}
+    over_tiles = {(job.plan.kernel, job.activations[-1]) for job in mine if not holds_whole_rows(job)}
+    for softmax in SOFTMAXES:
+        assert {("whole", softmax), ("layer", softmax)} <= in_tile
+        assert ("whole", softmax) in over_tiles
+    assert {kernel for kernel, _ in over_tiles} == {"whole", "layer", "softmax"}
+    assert {job.precision for job in mine if job.use.endswith("last")} >= {
+        "float16",
+        "bfloat16",
+        "ieee",
+        "tf32",
+    }
+
+
+def holds_whole_rows(job: Job) -> bool:
+    constants = job.plan.constants
+    return "BLOCK_N" in constants and constants["OUT"] <= constants["BLOCK_N"]
+
+
+def test_architectures_between_them_compile_every_layer_kernel() -> None:
+    layers = {name for job in jobs() if job.plan.kernel == "layer" for name in job.activations}
+    assert layers >= {*ACTIVATIONS, *(f"gated {name}" for name in ACTIVATIONS), *SOFTMAXES}
+
+
+def test_quick_check_has_every_kernel_and_every_way_to_multiply_on_every_architecture() -> None:
+    for architecture in ARCHITECTURES:
+        mine = [job for job in jobs(quick=True) if job.capability == architecture.capability]
+        assert {job.plan.kernel for job in mine} == {"whole", "layer", "softmax"}
+        assert {job.precision for job in mine} == {"float16", "bfloat16", "tf32", "ieee", "fp32"}
 
 
 class CountingKernels(TorchDispatchMode):

@@ -149,6 +149,29 @@ TEST(a_flag_that_is_neither_is_refused) {
   CHECK(rig.error == ReadError::bad_prefix);
 }
 
+TEST(what_held_messages_cost_is_bounded) {
+  SlabPool slabs;
+  std::vector<SlabRef> held;
+  while (!slabs.crowded()) {
+    slabs.place();
+    slabs.commit(Slab::kBytes - 1);
+    held.push_back(slabs.hold());
+    CHECK(held.size() < 1000);
+  }
+  Rig rig;
+  MessageReader reader;
+  reader.start(kLimit, &rig.pool, Encoding::identity);
+  const std::string bytes = framed("copied");
+  std::copy(bytes.begin(), bytes.end(), slabs.place());
+  const uint8_t* data = slabs.place();
+  size_t size = bytes.size();
+  Message message;
+  CHECK(reader.feed(data, size, slabs, message, rig.error));
+  CHECK(rig.pool.used() > 0);
+  message.release();
+  CHECK_EQ(rig.pool.used(), 0u);
+}
+
 TEST(held_messages_are_not_written_over) {
   SlabPool slabs;
   std::vector<Message> held;

@@ -1,0 +1,106 @@
+#include "phases.hpp"
+
+#include <unistd.h>
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+
+#include <chrono>
+#include <mutex>
+
+namespace fused_mlp {
+
+namespace {
+
+// A lock per span is nothing beside a layer, and nobody takes it while nothing is recorded.
+std::mutex guard;
+std::vector<PhaseSpan> spans;
+std::size_t room = 0;
+std::size_t dropped = 0;
+
+std::int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::uint32_t thread_number() {
+#if defined(__linux__)
+  static thread_local const auto number = static_cast<std::uint32_t>(syscall(SYS_gettid));
+  return number;
+#else
+  return 0;
+#endif
+}
+
+unsigned long long ticks() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+  unsigned long long now;
+  asm volatile("mrs %0, cntvct_el0" : "=r"(now));
+  return now;
+#else
+  return 0;
+#endif
+}
+
+}  // namespace
+
+void start_recording_phases(std::size_t capacity) {
+  const std::lock_guard<std::mutex> held(guard);
+  spans.clear();
+  spans.reserve(capacity);
+  room = capacity;
+  dropped = 0;
+  detail::recording.store(true, std::memory_order_relaxed);
+}
+
+PhaseRecording stop_recording_phases() {
+  const std::lock_guard<std::mutex> held(guard);
+  detail::recording.store(false, std::memory_order_relaxed);
+  room = 0;
+  PhaseRecording recording{std::move(spans), dropped};
+  spans = {};
+  return recording;
+}
+
+RecordedPhase::RecordedPhase(Phase phase, std::size_t layer, std::size_t rows, std::size_t in,
+                             std::size_t out)
+    : recorded_(recording_phases()) {
+  if (!recorded_) return;
+  span_ = {.phase = phase,
+           .layer = static_cast<std::uint32_t>(layer),
+           .thread = thread_number(),
+           .rows = rows,
+           .in = in,
+           .out = out,
+           .start_ns = steady_ns(),
+           .end_ns = 0,
+           .product_ns = 0,
+           .epilogue_ns = 0,
+           .tiles = 0};
+  first_tick_ = ticks();
+}
+
+RecordedPhase::~RecordedPhase() {
+  if (!recorded_) return;
+  const unsigned long long elapsed = ticks() - first_tick_;
+  span_.end_ns = steady_ns();
+  span_.tiles = tiles_.tiles;
+  if (elapsed > 0) {
+    // Ticks become time by the ticks and the time of the whole span: nobody has to know their rate.
+    const double ns = static_cast<double>(span_.end_ns - span_.start_ns) / static_cast<double>(elapsed);
+    span_.product_ns = static_cast<std::int64_t>(static_cast<double>(tiles_.product) * ns);
+    span_.epilogue_ns = static_cast<std::int64_t>(static_cast<double>(tiles_.epilogue) * ns);
+  }
+  const std::lock_guard<std::mutex> held(guard);
+  if (spans.size() < room) {
+    spans.push_back(span_);
+  } else if (recording_phases()) {
+    ++dropped;
+  }
+}
+
+}  // namespace fused_mlp

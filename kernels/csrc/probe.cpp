@@ -1,0 +1,84 @@
+#include "probe.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "buffer.hpp"
+#include "isa.hpp"
+
+namespace fused_mlp {
+
+namespace {
+
+constexpr long kRounds = 200000;
+// Often enough for the first reading, which fills the caches of cores that have just met the data, not to count.
+constexpr std::size_t kReadBytes = std::size_t{64} << 20;
+constexpr std::size_t kLeastRepeats = 4;
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Starts `threads` copies of work(index) together; the time from the start until the last is done.
+template <class Work>
+double time_together(unsigned threads, const Work& work) {
+  std::atomic<unsigned> ready{0};
+  std::vector<double> ends(threads);
+  std::vector<std::thread> others;
+  for (unsigned t = 1; t < threads; ++t) {
+    others.emplace_back([&, t] {
+      ready.fetch_add(1);
+      while (ready.load() < threads) {
+      }
+      work(t);
+      ends[t] = seconds();
+    });
+  }
+  while (ready.load() < threads - 1) {
+  }
+  const double start = seconds();
+  ready.fetch_add(1);
+  work(0);
+  ends[0] = seconds();
+  for (std::thread& other : others) other.join();
+  return *std::max_element(ends.begin(), ends.end()) - start;
+}
+
+const Isa& best_isa() {
+  std::size_t count = 0;
+  return *usable_isas(&count)[0];
+}
+
+}  // namespace
+
+double probe_flops(unsigned threads) {
+  threads = std::max(threads, 1u);
+  const Isa& isa = best_isa();
+  std::vector<double> done(threads);
+  const double elapsed = time_together(threads, [&](unsigned t) { done[t] = isa.multiply_add(kRounds); });
+  return done[0] * threads / elapsed;
+}
+
+double probe_read_seconds(std::size_t bytes, unsigned threads, unsigned samples) {
+  threads = std::max(threads, 1u);
+  bytes = std::max(bytes, sizeof(float));
+  const Isa& isa = best_isa();
+  Buffer buffer(bytes / sizeof(float));
+  std::fill_n(buffer.data(), buffer.size(), 1.0f);  // pages never written are all the same page of zeros
+  const std::size_t repeats = std::max(kLeastRepeats, kReadBytes / bytes);
+  double best = 0;
+  for (unsigned sample = 0; sample < std::max(samples, 1u); ++sample) {
+    const double elapsed = time_together(threads, [&](unsigned t) {
+      const std::size_t first = buffer.size() * t / threads;
+      const std::size_t last = buffer.size() * (t + 1) / threads;
+      for (std::size_t r = 0; r < repeats; ++r) isa.read(buffer.data() + first, last - first);
+    });
+    best = sample == 0 ? elapsed : std::min(best, elapsed);
+  }
+  return best / static_cast<double>(repeats);
+}
+
+}  // namespace fused_mlp

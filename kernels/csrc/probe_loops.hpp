@@ -1,0 +1,51 @@
+// The two loops that show a machine's limits, per instruction set: multiply-adds in registers, and reading.
+// Free of std:: functions, for the reason that layer.hpp gives.
+#pragma once
+
+#include <cstddef>
+
+namespace fused_mlp {
+
+template <class V>
+struct ProbeLoops {
+  using Reg = typename V::Reg;
+  // More sums than latency times throughput of any current core, few enough for 16 registers.
+  static constexpr int kSums = 10;
+
+  // The compiler must take the value for another one.
+  static void keep(Reg& v) {
+#if defined(__x86_64__)
+    asm volatile("" : "+x"(v));
+#else
+    asm volatile("" : "+w"(v));
+#endif
+  }
+
+  static double multiply_add(long rounds) {
+    Reg sums[kSums];
+    for (Reg& sum : sums) {
+      sum = V::zero();
+      keep(sum);  // or it sees ten times the same sum, and computes it once
+    }
+    Reg a = V::set1(0.999f);
+    const Reg b = V::set1(0.001f);
+    for (long i = 0; i < rounds; ++i) {
+      keep(a);
+#pragma GCC unroll 10
+      for (int s = 0; s < kSums; ++s) sums[s] = V::fma(sums[s], a, b);
+    }
+    for (Reg& sum : sums) keep(sum);
+    return 2.0 * kSums * V::kLanes * static_cast<double>(rounds);
+  }
+
+  static void read(const float* data, std::size_t floats) {
+    Reg sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+    for (std::size_t i = 0; i + 4 * V::kLanes <= floats; i += 4 * V::kLanes) {
+#pragma GCC unroll 4
+      for (int s = 0; s < 4; ++s) sums[s] = sums[s] + V::load(data + i + s * V::kLanes);
+    }
+    for (Reg& sum : sums) keep(sum);
+  }
+};
+
+}  // namespace fused_mlp

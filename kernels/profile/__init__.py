@@ -1,0 +1,26 @@
+"""What a forward pass spends its time on, eager, compiled and fused, and why: measured, counted in the profiler's own
+events, and compared with what the machine can do. Prints nothing; `service.profile` shows it."""
+
+from kernels.profile.errors import ProfileError
+from kernels.profile.expectation import Difference, compare, parse_expectation
+from kernels.profile.run import Options, profile
+from kernels.profile.results import VARIANTS, Point, Profile, VariantName
+from kernels.profile.shapes import random_mlp
+from kernels.profile.sweep import Sweep, SweepCell, run_sweep
+
+__all__ = [
+    "VARIANTS",
+    "Difference",
+    "Options",
+    "Point",
+    "Profile",
+    "ProfileError",
+    "Sweep",
+    "SweepCell",
+    "VariantName",
+    "compare",
+    "parse_expectation",
+    "profile",
+    "random_mlp",
+    "run_sweep",
+]

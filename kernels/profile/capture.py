@@ -1,0 +1,53 @@
+"""One variant at one batch size under torch.profiler: its trace, with the native kernel's phases in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from kernels.profile.native_phases import Recording, merge, recorded_phases
+from kernels.profile.trace_events import FORWARD, Event
+
+# The schedule: the first calls are not representative, nor is the profiler's own first round.
+_WAIT, _WARM_UP, ACTIVE = 1, 2, 4
+# The profiler's library otherwise writes a line to stderr for every start and stop.
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+
+
+def capture(call: Callable[[], object], device: str, strategy: str = "", packing: Recording | None = None) -> Event:
+    """The trace of a few forward passes, as Chrome's trace format. `packing`: phases recorded at load, shown too."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    schedule = torch.profiler.schedule(wait=_WAIT, warmup=_WARM_UP, active=ACTIVE, repeat=1)
+    with (
+        recorded_phases() as recording,
+        torch.profiler.profile(
+            activities=activities, schedule=schedule, record_shapes=True, profile_memory=True
+        ) as profiler,
+    ):
+        for _ in range(_WAIT + _WARM_UP + ACTIVE):
+            with torch.profiler.record_function(FORWARD):
+                call()
+            profiler.step()
+    trace = _export(profiler)
+    merge(trace, recording, strategy)
+    if packing is not None:
+        packing.wall_offset_ns = recording.wall_offset_ns
+        merge(trace, packing, strategy)
+    return trace
+
+
+def _export(profiler: torch.profiler.profile) -> Event:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        trace: Event = json.loads(path.read_text())
+    trace.pop("traceName", None)  # the temporary path
+    trace.pop("host_name", None)  # traces are for showing around
+    return trace

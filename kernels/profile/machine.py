@@ -1,0 +1,96 @@
+"""What this machine can do, measured: peak arithmetic, and reading as many bytes as a model's weights have."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.errors import KernelUnavailable
+
+if TYPE_CHECKING:
+    from kernels import _cpu as native_probe
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of the device and the number of threads that were profiled."""
+
+    flops_per_s: float
+    read_s: float  # to read the model's weights once, wherever repeated reading keeps them
+    weight_bytes: int
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.weight_bytes / self.read_s
+
+
+class MachineProbe:
+    """The CPU's limits. Needs the compiled module."""
+
+    def __init__(self) -> None:
+        try:
+            from kernels import _cpu  # noqa: PLC0415 - it may not have been built
+        except ImportError:
+            raise KernelUnavailable(
+                "the machine cannot be measured: the compiled module kernels._cpu is missing, run `make install`"
+            ) from None
+        self._native: type[native_probe] | object = _cpu
+        self._probe_flops = _cpu.probe_flops
+        self._probe_read = _cpu.probe_read_seconds
+
+    def flops(self, threads: int, samples: int = 5) -> float:
+        """Floating point operations per second, the best of some samples."""
+        return max(self._probe_flops(threads) for _ in range(samples))
+
+    def read_seconds(self, size: int, threads: int, samples: int = 5) -> float:
+        """To read `size` bytes once, the best of some samples."""
+        return self._probe_read(size, threads, samples)
+
+
+def measure_cpu(weight_bytes: int, threads: int) -> Limits:
+    probe = MachineProbe()
+    return Limits(probe.flops(threads, 15), probe.read_seconds(weight_bytes, threads, 15), weight_bytes)
+
+
+def measure_cuda(weight_bytes: int) -> Limits:
+    """By what torch reaches: a large product in the precision it is set to, and a large copy, half of it reading."""
+    a = torch.randn(4096, 4096, device="cuda")
+    data = torch.empty(64 << 20, dtype=torch.float32, device="cuda")
+    product = _best_cuda_seconds(lambda: a @ a)
+    copied = _best_cuda_seconds(lambda: data.clone())
+    return Limits(2.0 * 4096**3 / product, weight_bytes * copied / (2 * data.numel() * 4), weight_bytes)
+
+
+def _best_cuda_seconds(call: object, samples: int = 10) -> float:
+    best = float("inf")
+    for _ in range(samples):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()  # type: ignore[operator]
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def describe_machine() -> dict[str, object]:
+    """What a reader needs to know of the machine that made a result."""
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,107 @@
+"""The phases that the native kernel recorded, as events of the profiler's trace: on the tracks of its threads, inside
+the operator's span. The kernel's clock is the steady one, the trace's is wall time: one offset lies between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from kernels.profile.trace_events import Event
+
+try:
+    from kernels import _cpu
+except ImportError:
+    _cpu = None  # type: ignore[assignment]
+
+CATEGORY = "native_kernel"
+_MOST_SPANS = 200_000
+
+
+@dataclass(frozen=True)
+class PhaseSpan:
+    """Times in nanoseconds of the steady clock."""
+
+    phase: str
+    layer: int
+    thread: int
+    rows: int
+    in_features: int
+    columns: int
+    start_ns: int
+    end_ns: int
+    product_ns: int
+    epilogue_ns: int
+    tiles: int
+
+
+@dataclass
+class Recording:
+    spans: list[PhaseSpan] = field(default_factory=list)
+    dropped: int = 0
+    wall_offset_ns: int = 0  # wall time minus steady time
+
+
+@contextmanager
+def recorded_phases() -> Iterator[Recording]:
+    """Record what native kernels do meanwhile. Empty where they were not built."""
+    recording = Recording()
+    if _cpu is None:
+        yield recording
+        return
+    _cpu.start_recording_phases(_MOST_SPANS)
+    try:
+        yield recording
+    finally:
+        spans, recording.dropped = _cpu.stop_recording_phases()
+        recording.spans = [PhaseSpan(*span) for span in spans]
+        recording.wall_offset_ns = _wall_offset_ns()
+
+
+def _wall_offset_ns() -> int:
+    """Of several tries the one whose two clocks were read closest together."""
+    tries = []
+    for _ in range(9):
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        tries.append((after - before, wall - (before + after) // 2))
+    return min(tries)[1]
+
+
+def merge(trace: Event, recording: Recording, strategy: str) -> None:
+    """Add the spans to the trace, in place; those of the time before the trace began are left out."""
+    pids = [event["pid"] for event in trace["traceEvents"] if event.get("cat") == "cpu_op"]
+    if not pids:
+        return
+    offset_ns = recording.wall_offset_ns - int(trace.get("baseTimeNanoseconds", 0))
+    known = {event["tid"] for event in trace["traceEvents"] if event.get("name") == "thread_name"}
+    first = min(float(event["ts"]) for event in trace["traceEvents"] if event.get("ph") == "X")
+    for span in recording.spans:
+        start = (span.start_ns + offset_ns) / 1000
+        if start < first and span.phase != "pack":
+            continue
+        if span.thread not in known:
+            known.add(span.thread)
+            args = {"name": f"thread {span.thread} (fused kernel helper)"}
+            trace["traceEvents"].append(
+                {"ph": "M", "name": "thread_name", "pid": pids[0], "tid": span.thread, "ts": start, "args": args}
+            )
+        for event in _events(span, start, strategy):
+            trace["traceEvents"].append({"ph": "X", "cat": CATEGORY, "pid": pids[0], "tid": span.thread, **event})
+
+
+def _events(span: PhaseSpan, start: float, strategy: str) -> Iterator[Event]:
+    us = (span.end_ns - span.start_ns) / 1000
+    name = "finish" if span.phase == "finish" else f"{span.phase} {span.layer}"
+    args: Event = {"rows": span.rows, "in": span.in_features, "columns": span.columns}
+    if span.phase == "layer":
+        args |= {"flops": 2 * span.rows * span.in_features * span.columns, "strategy": strategy, "tiles": span.tiles}
+    yield {"name": name, "ts": start, "dur": us, "args": args}
+    # Tile by tile, product and epilogue alternate; shown is the sum of each, one behind the other.
+    summed = {"tiles": span.tiles, "note": "summed over the tiles, between which they alternate"}
+    if span.product_ns:
+        in_registers = summed | {"includes": "bias, and relu, which are applied in the registers of the tile"}
+        yield {"name": "gemm", "ts": start, "dur": span.product_ns / 1000, "args": in_registers}
+    if span.epilogue_ns:
+        begin = start + span.product_ns / 1000
+        yield {"name": "epilogue", "ts": begin, "dur": span.epilogue_ns / 1000, "args": summed}

@@ -1,0 +1,54 @@
+"""Which limit a forward pass is up against, and what follows from it, in one sentence."""
+
+from __future__ import annotations
+
+from kernels.profile.results import Point, Regime, RegimeName
+
+# Below this gain a person would not notice, and noise would.
+_WORTH_IT = 1.1
+
+
+def classify(time_us: float, overhead_us: float, memory_us: float, compute_us: float) -> Regime:
+    """The largest of the three is what bounds it: even a perfect implementation of the same calls takes that long."""
+    bounds: dict[RegimeName, float] = {"overhead": overhead_us, "memory": memory_us, "compute": compute_us}
+    name = max(bounds, key=lambda each: bounds[each])
+    return Regime(name, overhead_us, memory_us, compute_us, min(1.0, bounds[name] / time_us))
+
+
+def advise(eager: Point, fused: Point | None, compiled: Point | None = None) -> str:
+    """For one batch size."""
+    regime = eager.regime
+    start = f"batch {eager.batch} is "
+    if regime.name == "overhead":
+        idle = 1.0 - min(1.0, regime.arithmetic_us / eager.time_us)
+        start += f"dispatch-bound in eager: {idle:.0%} of its time is not arithmetic"
+    elif regime.name == "memory":
+        start += (
+            f"memory-bound in eager: reading the weights takes {_us(regime.memory_us)} of its {_us(eager.time_us)}"
+        )
+    else:
+        start += f"compute-bound in eager, at {regime.reached:.0%} of the machine's peak"
+    return f"{start}; {_consequence(eager, fused, compiled)}"
+
+
+def _consequence(eager: Point, fused: Point | None, compiled: Point | None) -> str:
+    if fused is None:
+        return "there is no fused kernel to compare it with"
+    saved = eager.time_us - fused.time_us
+    if fused.speedup >= _WORTH_IT:
+        text = f"fusing removes {_number(saved)} of {_us(eager.time_us)} ({fused.speedup:.1f}x)"
+    elif fused.speedup > 1 / _WORTH_IT:
+        text = f"fusing changes little ({fused.speedup:.2f}x): there is no overhead left to remove"
+    else:
+        text = f"do not fuse here: it takes {1 / fused.speedup:.1f}x as long"
+    if compiled is not None and compiled.time_us * _WORTH_IT < fused.time_us:
+        text += f"; torch.compile is faster still ({compiled.speedup:.1f}x)"
+    return text
+
+
+def _us(us: float) -> str:
+    return f"{_number(us)} us" if us < 10_000 else f"{us / 1000:.0f} ms"
+
+
+def _number(us: float) -> str:
+    return f"{us:,.1f}" if abs(us) < 10 else f"{us:,.0f}"

@@ -1,0 +1,101 @@
+"""What a profile found, as plain records that become JSON. Knows nothing of how it was measured or is shown."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+VariantName = Literal["eager", "compile", "fused"]
+VARIANTS: tuple[VariantName, ...] = ("eager", "compile", "fused")
+RegimeName = Literal["overhead", "memory", "compute"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of one forward pass, from the profiler's events."""
+
+    operators: dict[str, int]  # dispatched, by name, nested ones too
+    bookkeeping: int  # of which do no work: views, wrappers, allocations
+    launches: dict[str, int]  # operators that compute, or kernels on a GPU, by name
+    device_us: float | None
+    bytes_allocated: int
+    bytes_moved: int  # read and written by the launches
+    bytes_moved_known: bool  # False: at least, because generated code does not say what it reads
+
+    @property
+    def dispatched(self) -> int:
+        return sum(self.operators.values())
+
+    @property
+    def launched(self) -> int:
+        return sum(self.launches.values())
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What bounds a forward pass: the largest of three times that it cannot do without."""
+
+    name: RegimeName
+    overhead_us: float  # calling the same layers without arithmetic
+    memory_us: float  # reading the weights, at the bandwidth measured
+    compute_us: float  # the arithmetic, at the peak measured
+    reached: float  # the bounding time as a share of the time taken: 1.0 is the limit itself
+
+    @property
+    def arithmetic_us(self) -> float:
+        return max(self.memory_us, self.compute_us)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One variant at one batch size."""
+
+    variant: VariantName
+    batch: int
+    time_us: float  # per forward pass, best of many, without the profiler
+    cpu_us: float  # processor time of all threads, of the same run
+    counts: Counts
+    regime: Regime
+    speedup: float  # over eager
+
+    @property
+    def overhead_share(self) -> float:
+        return min(1.0, self.regime.overhead_us / self.time_us)
+
+
+@dataclass(frozen=True)
+class Flame:
+    """A tree of times: microseconds per forward pass under the profiler, children inside their parent."""
+
+    name: str
+    us: float
+    count: float
+    children: tuple[Flame, ...] = ()
+
+
+@dataclass(frozen=True)
+class Profile:
+    model: str
+    parameters: int
+    device: str
+    threads: int
+    machine: dict[str, Any]
+    torch: str
+    flops_per_s: float
+    bytes_per_s: float
+    kernel: str  # what the fused variant runs, in words
+    batches: tuple[int, ...]
+    points: tuple[Point, ...]
+    failures: dict[str, str]  # variant -> why it has no points, in one line
+    advice: tuple[str, ...]  # one sentence per batch size
+    flames: dict[str, Flame] = field(default_factory=dict)  # "eager/1" -> where its time goes
+    traces: dict[str, str] = field(default_factory=dict)  # the same keys -> file
+
+    def point(self, variant: VariantName, batch: int) -> Point | None:
+        for point in self.points:
+            if (point.variant, point.batch) == (variant, batch):
+                return point
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

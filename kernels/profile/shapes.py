@@ -1,0 +1,71 @@
+"""MLPs made up from widths, for people who have a shape in mind and no model yet; and what a shape costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
+
+BYTES_PER_FLOAT = 4  # what kernels compute in, on the CPU whatever the model is stored in
+
+
+def random_mlp(widths: Sequence[int], activation: Activation = "relu", gated: bool = False) -> Mlp:
+    """widths: input, hidden ..., output. `gated` makes every hidden layer a gated one (GeGLU, SwiGLU)."""
+    hidden = [LayerSpec(out_features=width, activation=activation, gated=gated) for width in widths[1:-1]]
+    return with_random_weights(
+        MlpSpec(in_features=widths[0], layers=(*hidden, LayerSpec(out_features=widths[-1])))
+    )
+
+
+def with_random_weights(spec: MlpSpec) -> Mlp:
+    """The same weights every time; scaled so that activations keep their size from layer to layer."""
+    generator = torch.Generator().manual_seed(1)
+    layers = []
+    for fan_in, layer in zip(spec.widths, spec.layers, strict=False):
+        scale = float(fan_in) ** -0.5
+        halves = 2 if layer.gated else 1
+        weights = [torch.randn(layer.out_features, fan_in, generator=generator) * scale for _ in range(halves)]
+        biases = [torch.randn(layer.out_features, generator=generator) if layer.bias else None for _ in weights]
+        gate = (weights[1], biases[1]) if layer.gated else (None, None)
+        layers.append(LayerWeights(weights[0], biases[0], *gate))
+    return Mlp(spec, layers)
+
+
+def narrow_twin(spec: MlpSpec, width: int = 16) -> Mlp:
+    """The same layers, so narrow that their arithmetic is nothing: what is left of the time is the cost of calling
+    them. Not narrower: products with one column or row are computed in ways of their own."""
+    layers = tuple(
+        layer.model_copy(update={"out_features": min(width, layer.out_features)}) for layer in spec.layers
+    )
+    twin = {"in_features": min(width, spec.in_features), "layers": layers, "labels": None, "dtype": "float32"}
+    return with_random_weights(spec.model_copy(update=twin))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one forward pass has to do at least, whoever does it."""
+
+    flops: int
+    weight_bytes: int
+    input_bytes: int
+    output_bytes: int
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.weight_bytes + self.input_bytes + self.output_bytes
+
+
+def work_of(spec: MlpSpec, batch: int) -> Work:
+    products = sum(
+        fan_in * layer.out_features * (2 if layer.gated else 1)
+        for fan_in, layer in zip(spec.widths, spec.layers, strict=False)
+    )
+    return Work(
+        flops=2 * products * batch,
+        weight_bytes=spec.parameters * BYTES_PER_FLOAT,
+        input_bytes=batch * spec.in_features * BYTES_PER_FLOAT,
+        output_bytes=batch * spec.out_features * BYTES_PER_FLOAT,
+    )

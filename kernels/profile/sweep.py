@@ -1,0 +1,120 @@
+"""Where fusion pays: its speed-up over eager for every batch size and width. Results are kept in a file as they come,
+so that a sweep that was interrupted goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from kernels.profile.errors import ProfileError
+from kernels.profile.machine import describe_machine
+from kernels.profile.shapes import random_mlp
+from kernels.profile.timing import time_calls
+from kernels.profile.variants import Variant
+from models import Activation
+
+WIDTHS = (32, 64, 128, 256, 512, 1024)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    batch: int
+    width: int
+    eager_us: float
+    fused_us: float
+
+    @property
+    def speedup(self) -> float:
+        return self.eager_us / self.fused_us
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Models of `layers` equally wide layers."""
+
+    layers: int
+    activation: str
+    gated: bool
+    threads: int
+    cells: tuple[SweepCell, ...]
+
+    @property
+    def batches(self) -> list[int]:
+        return sorted({cell.batch for cell in self.cells})
+
+    @property
+    def widths(self) -> list[int]:
+        return sorted({cell.width for cell in self.cells})
+
+
+def run_sweep(
+    path: Path,
+    *,
+    layers: int = 3,
+    activation: Activation = "relu",
+    gated: bool = False,
+    threads: int = 1,
+    batches: Sequence[int] = BATCHES,
+    widths: Sequence[int] = WIDTHS,
+    budget_s: float = 0.1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Sweep:
+    """`progress(done, total)` is called after each cell. What `path` has of the same sweep is not measured again."""
+    conditions = {
+        "layers": layers,
+        "activation": activation,
+        "gated": gated,
+        "threads": threads,
+        "torch": torch.__version__,
+        "machine": describe_machine(),
+    }
+    kept = _read(path, conditions)
+    wanted = [(batch, width) for width in widths for batch in batches]
+    done = [cell for cell in kept if (cell.batch, cell.width) in wanted]
+    missing = [pair for pair in wanted if pair not in {(cell.batch, cell.width) for cell in done}]
+    progress(len(done), len(wanted))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        built: dict[int, tuple[Variant, Variant]] = {}
+        for batch, width in missing:
+            if width not in built:
+                mlp = random_mlp([width] * (layers + 1), activation, gated)
+                built = {width: (Variant("eager", mlp, "cpu", threads), Variant("fused", mlp, "cpu", threads))}
+            x = torch.randn(batch, width)
+            eager, fused = built[width]
+            times = time_calls({"eager": eager.bind(x), "fused": fused.bind(x)}, budget_s)
+            done.append(SweepCell(batch, width, times["eager"].us, times["fused"].us))
+            others = [cell for cell in kept if cell not in done]
+            _write(path, conditions, [*others, *done])
+            progress(len(done), len(wanted))
+    finally:
+        torch.set_num_threads(before)
+    return Sweep(layers, activation, gated, threads, tuple(done))
+
+
+def _read(path: Path, conditions: dict[str, object]) -> list[SweepCell]:
+    """Nothing, if there is no file or it was measured under other conditions."""
+    try:
+        stored = json.loads(path.read_text())
+        cells = [SweepCell(**cell) for cell in stored["cells"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ProfileError(
+            f"{path}: expected the results of a sweep, got something else ({type(error).__name__}); remove it"
+        ) from None
+    return cells if stored.get("conditions") == conditions else []
+
+
+def _write(path: Path, conditions: dict[str, object], cells: Sequence[SweepCell]) -> None:
+    """Whole or not at all: an interrupted write must not cost what was measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.part")
+    temporary.write_text(json.dumps({"conditions": conditions, "cells": [asdict(cell) for cell in cells]}, indent=1))
+    temporary.replace(path)

@@ -1,0 +1,60 @@
+"""Time per call without a profiler, which would add its own. Variants take turns, so that a machine that is busy for a
+while is busy for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+Key = TypeVar("Key")
+
+_SAMPLE_S = 0.004  # long enough that the clock and the loop do not count
+_LEAST_SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Time:
+    us: float
+    cpu_us: float  # of all threads
+
+
+def time_calls(calls: Mapping[Key, Callable[[], object]], budget_s: float) -> dict[Key, Time]:
+    """The best time per call of each. `budget_s` is for each of them; a slow call gets its few samples anyway."""
+    repeats = {key: _repeats(call) for key, call in calls.items()}
+    best: dict[Key, Time] = {}
+    deadline = time.perf_counter() + budget_s * len(calls)
+    samples = 0
+    while samples < _LEAST_SAMPLES or time.perf_counter() < deadline:
+        for key, call in calls.items():
+            sample = _sample(call, repeats[key])
+            if key not in best or sample.us < best[key].us:
+                best[key] = sample
+        samples += 1
+    return best
+
+
+def _repeats(call: Callable[[], object]) -> int:
+    """How many calls make a sample; warms up on the way."""
+    repeats = 1
+    while True:
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        elapsed = time.perf_counter() - start
+        if elapsed >= _SAMPLE_S:
+            return repeats
+        repeats = max(repeats * 2, int(repeats * _SAMPLE_S / max(elapsed, 1e-6)))
+
+
+def _sample(call: Callable[[], object], repeats: int) -> Time:
+    call()  # after another variant's turn the caches are cold
+    rounds = range(repeats)
+    cpu = time.process_time()
+    start = time.perf_counter()
+    for _ in rounds:
+        call()
+    elapsed = time.perf_counter() - start
+    cpu = time.process_time() - cpu
+    return Time(elapsed / repeats * 1e6, cpu / repeats * 1e6)

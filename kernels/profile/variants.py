@@ -1,0 +1,98 @@
+"""The three ways to run an MLP that a profile compares, each as a call from Python on one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernels.fused_module import FusedMLP
+from kernels.profile.results import VariantName
+from models import Mlp
+
+Forward = Callable[[Tensor], Tensor]
+
+
+class Variant:
+    """A forward pass for one variant; building it may take seconds (torch.compile) or fail."""
+
+    def __init__(self, name: VariantName, mlp: Mlp, device: str, threads: int) -> None:
+        self.name = name
+        self._device = device
+        module = mlp.to_torch().to(device)
+        self.description = ""
+        if name == "fused":
+            fused = FusedMLP.from_torch(module, threads=threads)
+            self.description = str(fused.describe())
+            self._forward: Forward = fused
+        elif name == "compile":
+            self._forward = _compiled(module)
+        else:
+            self._forward = module
+
+    def strategy(self, batch: int) -> str:
+        """How the fused kernel runs a batch of that size, where it can say so."""
+        kernel = getattr(self._forward, "_kernel", None)
+        native = getattr(kernel, "_native", None)
+        return str(native.strategy(batch)) if native is not None else ""
+
+    def bind(self, x: Tensor) -> Callable[[], Tensor]:
+        """x: (rows, in_features) on the device. A call without arguments that is done when it returns."""
+        forward = self._forward
+        if self._device == "cuda":
+
+            def call_cuda() -> Tensor:
+                with torch.no_grad():
+                    y = forward(x)
+                torch.cuda.synchronize()
+                return y
+
+            return call_cuda
+
+        def call() -> Tensor:
+            with torch.no_grad():  # not inference_mode: freezing asks for it, and it costs the same
+                return forward(x)
+
+        return call
+
+
+def _compiled(module: nn.Module) -> Forward:
+    """As the kernel benchmark has it: weights frozen (packed for oneDNN), any batch size. Generated loops announce
+    themselves to the profiler."""
+    import torch._inductor.config as inductor  # noqa: PLC0415 - takes a second
+
+    compiled: Any = torch.compile(module, dynamic=True)
+
+    def forward(x: Tensor) -> Tensor:
+        return compiled(x)  # type: ignore[no-any-return]
+
+    def first(x: Tensor) -> Tensor:
+        with inductor.patch({"freezing": True, "cpp.enable_kernel_profile": True}):
+            return forward(x)
+
+    return _CompileOnFirst(first, forward)
+
+
+class _CompileOnFirst:
+    """Batch 1 and larger batches are compiled apart: the settings have to hold for the first call of each."""
+
+    def __init__(self, first: Forward, later: Forward) -> None:
+        self._first, self._later = first, later
+        self._seen: set[bool] = set()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        single = x.shape[0] == 1
+        if single in self._seen:
+            return self._later(x)
+        result = self._first(x)
+        self._seen.add(single)
+        return result
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, without the pages that torch.compile writes about it."""
+    text = str(error).strip()
+    line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return line if len(line) <= 200 else f"{line[:197]}..."
