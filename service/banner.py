@@ -25,6 +25,7 @@ def banner(service: Service) -> str:
         f"fused-mlp {package_version('fused-mlp')}: serving the {settings.variant} variant",
         f"  gRPC     {target} ({service.front.name} front{', TLS' if settings.tls_certificate else ''})",
         f"  metrics  http://{join_address(settings.metrics_host, service.metrics_port)}/metrics",
+        f"  live     http://{join_address(_reached(settings.metrics_host), service.metrics_port)}/",
     ]
     if service.admin_port:
         lines.append(f"  admin    {join_address(settings.admin_host, service.admin_port)}")
@@ -38,11 +39,16 @@ def banner(service: Service) -> str:
             lines += [f"           {_kernel(info)}" for info in served.kernels]
     examples = [m.name for m in models if m.default and m.default.mlp and m.default.mlp.example]
     if examples:
-        reached_at = join_address(_ANY_HOST.get(settings.host, settings.host), service.grpc_port)
+        reached_at = join_address(_reached(settings.host), service.grpc_port)
         options = "" if reached_at == _DEFAULT_TARGET else f" --target {reached_at}"
         options += " --tls" if settings.tls_certificate else ""
         lines.append(f"  try      {_command()} predict {examples[0]} --example{options}")
     return "\n".join(lines)
+
+
+def _reached(host: str) -> str:
+    """Where a browser or client on this machine finds what listens on `host`."""
+    return _ANY_HOST.get(host, host)
 
 
 def _kernel(info: KernelInfo) -> str:

@@ -1,17 +1,19 @@
-"""The HTTP side of observability: /metrics, /status.json, /healthz, /readyz. One daemon thread, one thread per
-request; knows nothing of what it serves but three callables."""
+"""The HTTP side of observability: the live page at /, /metrics, /status.json, /healthz, /readyz. One daemon thread,
+one thread per request; knows nothing of what it serves but three callables."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from types import MappingProxyType
 from typing import ClassVar
 
+from service.live_page import live_page
 from service.settings import SettingsError, join_address
 
 log = logging.getLogger(__name__)
@@ -69,7 +71,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.split("?", 1)[0]
-        if path == "/metrics":
+        if path == "/":
+            page = live_page()
+            self._send(200, page.body, "text/html; charset=utf-8", page.headers)
+        elif path == "/metrics":
             body, content_type = self.pages.render(self.headers.get("Accept", ""))
             self._send(200, body, content_type)
         elif path == "/status.json":
@@ -80,12 +85,19 @@ class _Handler(BaseHTTPRequestHandler):
             ready = self.pages.ready()
             self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
         else:
-            self._send(404, b"here are /metrics, /status.json, /healthz and /readyz\n")
+            self._send(404, b"here are /, /metrics, /status.json, /healthz and /readyz\n")
 
-    def _send(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+    def _send(
+        self,
+        status: int,
+        body: bytes,
+        content_type: str = "text/plain; charset=utf-8",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
+        all_headers = {"Content-Type": content_type, "Content-Length": str(len(body)), **headers}
+        for name, value in all_headers.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

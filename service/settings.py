@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     grpc_port: Port = Field(8001, description="gRPC port; 0 picks a free one and prints it")
     metrics_host: str = Field("127.0.0.1", description="address of the metrics port")
     metrics_port: Port = Field(
-        8002, description="port of /metrics, /status.json, /healthz and /readyz; 0 picks a free one"
+        8002, description="port of the live page, /metrics, /status.json, /healthz and /readyz; 0: any"
     )
     admin_host: str = Field("127.0.0.1", description="address of the admin port")
     admin_port: Port = Field(

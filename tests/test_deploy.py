@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from service.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-DEPLOYMENTS = [
-    ROOT / "Dockerfile",
-    *(p for p in (ROOT / "deploy").rglob("*") if p.suffix in (".yaml", ".yml")),
-]
+DEPLOYMENTS = [ROOT / "Dockerfile", ROOT / "deploy/kubernetes.yaml", ROOT / "deploy/compose.yaml"]
 
 
 @pytest.mark.parametrize("path", DEPLOYMENTS, ids=lambda path: path.name)
@@ -35,3 +36,72 @@ def test_the_build_context_has_every_package():
     packages = re.search(r"wheel\.packages = \[(.*)\]", (ROOT / "pyproject.toml").read_text())[1]
     assert set(re.findall(r'"(\w+)"', packages)) <= set(kept)
     assert all((ROOT / name).exists() for name in kept)
+
+
+def read_yaml(path: str) -> dict:
+    return yaml.safe_load((ROOT / "deploy" / path).read_text())
+
+
+def test_compose_mounts_what_is_there_and_publishes_to_this_machine_only():
+    compose = read_yaml("compose.yaml")
+    for service in compose["services"].values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in compose["volumes"] or (ROOT / "deploy" / source).exists(), volume
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_prometheus_scrapes_the_services_of_compose_on_their_metrics_port():
+    services = read_yaml("compose.yaml")["services"]
+    port = Settings.model_fields["metrics_port"].default
+    (job,) = read_yaml("prometheus/prometheus.yaml")["scrape_configs"]
+    (targets,) = job["static_configs"]
+    assert targets["targets"] == [f"{name}:{port}" for name in services if "build" in services[name]]
+
+
+def test_grafana_finds_its_dashboard_and_prometheus():
+    grafana = read_yaml("compose.yaml")["services"]["grafana"]
+    (provider,) = read_yaml("grafana/provisioning/dashboards/fused-mlp.yaml")["providers"]
+    assert any(provider["options"]["path"] in volume for volume in grafana["volumes"])
+    (source,) = read_yaml("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    scraped = read_yaml("prometheus/prometheus.yaml")["global"]["scrape_interval"]
+    assert source["jsonData"]["timeInterval"] == scraped
+
+
+def test_dashboard_is_what_its_script_makes():
+    script = "import sys, dashboard; sys.stdout.write(dashboard.render())"
+    made = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT / "deploy/grafana",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    committed = (ROOT / "deploy/grafana/fused-mlp.json").read_text()
+    assert committed == made.stdout, "run: python deploy/grafana/dashboard.py"
+
+
+@pytest.mark.parametrize(
+    "command", [["check", "config", "prometheus.yaml"], ["test", "rules", "rules_test.yaml"]]
+)
+def test_promtool_agrees(command):
+    promtool = shutil.which("promtool")
+    assert promtool, "promtool is missing: `apt-get install prometheus` (make test does it)"
+    result = subprocess.run(
+        [promtool, *command], cwd=ROOT / "deploy/prometheus", capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_alert_is_unit_tested():
+    alerts = {
+        rule["alert"] for group in read_yaml("prometheus/alerts.yaml")["groups"] for rule in group["rules"]
+    }
+    tested = {
+        case["alertname"]
+        for test in read_yaml("prometheus/rules_test.yaml")["tests"]
+        for case in test.get("alert_rule_test", [])
+        if case["exp_alerts"]
+    }
+    assert tested == alerts

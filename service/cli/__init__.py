@@ -18,6 +18,7 @@ COMMANDS = {
     "models": "service.cli.models",
     "import": "service.cli.import_model",
     "health": "service.cli.health",
+    "ab": "service.cli.ab",
     "policy": "service.cli.policy",
 }
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import grpc
 import typer
 
 from service.cli.failure import fail
-from service.client import Client, PredictError, Tls
+from service.client import Client, PredictError, RetryPolicy, Tls
 from service.client.admin import AdminClient
 
 
@@ -57,8 +58,47 @@ def connected_to_admin(command: Callable[..., None]) -> Callable[..., None]:
     return connected(command, AdminClient, target=_ADMIN_TARGET)
 
 
+_OPTIONAL_TARGET = inspect.Parameter(
+    "target",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        str | None,
+        _option("A server that runs; else one is started for this.", "HOST:PORT", "FUSED_MLP_TARGET"),
+    ],
+)
+
+
+@dataclass(frozen=True)
+class Connector:
+    """The options of a connection that is yet to be made; `target` is None when none was named."""
+
+    target: str | None
+    timeout_s: float
+    tls: Tls | None
+
+    def open(self, target: str, retry: RetryPolicy) -> Client:
+        try:
+            return Client(target, timeout_s=self.timeout_s, retry=retry, tls=self.tls)
+        except OSError as error:
+            fail(str(error))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What it opened belongs to who asked for it."""
+
+
+def connected_later(command: Callable[..., None]) -> Callable[..., None]:
+    """As `connected`, for a command that finds out first whom to call: it gets a Connector."""
+    return connected(command, Connector, target=_OPTIONAL_TARGET)
+
+
 def connected(
-    command: Callable[..., None], connect: type[Client | AdminClient] = Client, **other: inspect.Parameter
+    command: Callable[..., None],
+    connect: type[Client | AdminClient | Connector] = Client,
+    **other: inspect.Parameter,
 ) -> Callable[..., None]:
     """Give `command` an open client as its first argument, and the command line the options to make it; `other`
     options take the place of those of the same name."""

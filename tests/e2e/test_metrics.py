@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -60,3 +61,13 @@ def test_info_says_what_runs(server: Server) -> None:
     assert server.metric("process_cpu_seconds_total") > 0
     assert server.metric("fused_mlp_in_flight") == 0
     assert server.metric("fused_mlp_queue_rows") == 0
+
+
+def test_no_request_is_faster_than_its_kernel(server: Server, client: Client, example: np.ndarray) -> None:
+    """A worker may answer in the same round of the front's loop in which the request arrived: it still took time."""
+    with ThreadPoolExecutor(6) as callers:
+        for _ in callers.map(lambda _: client.predict("digits", example, variant="unfused"), range(400)):
+            pass
+    # Eager layers take tens of microseconds.
+    quickest = server.metric("fused_mlp_request_duration_seconds_bucket", variant="unfused", le="5e-06")
+    assert quickest == 0

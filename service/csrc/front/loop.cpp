@@ -202,6 +202,8 @@ void Loop::run_tasks() {
 
 void Loop::deliver() {
   Completion* stack = completions_.exchange(nullptr, std::memory_order_acquire);
+  if (stack == nullptr) return;
+  now_ns_ = clock_ns();  // answers are timed by it, and computing them took time since the round began
   Completion* in_order = nullptr;  // posted last is on top
   while (stack != nullptr) {
     Completion* next = stack->next_completion_;
@@ -227,7 +229,6 @@ void Loop::compute() {
   bool more = true;
   while (more) {
     more = application_->work();
-    if (more) now_ns_ = clock_ns();
     deliver();
     write_dirty();
   }

@@ -59,7 +59,7 @@ class Loop final : public CompletionSink {
 
   // From its own thread:
   const Limits& limits() const { return limits_; }
-  int64_t now() const { return now_ns_; }  // read once per round, and once more after computing
+  int64_t now() const { return now_ns_; }  // read once per round, and before answers go out
   SlabPool& slabs() { return slabs_; }
   AssemblyPool& assembly() { return assembly_; }
   CallPool& calls() { return calls_; }

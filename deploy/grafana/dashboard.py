@@ -1,0 +1,229 @@
+"""What is on the dashboard: `python deploy/grafana/dashboard.py` writes fused-mlp.json. Needs grafana-foundation-sdk
+(in the dev extra). A test makes it again and compares; another runs every expression against a live server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from grafana_foundation_sdk.builders import dashboard, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardCursorSync,
+    VariableOption,
+    VariableRefresh,
+    VariableSort,
+)
+from panels import (
+    HALF,
+    QUARTER,
+    SOURCE,
+    THIRD,
+    facts,
+    heat,
+    lines,
+    logarithmic,
+    mean,
+    number,
+    override,
+    quantile,
+    query,
+    rate,
+    select,
+)
+
+TARGET = Path(__file__).with_name("fused-mlp.json")
+LATENCY = "fused_mlp_request_duration_seconds"
+SHADOW = "fused_mlp_shadow_compute_seconds_sum"
+EACH = "{{variant}} {{instance}}{{job}}"  # what the variable `by` groups by
+
+
+def speedup(share: float) -> str:
+    """Above 1: fused answers faster. Over all jobs chosen: lanes of one process, or processes of one lane each."""
+    unfused, fused = (quantile(share, LATENCY, variant=variant) for variant in ("unfused", "fused"))
+    return f"{unfused} / {fused}"
+
+
+def comparison() -> Iterator[Any]:
+    same_rows = f"{rate(SHADOW, variant='unfused')} / {rate(SHADOW, variant='fused')}"
+    requests = rate("fused_mlp_requests_total")
+    yield number("Speed-up at the median", "p50 of unfused over p50 of fused.", "suffix:x", speedup(0.5), 2)
+    yield number(
+        "Kernel speed-up, same rows", "From the shadow: both on the same batches.", "suffix:x", same_rows, 1
+    )
+    yield number("Requests", "Answered, by both variants.", "reqps", requests, 1)
+    not_ok = f"1 - {rate('fused_mlp_requests_total', code='OK')} / {requests}"
+    yield number(
+        "Not OK", "Share of requests with another code, whoever is to blame.", "percentunit", not_ok, 2
+    )
+    yield lines(
+        "Request rate", "Requests answered.", "reqps", query(rate("fused_mlp_requests_total", "$by"), EACH)
+    )
+    quantiles = {f"p{100 * share:.0f}": quantile(share, LATENCY, "$by") for share in (0.5, 0.9, 0.99)}
+    yield logarithmic(
+        lines(
+            "Latency",
+            "From a request's arrival to its answer, inside the service. Logarithmic.",
+            "s",
+            *(query(expr, f"{name} {EACH}") for name, expr in quantiles.items()),
+            from_zero=False,
+        )
+    )
+    yield speedup_band()
+    yield lines(
+        "Queue against compute",
+        "Means: how long a request waited for its batch, and how long the kernel call of a batch took.",
+        "s",
+        query(mean("fused_mlp_queue_duration_seconds", "$by"), f"queue {EACH}"),
+        query(mean("fused_mlp_compute_duration_seconds", "$by"), f"compute {EACH}"),
+    )
+
+
+def speedup_band() -> timeseries.Panel:
+    """The band is the ratio's own past: as wide as it wandered."""
+    band = {
+        name: f"quantile_over_time({share}, ({speedup(0.5)})[$band:15s])"
+        for name, share in (("low", 0.1), ("high", 0.9))
+    }
+    panel = lines(
+        "Speed-up",
+        "p50 of unfused over p50 of fused, and the same of p99; above 1 fused is faster. The band holds the middle "
+        "80 % of the p50's ratio over the time chosen above: what moves within it is noise.",
+        "suffix:x",
+        query(speedup(0.5), "p50"),
+        query(speedup(0.99), "p99"),
+        *(query(expr, name) for name, expr in band.items()),
+    )
+    unseen = {"custom.lineWidth": 0, "custom.hideFrom": {"legend": True, "tooltip": False, "viz": False}}
+    override(panel, "/^low$/", **unseen, **{"custom.fillOpacity": 0})
+    override(panel, "/^high$/", **unseen, **{"custom.fillOpacity": 20, "custom.fillBelowTo": "low"})
+    return panel
+
+
+def load() -> Iterator[Any]:
+    rows = "How many rows shared a kernel call; darker is more often."
+    yield heat("Rows in a batch, fused", rows, "fused_mlp_batch_rows", "fused")
+    yield heat("Rows in a batch, unfused", rows, "fused_mlp_batch_rows", "unfused")
+    filled = f"max by ($by) ({select('fused_mlp_queue_rows')} / {select('fused_mlp_queue_capacity_rows')})"
+    yield lines(
+        "Saturation: queue",
+        "Rows waiting, of those that may wait; at 100 % requests are refused.",
+        "percentunit",
+        query(filled, EACH),
+        span=THIRD,
+    )
+    yield lines(
+        "Saturation: in flight, cores",
+        "Requests accepted and not yet answered; cores in use by each process.",
+        "short",
+        query(f"sum by ($by) ({select('fused_mlp_in_flight')})", f"in flight {EACH}"),
+        query('rate(process_cpu_seconds_total{job=~"$job"}[$__rate_interval])', "cores {{instance}}"),
+        span=THIRD,
+    )
+    yield lines(
+        "Refusals",
+        "Requests that never reached a kernel, by reason.",
+        "reqps",
+        query(rate("fused_mlp_refused_total", "reason, variant"), "{{reason}} {{variant}}"),
+        span=THIRD,
+    )
+
+
+def trust() -> Iterator[Any]:
+    yield lines(
+        "Shadow error",
+        "Largest difference of the outputs on the same rows since the model was loaded.",
+        "sci",
+        query(f"max ({select('fused_mlp_shadow_max_rel_difference')})", "relative"),
+        query(f"max ({select('fused_mlp_shadow_max_abs_difference')})", "absolute"),
+        span=THIRD,
+    )
+    yield lines(
+        "Shadow batches",
+        "Batches chosen for the shadow, by what became of them; and those whose outputs disagreed.",
+        "ops",
+        query(rate("fused_mlp_shadow_batches_total", "outcome"), "{{outcome}}"),
+        query(rate("fused_mlp_shadow_mismatches_total"), "mismatch"),
+        span=THIRD,
+    )
+    yield lines(
+        "Policy",
+        "Share of requests for the other variant and of batches for the shadow; 100 % where unfused had to take over.",
+        "percentunit",
+        query(f"max ({select('fused_mlp_policy_split_ratio')})", "split"),
+        query(f"max ({select('fused_mlp_policy_shadow_ratio')})", "shadow"),
+        query(f"max by (reason) ({select('fused_mlp_variant_fallback')})", "fallback: {{reason}}"),
+        span=THIRD,
+    )
+    yield facts("Kernels", "What runs, and where.", select("fused_mlp_kernel_info"), ("model",), HALF)
+    yield facts(
+        "Policies", "What a model's requests get.", select("fused_mlp_policy_info"), ("model",), QUARTER
+    )
+    yield facts("Builds", "What serves.", 'fused_mlp_build_info{job=~"$job"}', ("job",), QUARTER)
+
+
+def add_variables(made: dashboard.Dashboard) -> None:
+    made.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    made.with_variable(
+        chosen_from("job", "Job", "label_values(fused_mlp_build_info, job)")
+        .include_all(True)
+        .multi(True)
+        .current(VariableOption(text="All", value="$__all", selected=True))
+    )
+    made.with_variable(
+        chosen_from("model", "Model", 'label_values(fused_mlp_model_info{job=~"$job"}, model)')
+    )
+    # A comma of a value is written with a backslash.
+    made.with_variable(
+        dashboard.CustomVariable("by")
+        .label("Compare")
+        .description("lanes: the variants; pods and jobs: the variants of each")
+        .values(r"lanes : variant,pods : variant\, instance,jobs : variant\, job")
+        .current(VariableOption(text="lanes", value="variant", selected=True))
+    )
+    made.with_variable(
+        dashboard.CustomVariable("band")
+        .label("Band over")
+        .values("5m,15m,1h,6h")
+        .current(VariableOption(text="15m", value="15m", selected=True))
+    )
+
+
+def chosen_from(name: str, label: str, asked: str) -> dashboard.QueryVariable:
+    return (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .datasource(SOURCE)
+        .query(asked)
+        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(VariableSort.ALPHABETICAL_ASC)
+    )
+
+
+def render() -> str:
+    made = (
+        dashboard.Dashboard("fused-mlp: fused against unfused")
+        .uid("fused-mlp")
+        .tags(["fused-mlp", "inference"])
+        .description("Both variants of a model, side by side.")
+        .refresh("5s")
+        .time("now-30m", "now")
+        .timezone("browser")
+        .tooltip(DashboardCursorSync.CROSSHAIR)
+        .editable()
+    )
+    add_variables(made)
+    number_of = count(1)
+    for title, panels in (("Comparison", comparison()), ("Load", load()), ("Trust", trust())):
+        made.with_row(dashboard.Row(title).id(next(number_of)))
+        for panel in panels:
+            made.with_panel(panel.id(next(number_of)))
+    return JSONEncoder(sort_keys=True, indent=2).encode(made.build()) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render())
+    sys.stdout.write(f"wrote {TARGET.name}\n")

@@ -1,0 +1,72 @@
+"""Latencies in blocks of time, and quantiles of any selection of the blocks: what the bootstrap resamples. A block
+is a slice of a live run, whose latencies are all known, or a step of a recorded histogram."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Blocks(Protocol):
+    """`weights` has one number for each block: how often it counts."""
+
+    @property
+    def size(self) -> int: ...
+
+    def quantiles(self, shares: Sequence[float], weights: Array | None = None) -> Array: ...
+
+
+class Samples:
+    """Every single value of every block."""
+
+    def __init__(self, blocks: Sequence[NDArray[Any]]) -> None:
+        values = np.concatenate([np.asarray(block, np.float64) for block in blocks])
+        owner = np.repeat(np.arange(len(blocks)), [len(block) for block in blocks])
+        order = np.argsort(values, kind="stable")
+        self._values, self._owner = values[order], owner[order]
+        self.size = len(blocks)
+
+    def quantiles(self, shares: Sequence[float], weights: Array | None = None) -> Array:
+        """The smallest value that at least this share of all is not above. Sorted once: a resample is one sum."""
+        counts = np.ones(self.size) if weights is None else weights
+        running = np.cumsum(counts[self._owner])
+        if not running.size or running[-1] == 0:
+            return np.full(len(shares), np.nan)
+        found = np.searchsorted(running, np.asarray(shares) * running[-1], side="left")
+        result: Array = self._values[np.minimum(found, len(running) - 1)]
+        return result
+
+
+class Buckets:
+    """counts: (blocks, buckets), not cumulative; the last bucket has no upper bound."""
+
+    def __init__(self, bounds: Sequence[float], counts: NDArray[Any]) -> None:
+        self._upper = np.asarray(bounds, np.float64)
+        self._lower = np.concatenate(([0.0], self._upper))
+        self._counts = np.asarray(counts, np.float64)
+        self.size = len(self._counts)
+
+    @property
+    def total(self) -> float:
+        return float(self._counts.sum())
+
+    def quantiles(self, shares: Sequence[float], weights: Array | None = None) -> Array:
+        """As Prometheus' histogram_quantile: linear inside a bucket, and the last bound for what lies beyond."""
+        counts = self._counts.sum(0) if weights is None else weights @ self._counts
+        running = np.cumsum(counts)
+        if not running.size or running[-1] <= 0:
+            return np.full(len(shares), np.nan)
+        return np.array([self._one(share * running[-1], counts, running) for share in shares])
+
+    def _one(self, rank: float, counts: Array, running: Array) -> float:
+        bucket = int(np.searchsorted(running, rank, side="left"))
+        if bucket >= len(self._upper):
+            return float(self._upper[-1])
+        before = running[bucket] - counts[bucket]
+        inside = (rank - before) / counts[bucket] if counts[bucket] else 0.0
+        return float(self._lower[bucket] + (self._upper[bucket] - self._lower[bucket]) * inside)

@@ -1,0 +1,112 @@
+"""The load of a live run: an open loop. A request is due when its time has come, whatever became of the ones before,
+and its latency counts from then, so that a slow server cannot hide behind a client that waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.ab.blocks import Array
+from service.ab.schedule import Slice
+from service.client import Client, PredictError
+from service.client.prediction import Variant
+
+SENDERS = 32  # threads; also the most requests under way
+PROBE_SENDERS = 8
+PROBE_S = 0.5
+# An automatic rate is far enough below what the probe reached that the queue stays short and the schedule is kept.
+PROBE_SHARE = 0.35
+MOST_AUTOMATIC_RATE = 1000.0
+
+
+@dataclass(frozen=True)
+class SliceResult:
+    """Seconds, of the requests that were answered."""
+
+    slice: Slice
+    latency_s: Array
+    compute_s: Array
+    late_s: Array  # how long after its time each request was really sent
+    elapsed_s: float
+    failures: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def answered(self) -> int:
+        return len(self.latency_s)
+
+
+class Load:
+    """inputs: (n, rows, width); requests take them in turn."""
+
+    def __init__(self, client: Client, model: str, version: int, inputs: NDArray[Any]) -> None:
+        self._client = client
+        self._model = model
+        self._version = version
+        self._inputs = inputs
+        self._senders = ThreadPoolExecutor(SENDERS, "ab-sender")
+
+    def close(self) -> None:
+        self._senders.shutdown(cancel_futures=True)
+
+    def run(self, planned: Slice) -> SliceResult:
+        requests = len(planned.due)
+        latency, compute, late = (np.full(requests, np.nan) for _ in range(3))
+        failures: Counter[str] = Counter()
+        turns = count()
+        start = time.perf_counter() + 0.005  # all senders are at their posts by then
+
+        def send() -> None:
+            while (turn := next(turns)) < requests:
+                due = start + planned.due[turn]
+                if (wait := due - time.perf_counter()) > 0:
+                    time.sleep(wait)
+                late[turn] = time.perf_counter() - due
+                try:
+                    compute[turn] = self._predict(turn, planned.variant)
+                    latency[turn] = time.perf_counter() - due
+                except PredictError as error:
+                    failures[str(error)] += 1
+
+        self._all(send, SENDERS)
+        elapsed = time.perf_counter() - start
+        answered = ~np.isnan(latency)
+        return SliceResult(
+            planned, latency[answered], compute[answered], late[answered], elapsed, Counter(failures)
+        )
+
+    def probe(self, variant: Variant, seconds: float = PROBE_S) -> float:
+        """Requests per second when a few callers wait for each answer: what the two of them can do together."""
+        until = time.perf_counter() + seconds
+        turns = count()
+
+        def call() -> int:
+            done = 0
+            while time.perf_counter() < until:
+                self._predict(next(turns), variant)
+                done += 1
+            return done
+
+        start = time.perf_counter()
+        done: int = sum(self._all(call, PROBE_SENDERS))
+        return done / (time.perf_counter() - start)
+
+    def automatic_rate(self) -> float:
+        """A sane rate for both variants; also warms both up."""
+        slower = min(self.probe("fused"), self.probe("unfused"))
+        return min(MOST_AUTOMATIC_RATE, max(1.0, float(f"{PROBE_SHARE * slower:.2g}")))
+
+    def _predict(self, turn: int, variant: Variant) -> float:
+        x = self._inputs[turn % len(self._inputs)]
+        answer = self._client.predict(self._model, x, version=self._version, variant=variant)
+        return answer.timings.compute_us / 1e6
+
+    def _all(self, task: Any, senders: int) -> list[Any]:
+        futures = [self._senders.submit(task) for _ in range(senders)]
+        return [future.result() for future in futures]

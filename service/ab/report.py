@@ -1,0 +1,129 @@
+"""What a comparison ends with, whatever it was made from: figures for both variants, ratios with their intervals,
+and one sentence. Knows no terminal and no HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from service.ab.blocks import Blocks
+from service.ab.ratio import CONFIDENCE, Ratio, ratios
+from service.client.prediction import Variant
+
+Unit = Literal["s", "req/s"]
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+# Where the distribution is drawn: even steps, and closer together towards the tail.
+PLOTTED_SHARES = tuple(float(s) for s in (*np.linspace(0.005, 0.985, 99), *np.linspace(0.9875, 0.999, 12)))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; None where it cannot be known."""
+
+    name: str
+    unit: Unit
+    fused: float | None
+    unfused: float | None
+    ratio: Ratio | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of the two variants' outputs on the same rows; relative to the largest output of the row."""
+
+    absolute: float
+    relative: float | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class Report:
+    title: str  # what was compared, where
+    facts: dict[str, str]  # how it was measured, in words
+    rows: tuple[Row, ...]
+    difference: Difference | None
+    problems: tuple[str, ...]  # each makes the figures worthless
+    notes: tuple[str, ...]  # each limits what they say
+    distribution: dict[Variant, list[tuple[float, float]]]  # (seconds, share of requests not above)
+    timeline: dict[Variant, list[tuple[float, float]]]  # (seconds since the start, median in seconds)
+
+    @property
+    def valid(self) -> bool:
+        return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        if self.problems:
+            return f"Not valid: {'; '.join(self.problems)}."
+        by_name = {row.name: row.ratio for row in self.rows}
+        median, tail = by_name.get("latency p50"), by_name.get("latency p99")
+        if median is None:
+            return "No verdict: at least one of the variants answered too little to compare."
+        return f"{_median_in_words(median)}{_tail_in_words(tail)}."
+
+    def as_json(self) -> dict[str, Any]:
+        known = asdict(self) | {"valid": self.valid, "verdict": self.verdict, "confidence": CONFIDENCE}
+        return {key: _finite(value) for key, value in known.items()}
+
+
+def latency_rows(name: str, fused: Blocks, unfused: Blocks) -> list[Row]:
+    """p50, p90 and p99 of both, with the ratios; the blocks of both are the same times."""
+    shares = list(QUANTILES.values())
+    found = ratios(
+        lambda weights: fused.quantiles(shares, weights),
+        lambda weights: unfused.quantiles(shares, weights),
+        fused.size,
+    )
+    values = zip(QUANTILES, fused.quantiles(shares), unfused.quantiles(shares), found, strict=True)
+    return [Row(f"{name} {label}", "s", known(f), known(u), ratio) for label, f, u, ratio in values]
+
+
+def distribution(blocks: Blocks) -> list[tuple[float, float]]:
+    found = blocks.quantiles(PLOTTED_SHARES)
+    return [(float(v), s) for v, s in zip(found, PLOTTED_SHARES, strict=True) if np.isfinite(v)]
+
+
+def known(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def say_ratio(value: float) -> str:
+    """1.234 -> '1.23x'; 12.34 -> '12.3x'."""
+    return f"{value:.2f}x" if value < 10 else f"{value:.1f}x"
+
+
+def say_interval(ratio: Ratio) -> str:
+    return f"{say_ratio(ratio.low)} to {say_ratio(ratio.high)}"
+
+
+def _median_in_words(ratio: Ratio) -> str:
+    interval = f"95 % interval of the ratio {say_interval(ratio)}"
+    if ratio.is_noise:
+        return f"No difference beyond noise at the median ({interval})"
+    faster, slower = ("Fused", "unfused") if ratio.value > 1 else ("Unfused", "fused")
+    factor = max(ratio.value, 1 / ratio.value)
+    how_much = (
+        f"{say_ratio(factor)} as fast as" if factor >= 1.1 else f"{100 * (factor - 1):.1f} % faster than"
+    )
+    return f"{faster} is {how_much} {slower} at the median ({interval})"
+
+
+def _tail_in_words(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return ""
+    if ratio.is_noise:
+        return "; at p99 the difference is within noise"
+    return f"; at p99 the ratio is {say_ratio(ratio.value)} ({say_interval(ratio)})"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,49 @@
+"""What a request costs the server: its process_cpu_seconds_total, read on its metrics port around each slice. A
+server whose metrics cannot be read, or that somebody else answers for, has no such figure."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from dataclasses import dataclass
+
+CALIBRATION_READS = 20
+_CPU = re.compile(r"^process_cpu_seconds_total (\S+)", re.MULTILINE)
+_REQUESTS = re.compile(r"^fused_mlp_requests_total\{.*\} (\S+)", re.MULTILINE)
+
+
+class MetricsUnreadable(Exception):
+    """Nothing that looks like this service's metrics at that address. The text is one line."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    cpu_s: float
+    requests: float
+
+
+class ServerCpu:
+    def __init__(self, url: str) -> None:
+        """`url` ends before /metrics. Raises MetricsUnreadable."""
+        self._url = url.rstrip("/") + "/metrics"
+        first = self.read()
+        for _ in range(CALIBRATION_READS):
+            last = self.read()
+        # To be asked costs the server too; the clock ticks 10 ms, so one question alone says nothing.
+        self.per_read_s = (last.cpu_s - first.cpu_s) / CALIBRATION_READS
+
+    def read(self) -> Reading:
+        try:
+            with urllib.request.urlopen(self._url, timeout=5) as response:
+                text = response.read().decode()
+        except (OSError, ValueError) as error:
+            raise MetricsUnreadable(f"{self._url} cannot be read: {error}") from None
+        cpu = _CPU.search(text)
+        requests = _REQUESTS.findall(text)
+        if cpu is None or not requests:
+            raise MetricsUnreadable(f"{self._url} has no process_cpu_seconds_total of this service")
+        return Reading(float(cpu[1]), sum(map(float, requests)))
+
+    def between(self, before: Reading, after: Reading) -> float:
+        """May be below zero: the clock ticks, and only the sum over many slices means something."""
+        return after.cpu_s - before.cpu_s - self.per_read_s

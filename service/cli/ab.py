@@ -1,0 +1,193 @@
+"""`fused-mlp ab`: both variants compared, on a server of its own, on one that runs already, or from what Prometheus
+recorded; as a table, as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.connection import Connector, connected_later
+from service.cli.failure import fail
+from service.client import Client, PredictError, RetryPolicy, VersionInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from service.ab.report import Report
+
+_DIFFERENT_INPUTS = 64
+_RECORDED = "From recorded metrics"
+
+
+@connected_later
+def command(
+    connector: Connector,
+    *,
+    model: Annotated[str, typer.Argument(help="The model; not needed when there is one.")] = "",
+    duration: Annotated[float, typer.Option(min=2, help="How long to run.", metavar="SECONDS")] = 60.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1, help="Requests per second; a short probe finds one if not given.", metavar="N"),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Rows in each request.", metavar="N")] = 1,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--input", "-i", metavar="FILE", help="Rows to send, .npy, .csv or .json; else made up."
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Its metrics port, for the CPU time; port 8002 of the same host if not given.",
+            rich_help_panel="Connection",
+        ),
+    ] = None,
+    model_repository: Annotated[
+        Path | None, typer.Option(help="What the server started for this serves; else the demo.")
+    ] = None,
+    from_prometheus: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Send nothing: read this Prometheus.", rich_help_panel=_RECORDED),
+    ] = None,
+    since: Annotated[
+        str, typer.Option(metavar="30m|6h|2d", help="How far back.", rich_help_panel=_RECORDED)
+    ] = "1h",
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare both variants under live-like load, and say what came of it.
+
+    Requests are due at random moments of a fixed rate and count from then, so that queueing is not hidden; the
+    variants take turns. Exit code 2: the figures are not valid, the last line says why."""
+    if from_prometheus:
+        report = _recorded(from_prometheus, model, since)
+    else:
+        report = _live(
+            connector,
+            model=model,
+            duration=duration,
+            rate=rate,
+            rows=rows,
+            source=source,
+            metrics=metrics,
+            repository=model_repository,
+        )
+    if html is not None:
+        _write_page(report, html)
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        from service.cli.ab_view import report_view
+        from service.cli.rendering import print_table
+
+        print_table(report_view(report))
+    if not report.valid:
+        raise typer.Exit(2)
+
+
+def _live(
+    connector: Connector,
+    *,
+    model: str,
+    duration: float,
+    rate: float | None,
+    rows: int,
+    source: str | None,
+    metrics: str | None,
+    repository: Path | None,
+) -> Report:
+    from service.ab.live_run import LiveRun
+    from service.ab.own_server import OwnServer, ServerDidNotStart
+    from service.cli.ab_view import progress_bar
+
+    with ExitStack() as stack:
+        target = connector.target
+        if target is None:
+            try:
+                own = stack.enter_context(OwnServer(repository))
+            except ServerDidNotStart as error:
+                fail(str(error))
+            target, metrics = own.target, own.metrics_url
+        # A retry would hide a refusal in a latency: every request is sent once.
+        client = stack.enter_context(connector.open(target, RetryPolicy(attempts=1)))
+        name, version = _find(client, model)
+        run = LiveRun(
+            client=client,
+            model=name,
+            version=version,
+            inputs=_inputs(version, rows, source),
+            duration_s=duration,
+            rate=rate,
+            metrics_url=metrics or f"http://{target.rpartition(':')[0]}:8002",
+        )
+        try:
+            with progress_bar(f"{name}: fused and unfused in turns") as progress:
+                return run.run(progress)
+        except PredictError as error:
+            if error.code.name == "PERMISSION_DENIED":
+                fail(
+                    f"{target} does not let a request name its variant ({error.message}); "
+                    "allow it there with FUSED_MLP_ALLOW_OVERRIDE=1"
+                )
+            raise
+
+
+def _find(client: Client, name: str) -> tuple[str, VersionInfo]:
+    """The model to compare: one that is ready in both variants."""
+    served = [client.model(name)] if name else client.models()
+    found = {
+        m.name: v
+        for m in served
+        if (v := m.version()) and {k.variant for k in v.kernels} == {"fused", "unfused"}
+    }
+    if not found:
+        what = f"model {name!r} is not" if name else "no model is"
+        fail(f"{what} served in both variants at {client.target}; `fused-mlp models` says why")
+    if len(found) > 1:
+        fail(f"there are several models, name one of {', '.join(found)}")
+    return next(iter(found.items()))
+
+
+def _inputs(version: VersionInfo, rows: int, source: str | None) -> NDArray[Any]:
+    """(n, rows, width): what was given, cut into requests; else the model's example or nothing, with noise on it."""
+    import numpy as np
+
+    from service.cli.inputs import InputError, read_rows
+
+    if source is None:
+        around = np.asarray(version.example or np.zeros(version.in_features), np.float32)
+        spread = float(around.std()) or 1.0
+        noise = np.random.default_rng(0).normal(0, spread, (_DIFFERENT_INPUTS, rows, version.in_features))
+        return (around + 0.5 * noise).astype(np.float32)
+    try:
+        given = np.atleast_2d(read_rows(source))
+    except InputError as error:
+        fail(str(error))
+    if given.shape[-1] != version.in_features:
+        fail(f"{source}: expected rows of {version.in_features} numbers, got {given.shape[-1]}")
+    flat = given.reshape(-1, version.in_features)
+    return np.resize(flat, (max(1, len(flat) // rows), rows, version.in_features))
+
+
+def _recorded(url: str, model: str, since: str) -> Report:
+    from service.ab.recorded import NothingRecorded, recorded_report
+
+    try:
+        return recorded_report(url, model, since)
+    except NothingRecorded as error:
+        fail(str(error))
+
+
+def _write_page(report: Report, path: Path) -> None:
+    from service.ab.html_page import html_page
+
+    try:
+        path.write_text(html_page(report))
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}")

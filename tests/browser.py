@@ -1,0 +1,40 @@
+"""A real browser for tests: Debian's headless Chromium, driven by its own driver."""
+
+from __future__ import annotations
+
+import shutil
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+LAPTOP = (1280, 860)
+PHONE = (390, 844)
+
+
+def open_browser() -> webdriver.Chrome:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    assert chromium, "chromium is missing: `apt-get install chromium chromium-driver` (make test does it)"
+    assert driver, "chromedriver is missing: `apt-get install chromium-driver` (make test does it)"
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    # As root, which containers are, Chromium has no sandbox of its own; the page is ours.
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ):
+        options.add_argument(argument)
+    return webdriver.Chrome(options=options, service=Service(driver))
+
+
+def resize(
+    browser: webdriver.Chrome, size: tuple[int, int], *, dark: bool = False, height: int | None = None
+) -> None:
+    """The size of the page itself, which below some 500 pixels no window can have."""
+    metrics = {"width": size[0], "height": height or size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})

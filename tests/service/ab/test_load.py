@@ -1,0 +1,84 @@
+"""The open loop: what is planned, and what a slow server or a slow client looks like."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+import pytest
+
+from service.ab.live_run import LiveRun
+from service.ab.load import Load
+from service.ab.schedule import Slice, plan
+from service.client import PredictError
+
+INPUTS = np.zeros((2, 1, 4), np.float32)
+
+
+class SlowClient:
+    """Answers after a while; nothing of gRPC, so that what is timed is the load alone."""
+
+    target = "nowhere:1"
+
+    def __init__(self, seconds, refuse_every=0):
+        self.seconds = seconds
+        self.refuse_every = refuse_every
+        self.calls = 0
+
+    def predict(self, model, x, *, version, variant):
+        self.calls += 1
+        if self.refuse_every and self.calls % self.refuse_every == 0:
+            raise PredictError(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
+        time.sleep(self.seconds)
+        output = np.full((len(x), 3), 1.0 if variant == "fused" else 1.5)
+        return SimpleNamespace(output=output, timings=SimpleNamespace(compute_us=7.0))
+
+
+def live_run(client, rate):
+    version = SimpleNamespace(version=1, kernels=())
+    return LiveRun(client, "m", version, INPUTS, duration_s=1.6, rate=rate).run(lambda done, total: None)
+
+
+def test_both_variants_get_the_same_arrivals_in_turns():
+    slices = list(plan(60, 50))
+    pairs = list(zip(slices[::2], slices[1::2], strict=True))
+    for first, second in pairs:
+        assert {first.variant, second.variant} == {"fused", "unfused"}
+        assert first.pair == second.pair
+        assert np.array_equal(first.due, second.due)
+        assert np.all(np.diff(first.due) >= 0)
+    assert [first.variant for first, _ in pairs[:4]] == ["fused", "unfused"] * 2
+    assert sum(len(s.due) for s in slices) == 60 * 50
+
+
+def test_latency_counts_from_when_a_request_was_due():
+    """One stall delays everything behind it: a loop that waits for answers would see one slow request."""
+    load = Load(SlowClient(0.1), "m", 1, INPUTS)
+    due = np.zeros(3 * 32)  # three for each sender, all at once
+    result = load.run(Slice(0, "fused", due))
+    load.close()
+    rounds = np.sort(result.latency_s).reshape(3, 32).mean(axis=1)
+    assert rounds == pytest.approx([0.1, 0.2, 0.3], rel=0.3)  # sleeping threads wake late on a busy machine
+
+
+def test_client_that_cannot_keep_up_makes_the_result_invalid():
+    report = live_run(SlowClient(0.05), rate=1000)  # 32 senders reach 640
+    assert not report.valid
+    assert "the client could not keep its schedule" in report.verdict
+    assert "try a lower --rate" in report.verdict
+
+
+def test_refused_requests_are_told():
+    report = live_run(SlowClient(0.001, refuse_every=7), rate=100)
+    assert not report.valid
+    assert "RESOURCE_EXHAUSTED: the queue is full" in report.verdict
+
+
+def test_difference_is_of_the_same_rows():
+    difference = LiveRun(
+        SlowClient(0), "m", SimpleNamespace(version=1, kernels=()), INPUTS, duration_s=2
+    ).compare_outputs()
+    assert (difference.absolute, difference.rows) == (0.5, 2)
+    assert difference.relative == pytest.approx(0.5 / 1.5)

@@ -1,0 +1,81 @@
+"""`fused-mlp ab` against real servers."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import grpc
+import pytest
+
+from tests.scripted_server import Failure
+
+ROWS = ["latency p50", "latency p90", "latency p99", "kernel p50", "answered", "server CPU per request"]
+
+
+def test_report_has_every_figure_for_both_variants(cli, server, tmp_path):
+    page = tmp_path / "report.html"
+    outcome = cli(
+        "ab", "--duration", 2, "--rate", 200, "--rows", 3, "--metrics", server.metrics_url, "--json",
+        "--html", page, target=server.target,
+    )  # fmt: skip
+    assert outcome.code in (0, 2), outcome.err  # on a machine that is busy with other tests, 2
+    report = json.loads(outcome.out)
+    rows = {row["name"]: row for row in report["rows"]}
+    assert list(rows) == ROWS
+    for name, row in rows.items():
+        for variant in ("fused", "unfused"):
+            # The clock of a process ticks 10 ms: two seconds may be too few for a figure.
+            assert row[variant] > 0 if row[variant] is not None else "CPU" in name, name
+        if row["unit"] == "s" and row["ratio"]:
+            assert row["ratio"]["low"] <= row["ratio"]["value"] <= row["ratio"]["high"], name
+    assert 0 < report["difference"]["absolute"] < 1e-5  # float32 probabilities, summed in another order
+    assert report["difference"]["rows"] == 3 * 64
+    text = page.read_text()
+    assert report["verdict"] in text
+    assert text.count("<svg") == 3
+    assert not re.search(r"(?:\bsrc=|href=|url\(|@import)", text), (
+        "the page asks for something from elsewhere"
+    )
+
+
+def test_starts_a_server_of_its_own_and_prints_a_table(cli):
+    outcome = cli("ab", "digits", "--duration", 2, "--rate", 40)
+    assert outcome.code in (0, 2), outcome.err
+    for name in ROWS:
+        assert name in outcome.out
+    assert "unfused / fused" in outcome.out
+    assert re.search(r"(Fused is|Unfused is|No difference|Not valid)", outcome.out)
+
+
+def test_server_that_refuses_to_be_told_the_variant(cli, scripted):
+    refusal = "requests may not choose a variant here"
+    scripted.failures.append(Failure(grpc.StatusCode.PERMISSION_DENIED, refusal, ()))
+    outcome = cli("ab", "--duration", 2, target=scripted.target)
+    assert outcome.code == 1
+    assert "FUSED_MLP_ALLOW_OVERRIDE=1" in outcome.err
+    assert refusal in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--target", "127.0.0.1:1"], "start a server with"),
+        (["--from-prometheus", "http://127.0.0.1:1"], "does not answer as a Prometheus"),
+        (["--from-prometheus", "http://127.0.0.1:1", "--since", "soon"], "expected a time such as 30m"),
+        (["--model-repository", "/nonexistent"], "the server did not start"),
+    ],
+)
+def test_what_cannot_work_ends_in_one_line(cli, options, words):
+    outcome = cli("ab", "--duration", 2, *options)
+    assert outcome.code == 1
+    assert words in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_metrics_of_nobody_leave_the_cpu_unknown(cli, scripted):
+    outcome = cli(
+        "ab", "--duration", 2, "--rate", 30, "--metrics", "http://127.0.0.1:1", target=scripted.target
+    )
+    assert "CPU per request is not known" in " ".join(outcome.out.split())
+    assert "n/a" in outcome.out
