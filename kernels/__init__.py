@@ -5,7 +5,7 @@ from kernels import torch_fused as _torch_fused  # noqa: F401 - registers its ba
 from kernels import unfused as _unfused  # noqa: F401 - registers its backends
 from kernels.base import Kernel, KernelInfo, Variant
 from kernels.cuda import backend as _cuda  # noqa: F401 - registers its backends, without importing triton
-from kernels.errors import KernelError, KernelInputError, KernelUnavailable
+from kernels.errors import KernelError, KernelInputError, KernelRefuted, KernelUnavailable
 from kernels.fused_module import FusedMLP
 from kernels.registry import Backend, backends, compile, register
 
@@ -16,6 +16,7 @@ __all__ = [
     "KernelError",
     "KernelInfo",
     "KernelInputError",
+    "KernelRefuted",
     "KernelUnavailable",
     "Variant",
     "backends",

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from kernels.base import Device, Kernel, Variant
-from kernels.errors import KernelError, KernelUnavailable
+from kernels.errors import KernelError, KernelRefuted, KernelUnavailable
 from kernels.selfcheck import check_against_float64
 from models import Mlp
 
@@ -68,13 +68,16 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
         )
 
     passed_over: list[str] = []
+    failure: type[KernelUnavailable] = KernelUnavailable
     for candidate in candidates:
-        kernel, why = _try(candidate, mlp, threads)
+        kernel, why, refuted = _try(candidate, mlp, threads)
+        if refuted:
+            failure = KernelRefuted
         if kernel is not None:
             why = "passed over " + "; ".join(passed_over) if passed_over else "the first choice of auto"
             return _explain(kernel, why)
         passed_over.append(f"{candidate.name}: {why}")
-    raise KernelUnavailable(
+    raise failure(
         f"no {variant} kernel can run this model on {' or '.join(devices)}: "
         f"{'; '.join(passed_over) or 'none is registered'}"
     )
@@ -84,7 +87,7 @@ def _compile_named(mlp: Mlp, candidates: list[Backend], name: str, threads: int 
     reasons: list[str] = []
     for candidate in candidates:
         if candidate.name == name:
-            kernel, why = _try(candidate, mlp, threads)
+            kernel, why, _ = _try(candidate, mlp, threads)
             if kernel is not None:
                 return _explain(kernel, "asked for by name")
             reasons.append(why)
@@ -94,21 +97,21 @@ def _compile_named(mlp: Mlp, candidates: list[Backend], name: str, threads: int 
     raise KernelUnavailable(f"backend {name!r}: {why}; usable here: {usable or 'none'}")
 
 
-def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | None, str]:
-    """The kernel, built and checked, or why there is none."""
+def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | None, str, bool]:
+    """The kernel, built and checked, or why there is none, and whether that was because it was wrong."""
     why = candidate.unavailable(mlp)
     if why is not None:
-        return None, why
+        return None, why, False
     try:
         kernel = candidate.build(mlp, threads)
         check_against_float64(kernel, mlp)
     except KernelError as error:
         log.warning("%s kernel %r is not used: %s", candidate.variant, candidate.name, error)
-        return None, str(error)
+        return None, str(error), isinstance(error, KernelRefuted)
     except Exception as error:  # a compiler that fails, memory that runs out: any other kernel is better
         log.exception("%s kernel %r could not be built", candidate.variant, candidate.name)
-        return None, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    return kernel, ""
+        return None, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", False
+    return kernel, "", False
 
 
 def _explain(kernel: Kernel, why: str) -> Kernel:

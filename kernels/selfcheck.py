@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kernels.base import Float32, Kernel
-from kernels.errors import KernelError
+from kernels.errors import KernelRefuted
 from models import Mlp
 from models.weights import TORCH_DTYPES
 
@@ -35,7 +35,7 @@ def probe_input(mlp: Mlp) -> Float32:
 
 
 def check_against_float64(kernel: Kernel, mlp: Mlp) -> None:
-    """Raise KernelError when the kernel's largest error is more than twice that of eager."""
+    """Raise KernelRefuted when the kernel's largest error is more than twice that of eager."""
     x = probe_input(mlp)
     module = mlp.to_torch()
     dtype = TORCH_DTYPES[mlp.spec.dtype]
@@ -57,7 +57,7 @@ def check_against_float64(kernel: Kernel, mlp: Mlp) -> None:
         kernel.run(x[:rows], y)
         error = _largest(y.astype(np.float64) - exact[:rows], comparable[:rows])
         if not error <= allowed:  # NaN must fail too
-            raise KernelError(
+            raise KernelRefuted(
                 f"{kernel.describe().backend} kernel disagrees with the float64 reference at {rows} rows: "
                 f"largest error {error:.3g}, allowed {allowed:.3g}"
             )

@@ -118,6 +118,23 @@ class LaneSnapshot:
     @property
     def in_flight(self) -> int: ...
 
+class ShadowSnapshot:
+    @property
+    def batches(self) -> dict[str, int]:
+        """Those chosen, by what became of them: compared, skipped, failed."""
+    @property
+    def rows(self) -> int: ...
+    @property
+    def mismatches(self) -> int: ...
+    @property
+    def fused(self) -> HistogramSnapshot: ...
+    @property
+    def unfused(self) -> HistogramSnapshot: ...
+    @property
+    def max_absolute(self) -> float: ...
+    @property
+    def max_relative(self) -> float: ...
+
 class Ticket:
     def cancel(self) -> None:
         """The caller is gone. Safe at any time; the completion still comes."""
@@ -176,6 +193,19 @@ class Lane:
         """Count a request refused for its input; the engine counts every other refusal."""
     def snapshot(self) -> LaneSnapshot: ...
 
+class Shadow:
+    """The two lanes of a model version, some of whose batches are compared. Made by Engine.add_shadow."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def share(self) -> float: ...
+    @property
+    def tolerance(self) -> float: ...
+    def arm(self) -> None:
+        """Report the next mismatch too: only the first one is, until this is called."""
+    def snapshot(self) -> ShadowSnapshot: ...
+
 class EngineSnapshot:
     @property
     def lanes(self) -> list[tuple[Lane, LaneSnapshot]]: ...
@@ -205,6 +235,11 @@ class Engine:
         route that replaces it first: then nobody is refused."""
     @property
     def lanes(self) -> list[Lane]: ...
+    def add_shadow(self, name: str, fused: Lane, unfused: Lane) -> Shadow:
+        """Make two lanes comparable, before either has traffic."""
+    def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
+        """Run that share of the batches again on the other variant, after the answers; a relative difference
+        over the tolerance is a mismatch."""
     def submit(
         self,
         lane: Lane,
@@ -239,6 +274,12 @@ class Engine:
         were answered; at most ten times a second."""
     @on_kernel_error.setter
     def on_kernel_error(self, callable: Callable[[str, str], object] | None) -> None: ...  # noqa: A002
+    @property
+    def on_mismatch(self) -> Callable[[Shadow, float, float], object] | None:
+        """Called as (shadow, largest absolute, largest relative difference) on the shadow's thread, for the first
+        mismatch since the shadow was armed."""
+    @on_mismatch.setter
+    def on_mismatch(self, callable: Callable[[Shadow, float, float], object] | None) -> None: ...  # noqa: A002
 
 class Variant(enum.Enum):
     unspecified = 0
@@ -261,6 +302,8 @@ class RouteEntry:
         in_features: int,
         out_features: int,
         max_request_rows: int = 4096,
+        split: float = 0.0,
+        withdrawn: bool = False,
     ) -> None: ...
     @property
     def model(self) -> str: ...
@@ -282,6 +325,11 @@ class RouteEntry:
     def out_features(self) -> int: ...
     @property
     def max_request_rows(self) -> int: ...
+    @property
+    def split(self) -> float: ...
+    @property
+    def withdrawn(self) -> bool:
+        """Fused was found to be wrong: unfused serves all, also those that name fused."""
 
 class Route:
     """Where a request goes. Holding it keeps the lane alive."""
@@ -306,8 +354,18 @@ class Router:
 
     def __init__(self) -> None: ...
     def publish(self, entries: Sequence[RouteEntry]) -> None: ...
-    def resolve(self, model: str, version: int = 0, variant: Variant = Variant.unspecified) -> Route:
-        """Raises Refused."""
+    def resolve(
+        self,
+        model: str,
+        version: int = 0,
+        variant: Variant = Variant.unspecified,
+        key: str = "",
+        request_id: str = "",
+    ) -> Route:
+        """A split goes by `key`, else by `request_id`, else in turn. Raises Refused."""
+
+def hash_key(key: str) -> int:
+    """XXH64 of a key's UTF-8 bytes: it falls to the other variant when this is below split * 2**64."""
 
 # The native front (service/csrc/front): these exist only where NATIVE_FRONT is true.
 

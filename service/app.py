@@ -16,13 +16,14 @@ from kernels.cores import usable_cores
 from service import _engine
 from service.banner import banner
 from service.catalog import Catalog
-from service.fronts import make_front
+from service.fronts import make_admin, make_front
 from service.handlers import SERVED_SERVICES, Control
 from service.health import SERVER, Health, Serving
 from service.logs import set_up_logging
 from service.metrics import EngineCollector, Exposition
 from service.metrics_http import MetricsServer, Pages
 from service.settings import Settings, unknown_variables
+from service.status import status_json
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +84,12 @@ class Service:
         self.engine.on_kernel_error = _log_kernel_error
         self.router = _engine.Router()
         self.catalog = Catalog(settings, self.engine, self.router)
-        self.grpc_port = self.metrics_port = 0
+        self.engine.on_mismatch = self.catalog.report_mismatch
+        self.grpc_port = self.metrics_port = self.admin_port = 0
         try:
             self.catalog.load_all()
         except BaseException:
-            self.engine.stop()
+            self.close()
             raise
 
     async def start(self) -> None:
@@ -96,10 +98,17 @@ class Service:
         self._health = Health()
         control = Control(self.settings, self.catalog, self._health)
         self.front = make_front(self.settings, self.engine, self.router, control)
+        self._admin = make_admin(self.settings, self.engine, control)
         exposition = Exposition(EngineCollector(self.engine, self.catalog, self.front.name))
-        pages = Pages(render=exposition.render, ready=lambda: self._health.ready)
+        pages = Pages(
+            render=exposition.render,
+            ready=lambda: self._health.ready,
+            status=lambda: status_json(self.catalog, self.front.name, self._health.ready),
+        )
         self._metrics = MetricsServer(self.settings.metrics_host, self.settings.metrics_port, pages)
         self.metrics_port = self._metrics.port
+        if self._admin is not None:
+            self.admin_port = await self._admin.start()
         self.grpc_port = await self.front.start()
         self._report_health()
         self.catalog.on_change(lambda: loop.call_soon_threadsafe(self._report_health))
@@ -109,12 +118,15 @@ class Service:
         log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
         self._health.drain()
         self.engine.begin_drain()
+        if self._admin is not None:
+            await self._admin.stop(0)
         await self.front.stop(self.settings.drain_timeout_s)
         self._metrics.stop()
         log.info("stopped")
 
     def close(self) -> None:
         self.engine.stop()
+        self.engine.on_mismatch = None  # the engine and the catalog would keep each other alive
 
     def _report_health(self) -> None:
         """A model is healthy when one of its versions can answer, the server when any model is."""

@@ -26,6 +26,8 @@ def banner(service: Service) -> str:
         f"  gRPC     {target} ({service.front.name} front{', TLS' if settings.tls_certificate else ''})",
         f"  metrics  http://{join_address(settings.metrics_host, service.metrics_port)}/metrics",
     ]
+    if service.admin_port:
+        lines.append(f"  admin    {join_address(settings.admin_host, service.admin_port)}")
     for model in models:
         for served in model.versions:
             name = f"{served.model}/{served.version}"

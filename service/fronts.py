@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from ipaddress import ip_address
 from typing import Protocol
 
 from service import _engine
-from service.handlers import Control, control_rpcs
+from service.handlers import Control, admin, control_rpcs
 from service.predict import Predictor
-from service.python_front import PythonFront
+from service.python_front import Listen, PythonFront
 from service.settings import Settings, SettingsError
 from service.submission import Submitter
+
+log = logging.getLogger(__name__)
 
 # A request's fields besides its rows; names and ids are short.
 MESSAGE_SLACK_BYTES = 64 << 10
@@ -44,6 +48,26 @@ def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Route
     predictor = Predictor(engine, router, Submitter(engine))
     rpcs = [*predictor.rpcs(), *control_rpcs(control)]
     return PythonFront(settings, rpcs, limit, engine.now)
+
+
+def make_admin(settings: Settings, engine: _engine.Engine, control: Control) -> Front | None:
+    """The admin service on its own port, when there is one: on the Python front, for it sees a call an hour."""
+    if settings.admin_port == 0:
+        return None
+    if not _is_loopback(settings.admin_host) and settings.tls_client_ca is None:
+        log.warning(
+            "the admin port listens on %s, where others can reach it, and asks no client for a certificate",
+            settings.admin_host,
+        )
+    listen = Listen(settings.admin_host, settings.admin_port, "admin", "FUSED_MLP_ADMIN_PORT or _HOST")
+    return PythonFront(settings, admin.rpcs(control.catalog), LEAST_MESSAGE_BYTES, engine.now, listen)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def max_message_bytes(settings: Settings, control: Control) -> int:

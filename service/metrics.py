@@ -21,10 +21,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from service import _engine
-from service.catalog import Catalog, ServedVersion
+from service.catalog import Catalog
 from service.errors import Code
+from service.served import REASONS, ServedModel, ServedVersion
 
 LANE = ("model", "version", "variant")
+VERSION = ("model", "version")
 NO_LANE = ("", "", "")  # requests that named no model we serve
 
 
@@ -42,7 +44,8 @@ class EngineCollector(Collector):
         self._front = front
 
     def collect(self) -> Iterator[Metric]:
-        versions = [v for model in self._catalog.models() for v in model.versions]
+        models = self._catalog.models()
+        versions = [v for model in models for v in model.versions]
         lanes = [
             LaneSample((v.model, str(v.version), variant), lane.snapshot(), lane.queue_rows)
             for v in versions
@@ -52,6 +55,8 @@ class EngineCollector(Collector):
         yield from _counters(lanes, self._engine.snapshot().unrouted)
         yield from _gauges(lanes)
         yield from _infos(versions, self._front)
+        yield from _shadows(versions)
+        yield from _policies(models)
 
 
 def _histograms(lanes: list[LaneSample]) -> Iterator[Metric]:
@@ -161,6 +166,79 @@ def _infos(versions: list[ServedVersion], front: str) -> Iterator[Metric]:
         (package_version("fused-mlp"), platform.python_version(), package_version("torch"), front), 1
     )
     yield from (models, kernels, build)
+
+
+def _shadows(versions: list[ServedVersion]) -> Iterator[Metric]:
+    """Every series from the start, whether or not anything is compared."""
+    batches = CounterMetricFamily(
+        "fused_mlp_shadow_batches",
+        "Batches chosen to be run again on the other variant, by what became of them.",
+        labels=(*VERSION, "outcome"),
+    )
+    rows = CounterMetricFamily("fused_mlp_shadow_rows", "Rows compared.", labels=VERSION)
+    mismatches = CounterMetricFamily(
+        "fused_mlp_shadow_mismatches",
+        "Compared batches with a difference over the tolerance.",
+        labels=VERSION,
+    )
+    compute = HistogramMetricFamily(
+        "fused_mlp_shadow_compute_seconds", "Each variant on the very same rows.", labels=LANE
+    )
+    absolute = GaugeMetricFamily(
+        "fused_mlp_shadow_max_abs_difference", "Largest difference seen since load.", labels=VERSION
+    )
+    relative = GaugeMetricFamily(
+        "fused_mlp_shadow_max_rel_difference",
+        "Largest difference seen since load, as a part of the outputs' size.",
+        labels=VERSION,
+    )
+    seconds = [bound / 1e9 for bound in _engine.DURATION_BOUNDS_NS]
+    for v in versions:
+        if v.shadow is None:
+            continue
+        labels = (v.model, str(v.version))
+        seen = v.shadow.snapshot()
+        for outcome, count in seen.batches.items():
+            batches.add_metric((*labels, outcome), count)
+        rows.add_metric(labels, seen.rows)
+        mismatches.add_metric(labels, seen.mismatches)
+        for variant, histogram in (("fused", seen.fused), ("unfused", seen.unfused)):
+            buckets = _cumulative(seconds, histogram.buckets)
+            compute.add_metric((*labels, variant), buckets, histogram.sum / 1e9)
+        absolute.add_metric(labels, seen.max_absolute)
+        relative.add_metric(labels, seen.max_relative)
+    yield from (batches, rows, mismatches, compute, absolute, relative)
+
+
+def _policies(models: list[ServedModel]) -> Iterator[Metric]:
+    info = GaugeMetricFamily(
+        "fused_mlp_policy_info", "The policy in force.", labels=("model", "variant", "on_mismatch")
+    )
+    split = GaugeMetricFamily(
+        "fused_mlp_policy_split_ratio", "Share of requests that the other variant answers.", labels=("model",)
+    )
+    shadow = GaugeMetricFamily(
+        "fused_mlp_policy_shadow_ratio", "Share of batches run again on the other variant.", labels=("model",)
+    )
+    override = GaugeMetricFamily(
+        "fused_mlp_policy_allow_override", "Whether a request may name its variant.", labels=("model",)
+    )
+    fallback = GaugeMetricFamily(
+        "fused_mlp_variant_fallback",
+        "1 where fused is wanted and unfused serves, by reason.",
+        labels=(*VERSION, "reason"),
+    )
+    for model in models:
+        policy = model.policy
+        info.add_metric((model.name, policy.variant, policy.on_mismatch), 1)
+        split.add_metric((model.name,), policy.split)
+        shadow.add_metric((model.name,), policy.shadow)
+        override.add_metric((model.name,), float(policy.allow_override))
+        for v in model.versions:
+            fallen = v.fallback.reason if v.fallback and v in model.fallen_back else None
+            for reason in REASONS:
+                fallback.add_metric((v.model, str(v.version), reason), float(reason == fallen))
+    yield from (info, split, shadow, override, fallback)
 
 
 class Exposition:

@@ -1,5 +1,5 @@
-"""The HTTP side of observability: /metrics, /healthz, /readyz. One daemon thread, one thread per request;
-knows nothing of what it serves but two callables."""
+"""The HTTP side of observability: /metrics, /status.json, /healthz, /readyz. One daemon thread, one thread per
+request; knows nothing of what it serves but three callables."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pages:
-    """render: from an Accept header to (body, content type); ready: whether the service can answer."""
+    """render: from an Accept header to (body, content type); ready: whether the service can answer; status: what
+    it serves, and how, as JSON."""
 
     render: Callable[[str], tuple[bytes, str]]
     ready: Callable[[], bool]
+    status: Callable[[], str]
 
 
 class MetricsServer:
@@ -70,13 +72,15 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/metrics":
             body, content_type = self.pages.render(self.headers.get("Accept", ""))
             self._send(200, body, content_type)
+        elif path == "/status.json":
+            self._send(200, self.pages.status().encode(), "application/json")
         elif path == "/healthz":
             self._send(200, b"ok\n")
         elif path == "/readyz":
             ready = self.pages.ready()
             self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
         else:
-            self._send(404, b"here are /metrics, /healthz and /readyz\n")
+            self._send(404, b"here are /metrics, /status.json, /healthz and /readyz\n")
 
     def _send(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)

@@ -126,7 +126,7 @@ class _HandedCall:
                 requests = self._requests() if streams else self._rpc.decode(body)
                 async for response in self._rpc.handle(requests, call):
                     await self._send(self._rpc.encode(response))
-            self._server.finish(self._number, Code.OK)
+            self._server.finish(self._number, Code.OK, "", call.trailers)
         except Exception as error:
             self._fail(error)
 

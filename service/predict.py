@@ -13,14 +13,16 @@ from typing import Any
 from protos import fused_mlp_pb2 as fm
 from protos import open_inference_pb2 as oip
 from service import _engine
-from service.errors import Answer, Code, EngineRefused, answer
+from service.errors import Answer, Code, EngineRefused, InvalidInput, answer
 from service.fan_out import fan_out
 from service.rpc import Call, Rpc, decode, rpcs_of
 from service.submission import Submitter
-from service.wire import Ask, read_infer, read_predict, write_infer, write_predict
+from service.wire import VARIANT_NAMES, Ask, read_infer, read_predict, write_infer, write_predict
 
 log = logging.getLogger(__name__)
 
+# Metadata of a request: what a split goes by, and the variant asked for.
+AB_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-variant"
 # Requests of one stream being answered at once; reading waits beyond that.
 STREAM_WINDOW = 256
 
@@ -106,7 +108,11 @@ class Predictor:
             request = decode(api.message, data)
             request_id = getattr(request, api.id_field)
             ask = api.read(request)
-            route = self._router.resolve(ask.model, ask.version, ask.variant)
+            # What the message says is nearer to the caller than what its metadata says.
+            wanted = _wanted(call)
+            variant = wanted if ask.variant is _engine.Variant.unspecified else ask.variant
+            key = call.metadata.get(AB_KEY, "")
+            route = self._router.resolve(ask.model, ask.version, variant, key, request_id)
             lane = route.lane
             rows = ask.check_rows(route)
             done = await self._submitter.run(lane, ask.data, ask.dtype, rows, call.deadline_ns)
@@ -130,6 +136,15 @@ class Predictor:
                 self._engine.record_unrouted(code, duration)
             else:
                 lane.record(code, duration)
+
+
+def _wanted(call: Call) -> _engine.Variant:
+    name = call.metadata.get(VARIANT_KEY)
+    if name is None:
+        return _engine.Variant.unspecified
+    if name not in VARIANT_NAMES:
+        raise InvalidInput(f"{VARIANT_KEY}: expected fused or unfused, got {_engine.quote_name(name)}")
+    return VARIANT_NAMES[name]
 
 
 def _tell(error: Exception, request_id: str) -> Answer:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -19,13 +20,29 @@ from service.settings import Settings, SettingsError, join_address
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Listen:
+    """Where a server listens, what for, and the settings that say so."""
+
+    host: str
+    port: int
+    what: str = "gRPC"
+    settings: str = "FUSED_MLP_GRPC_PORT or _HOST"
+
+
 class PythonFront:
     name = "python"
 
     def __init__(
-        self, settings: Settings, rpcs: Sequence[Rpc], max_message_bytes: int, now_ns: Callable[[], int]
+        self,
+        settings: Settings,
+        rpcs: Sequence[Rpc],
+        max_message_bytes: int,
+        now_ns: Callable[[], int],
+        listen: Listen | None = None,
     ) -> None:
         self._now_ns = now_ns
+        self._listen = listen or Listen(settings.host, settings.grpc_port)
         self._settings = settings
         keepalive_ms = int(settings.keepalive_s * 1000)
         self._server = aio.server(
@@ -44,7 +61,7 @@ class PythonFront:
 
     async def start(self) -> int:
         """Listen; returns the port."""
-        address = join_address(self._settings.host, self._settings.grpc_port)
+        address = join_address(self._listen.host, self._listen.port)
         try:
             if credentials := _credentials(self._settings):
                 port = self._server.add_secure_port(address, credentials)
@@ -54,7 +71,8 @@ class PythonFront:
             port = 0
         if port == 0:
             raise SettingsError(
-                f"cannot listen on {address} for gRPC: in use or not allowed; set FUSED_MLP_GRPC_PORT or _HOST"
+                f"cannot listen on {address} for {self._listen.what}: in use or not allowed; "
+                f"set {self._listen.settings}"
             )
         await self._server.start()
         return int(port)
@@ -74,7 +92,11 @@ class PythonFront:
     def _unary(self, rpc: Rpc) -> Callable[[bytes, Any], Awaitable[Any]]:
         async def handle(data: bytes, context: Any) -> Any:
             try:
-                return await rpc.handle(rpc.decode(data), self._call(context))
+                call = self._call(context)
+                response = await rpc.handle(rpc.decode(data), call)
+                if call.trailers:
+                    context.set_trailing_metadata(tuple(call.trailers))
+                return response
             except Exception as error:
                 return await _abort(context, rpc, error)
 

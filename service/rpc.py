@@ -5,7 +5,7 @@ itself. Knows nothing of grpc."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -19,10 +19,12 @@ Kind = Literal["unary_unary", "unary_stream", "stream_stream"]
 
 @dataclass(frozen=True)
 class Call:
-    """metadata: request headers, lower case, text values only; deadline_ns: on the engine's clock, 0 for none."""
+    """metadata: request headers, lower case, text values only; deadline_ns: on the engine's clock, 0 for none;
+    trailers: what a handler adds goes to the caller with an OK."""
 
     metadata: Mapping[str, str]
     deadline_ns: int = 0
+    trailers: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def setting_docs() -> Iterator[SettingDoc]:
 
 
 def _default(value: object) -> str:
-    if value is None:
+    if value is None or value == {}:
         return ""
     if isinstance(value, bool):
         return "1" if value else "0"
@@ -58,6 +58,8 @@ def _default(value: object) -> str:
 def _values(annotation: Any) -> str:
     if get_origin(annotation) in (Union, UnionType):
         return "|".join(_values(part) for part in get_args(annotation) if part is not NoneType)
+    if get_origin(annotation) is dict:
+        return "JSON"
     if get_origin(annotation) is Literal:
         return "|".join(map(str, get_args(annotation)))
     return {int: "INT", float: "NUM", bool: "0|1", str: "TEXT", Path: "PATH"}[annotation]

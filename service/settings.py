@@ -3,14 +3,17 @@ the single source of `fused-mlp serve --help` and of the table in the README."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from service.policy import OnMismatch, Policy, PolicyChange, Ratio
 
 ENV_PREFIX = "FUSED_MLP_"
 # Read elsewhere, by the commands that call a server and by kernels; and what Kubernetes sets beside a Service
@@ -30,6 +33,7 @@ class SettingsError(Exception):
 GROUPS = {
     "host": "Where it listens",
     "model_repository": "What it serves, and how",
+    "variant": "Which variant answers",
     "max_batch_rows": "Batching and limits",
     "allow_admin": "Operation",
 }
@@ -45,7 +49,13 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address of the gRPC port")
     grpc_port: Port = Field(8001, description="gRPC port; 0 picks a free one and prints it")
     metrics_host: str = Field("127.0.0.1", description="address of the metrics port")
-    metrics_port: Port = Field(8002, description="port of /metrics, /healthz and /readyz; 0 picks a free one")
+    metrics_port: Port = Field(
+        8002, description="port of /metrics, /status.json, /healthz and /readyz; 0 picks a free one"
+    )
+    admin_host: str = Field("127.0.0.1", description="address of the admin port")
+    admin_port: Port = Field(
+        0, description="port of the admin service, which changes policies at run time; 0: off"
+    )
     transport: Literal["auto", "python", "native"] = Field(
         "auto", description="the front: native (C++), python (grpc.aio), or native where it was built"
     )
@@ -65,9 +75,6 @@ class Settings(BaseSettings):
     model_repository: Path = Field(
         DEMO_REPOSITORY, description="folder of <model>/<version>/ with model.json and model.safetensors"
     )
-    variant: Literal["fused", "unfused"] = Field(
-        "fused", description="which variant answers requests: fused, or eager nn.Linear to compare with"
-    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where kernels run")
     backend: str = Field(
         "auto", description="fused kernel by name; auto takes the best that passes its check"
@@ -77,6 +84,28 @@ class Settings(BaseSettings):
     )
     workers: int | None = Field(
         None, ge=1, le=1024, description="engine threads that run batches; default: by the cores at hand"
+    )
+
+    # Which variant answers
+    variant: Literal["fused", "unfused"] = Field(
+        "fused", description="which variant answers requests: fused, or eager nn.Linear to compare with"
+    )
+    split: Ratio = Field(0.0, description="share of requests that the other variant answers, from 0 to 1")
+    allow_override: bool = Field(False, description="let a request name its variant")
+    shadow: Ratio = Field(
+        0.0, description="share of batches that are run again on the other variant, after their answers"
+    )
+    shadow_tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="largest relative difference that is no mismatch; default: by the model's dtype",
+    )
+    on_mismatch: OnMismatch = Field(
+        "log", description="what a mismatch does: log it, or also serve that model version unfused"
+    )
+    policy: Annotated[dict[str, PolicyChange], NoDecode] = Field(
+        {},
+        description='variant, split and the like by model, as JSON: {"digits": {"variant": "unfused", "split": 0.1}}',
     )
 
     # Batching and limits
@@ -143,6 +172,19 @@ class Settings(BaseSettings):
         "info", description="least severe line logged"
     )
 
+    @field_validator("policy", mode="before")
+    @classmethod
+    def _read_policy(cls, value: Any) -> Any:
+        """From a variable or an option it comes as text."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"expected JSON, got text that breaks off or goes wrong at {error.pos}"
+            ) from None
+
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
         """Half of a pair must never mean that plain text is served."""
@@ -157,6 +199,16 @@ class Settings(BaseSettings):
                 "only TLS can ask clients for a certificate"
             )
         return self
+
+    @property
+    def default_policy(self) -> Policy:
+        """Of models that FUSED_MLP_POLICY does not name."""
+        return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
+
+    def policy_of(self, model: str, default: Policy | None = None) -> Policy:
+        named = self.policy.get(model)
+        default = default or self.default_policy
+        return default.changed(named.given()) if named else default
 
     @property
     def loops(self) -> int:

@@ -21,6 +21,7 @@ VARIANTS = {
     fm.FUSED: _engine.Variant.fused,
     fm.UNFUSED: _engine.Variant.unfused,
 }
+VARIANT_NAMES = {"fused": _engine.Variant.fused, "unfused": _engine.Variant.unfused}
 PROTO_VARIANTS = {variant: number for number, variant in VARIANTS.items()}
 PROTO_DTYPES = {
     _engine.DType.fp32: fm.FP32,
@@ -119,12 +120,22 @@ def read_infer(request: oip.ModelInferRequest) -> Ask:
     return Ask(
         model=request.model_name,
         version=version,
-        variant=_engine.Variant.unspecified,
+        variant=_wanted(request.parameters),
         shape=tensor.shape,
         dtype=dtype,
         data=data,
         typed=typed,
     )
+
+
+def _wanted(parameters: Any) -> _engine.Variant:
+    """Of all that clients send as parameters, only the variant means something to us."""
+    name = parameters["variant"].string_param if "variant" in parameters else ""
+    if not name:
+        return _engine.Variant.unspecified
+    if name not in VARIANT_NAMES:
+        raise InvalidInput(f"parameters: expected variant fused or unfused, got {_engine.quote_name(name)}")
+    return VARIANT_NAMES[name]
 
 
 def _typed_contents(contents: oip.InferTensorContents, dtype: _engine.DType) -> bytes:

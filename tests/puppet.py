@@ -1,10 +1,11 @@
 """A service in this process, on real sockets, whose fused kernel does what the test says: block until released,
-or raise. Also a second way to look at what the engine was given."""
+raise, or be wrong. Also a second way to look at what the engine was given."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import urllib.request
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from kernels import Backend, Kernel, KernelInfo
 from models import Mlp
 from service.app import Service
 from service.settings import load_settings
+from tests.server import sum_metric
 
 # A first value that makes the puppet raise: far outside of what the tests send otherwise.
 POISON = 666.0
@@ -30,6 +32,7 @@ class PuppetKernel(Kernel):
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Semaphore(0)
+        self.error = 0.0  # added to every output
         self.batches: list[np.ndarray[Any, Any]] = []
 
     def run(self, x: Any, y: Any) -> str:
@@ -38,7 +41,9 @@ class PuppetKernel(Kernel):
         self.gate.wait()
         if (x[:, 0] == POISON).any():
             raise RuntimeError("the puppet was poisoned")
-        return self._eager.run(x, y)
+        strategy = self._eager.run(x, y)
+        y += self.error
+        return strategy
 
 
 _built: list[PuppetKernel] = []
@@ -70,6 +75,16 @@ class PuppetService:
     @property
     def target(self) -> str:
         return f"127.0.0.1:{self.service.grpc_port}"
+
+    @property
+    def admin_target(self) -> str:
+        return f"127.0.0.1:{self.service.admin_port}"
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of that name which have these labels."""
+        url = f"http://127.0.0.1:{self.service.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return sum_metric(response.read().decode(), name, labels)
 
     def hold(self) -> None:
         self.kernel.gate.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -50,14 +51,7 @@ class Server:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of the samples of that name which have these labels."""
-        total = 0.0
-        for line in self.get("/metrics")[1].splitlines():
-            match = re.fullmatch(rf"{name}(?:\{{(.*)\}})? (\S+)", line)
-            if match:
-                have = dict(re.findall(r'(\w+)="([^"]*)"', match[1] or ""))
-                if labels.items() <= have.items():
-                    total += float(match[2])
-        return total
+        return sum_metric(self.get("/metrics")[1], name, labels)
 
     def log(self) -> str:
         self._log.seek(0)
@@ -91,6 +85,24 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def sum_metric(text: str, name: str, labels: dict[str, str]) -> float:
+    total = 0.0
+    for line in text.splitlines():
+        match = re.fullmatch(rf"{name}(?:\{{(.*)\}})? (\S+)", line)
+        if match:
+            have = dict(re.findall(r'(\w+)="([^"]*)"', match[1] or ""))
+            if labels.items() <= have.items():
+                total += float(match[2])
+    return total
+
+
+def free_port() -> int:
+    """For a port that has to be named: free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def environment(**settings: object) -> dict[str, str]:

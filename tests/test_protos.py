@@ -10,7 +10,7 @@ PROTOS = sorted(path.name for path in (ROOT / "protos").glob("*.proto"))
 
 
 def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
-    assert PROTOS == ["fused_mlp.proto", "open_inference.proto"]
+    assert PROTOS == ["admin.proto", "fused_mlp.proto", "open_inference.proto"]
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
     sources = [f"protos/{name}" for name in PROTOS]
     assert protoc.main(["protoc", f"-I{ROOT}", *outputs, *sources]) == 0

@@ -19,6 +19,7 @@ COMMANDS = {
     "import": "service.cli.import_model",
     "profile": "service.cli.profile",
     "health": "service.cli.health",
+    "policy": "service.cli.policy",
 }
 
 
@@ -31,8 +32,13 @@ class LazyGroup(TyperGroup):
             close = get_close_matches(cmd_name, COMMANDS)
             hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(COMMANDS)}."
             ctx.fail(f"No such command {cmd_name!r}; {hint}")
+        module = import_module(COMMANDS[cmd_name])
+        if hasattr(module, "app"):  # has commands of its own
+            group = get_command(module.app)
+            group.name = cmd_name
+            return group
         single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        single.command(cmd_name)(import_module(COMMANDS[cmd_name]).command)
+        single.command(cmd_name)(module.command)
         return get_command(single)
 
 

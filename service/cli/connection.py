@@ -14,6 +14,7 @@ import typer
 
 from service.cli.failure import fail
 from service.client import Client, PredictError, Tls
+from service.client.admin import AdminClient
 
 
 def _option(help_text: str, metavar: str, env: str | None = None, *names: str, **more: Any) -> Any:
@@ -37,28 +38,44 @@ def _options(
         Path | None, _option("Certificate of this client.", "PEM", "FUSED_MLP_TARGET_CERT")
     ] = None,
     tls_key: Annotated[Path | None, _option("Its key.", "PEM", "FUSED_MLP_TARGET_KEY")] = None,
-) -> Client:
+) -> dict[str, Any]:
     secure = tls or tls_ca or tls_name or tls_cert or tls_key
     credentials = Tls(root_ca=tls_ca, cert=tls_cert, key=tls_key, server_name=tls_name) if secure else None
-    return Client(target, timeout_s=timeout, tls=credentials)
+    return {"target": target, "timeout_s": timeout, "tls": credentials}
 
 
-def connected(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` an open client as its first argument, and the command line the options to make it."""
-    options = inspect.signature(_options, eval_str=True).parameters
+_ADMIN_TARGET = inspect.Parameter(
+    "target",
+    inspect.Parameter.KEYWORD_ONLY,
+    default="127.0.0.1:8003",
+    annotation=Annotated[str, _option("The server's admin port.", "HOST:PORT", "FUSED_MLP_TARGET_ADMIN")],
+)
+
+
+def connected_to_admin(command: Callable[..., None]) -> Callable[..., None]:
+    """As `connected`, with a client of the server's admin port."""
+    return connected(command, AdminClient, target=_ADMIN_TARGET)
+
+
+def connected(
+    command: Callable[..., None], connect: type[Client | AdminClient] = Client, **other: inspect.Parameter
+) -> Callable[..., None]:
+    """Give `command` an open client as its first argument, and the command line the options to make it; `other`
+    options take the place of those of the same name."""
+    options = {**inspect.signature(_options, eval_str=True).parameters, **other}
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     @wraps(command)
     def run(**given: Any) -> None:
         try:
-            client = _options(**{name: given.pop(name) for name in options})
+            client = connect(**_options(**{name: given.pop(name) for name in options}))
         except (OSError, ValueError) as error:  # a file of TLS that cannot be read, a certificate without key
             fail(str(error))
         with client:
             try:
                 command(client, **given)
             except PredictError as error:
-                fail(explain(error))
+                fail(explain(error, admin=connect is AdminClient))
 
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     run.__signature__ = inspect.Signature([*keyword_only, *options.values()])  # type: ignore[attr-defined]
@@ -66,10 +83,12 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def explain(error: PredictError) -> str:
+def explain(error: PredictError, *, admin: bool = False) -> str:
+    if error.unreachable and admin:
+        return f"{error.message}; is the server started with FUSED_MLP_ADMIN_PORT? --target names another"
     if error.unreachable:
         return f"{error.message}; start a server with `fused-mlp serve`, or name another with --target"
-    if error.code == grpc.StatusCode.NOT_FOUND:
+    if error.code == grpc.StatusCode.NOT_FOUND and not admin:
         return f"{error.message}; `fused-mlp models --target {error.target}` lists what is"
     if error.code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return f"{error.target} did not answer in time ({error.message}); --timeout gives it longer"

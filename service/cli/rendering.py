@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service.client import KernelInfo, ModelInfo, Prediction, VersionInfo
+from service.client.admin import PolicyInfo
 
 MOST_ROWS = 10
 MOST_COLUMNS = 6
@@ -123,6 +124,23 @@ def model_view(model: ModelInfo) -> RenderableType:
             parts.append(_indented(f"{kernel.variant} kernel", f"{text}\n{kernel.reason}".strip()))
         parts.append(Text(""))
     return Group(*parts[:-1])
+
+
+def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
+    """What fell back stands below the table, where a reason has room."""
+    shares = ("split", "shadow")
+    table = _table("model", "answers", "split", "override", "shadow", "on mismatch", numbers=shares)
+    fallen: list[RenderableType] = []
+    for policy in policies:
+        override = "allowed" if policy.allow_override else "refused"
+        split, shadow = (f"{share:.4g}" if share else "-" for share in (policy.split, policy.shadow))
+        name = Text(policy.model) if policy.model else Text("(loaded later)", "dim")
+        table.add_row(name, policy.variant, split, override, shadow, policy.on_mismatch)
+        fallen += [
+            Text(f"{policy.model}/{f.version} answers unfused ({f.reason}): {f.detail}", "red")
+            for f in policy.fallbacks
+        ]
+    return Group(table, *fallen)
 
 
 def _facts(version: VersionInfo) -> RenderableType:

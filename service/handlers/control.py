@@ -33,7 +33,7 @@ class Control:
 
 def control_rpcs(control: Control) -> list[Rpc]:
     rpcs = [
-        *health.rpcs(control.health),
+        *health.rpcs(control.health, control.catalog),
         *inference.rpcs(control.catalog),
         *open_inference.rpcs(control.settings, control.catalog, control.health),
     ]

@@ -1,4 +1,5 @@
-"""grpc.health.v1: Check, Watch and List, for the server ("") and for each model by name."""
+"""grpc.health.v1: Check, Watch and List, for the server ("") and for each model by name. A model that answers
+unfused because fused cannot is healthy, but its Check says so in trailing metadata."""
 
 from __future__ import annotations
 
@@ -8,16 +9,27 @@ from typing import Any
 from grpc_health.v1 import health_pb2 as pb
 
 from service._engine import quote_name
+from service.catalog import Catalog
 from service.errors import ModelNotFound
-from service.health import Health
+from service.health import SERVER, Health
 from service.rpc import Call, Rpc, rpcs_of
 
+# "digits/1 shadow_mismatch": once for each version.
+FALLBACK_KEY = "fused-mlp-fallback"
 
-def rpcs(health: Health) -> list[Rpc]:
-    async def check(request: Any, _: Call) -> Any:
+
+def rpcs(health: Health, catalog: Catalog) -> list[Rpc]:
+    async def check(request: Any, call: Call) -> Any:
         status = health.get(request.service)
         if status is None:
             raise ModelNotFound(quote_name(request.service))
+        for model in catalog.models():
+            if request.service in (SERVER, model.name):
+                call.trailers.extend(
+                    (FALLBACK_KEY, f"{v.model}/{v.version} {v.fallback.reason}")
+                    for v in model.fallen_back
+                    if v.fallback
+                )
         return pb.HealthCheckResponse(status=status)
 
     async def watch(request: Any, _: Call) -> AsyncIterator[Any]:

@@ -7,9 +7,10 @@ from typing import Any
 from kernels import KernelInfo
 from protos import fused_mlp_pb2 as pb
 from service._engine import quote_name
-from service.catalog import Catalog, ServedModel, ServedVersion
+from service.catalog import Catalog
 from service.errors import ModelNotFound
 from service.rpc import Call, Rpc, rpcs_of
+from service.served import ServedModel, ServedVersion
 
 VARIANTS = {"fused": pb.FUSED, "unfused": pb.UNFUSED}
 

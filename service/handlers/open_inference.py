@@ -11,11 +11,12 @@ from kernels import KernelError
 from models import ModelLoadError
 from protos import open_inference_pb2 as pb
 from service._engine import quote_name
-from service.catalog import Catalog, ServedModel, ServedVersion
+from service.catalog import Catalog
 from service.errors import InvalidInput, ModelNotFound, NotReady, PermissionDenied, ServiceError
 from service.handlers.statistics import model_statistics
 from service.health import Health
 from service.rpc import Call, Rpc, rpcs_of
+from service.served import ServedModel, ServedVersion
 from service.settings import Settings
 
 PLATFORM = "fused_mlp"
@@ -164,6 +165,11 @@ def _config(served: ServedVersion, settings: Settings) -> Any:
         default_model_filename="model.safetensors",
         parameters={
             "variant": pb.ModelParameter(string_value=served.variant),
+            **(
+                {"fallback": pb.ModelParameter(string_value=served.fallback.reason)}
+                if served.fallback
+                else {}
+            ),
             **{
                 f"kernel.{info.variant}": pb.ModelParameter(string_value=str(info)) for info in served.kernels
             },

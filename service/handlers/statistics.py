@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from protos import open_inference_pb2 as pb
-from service.catalog import ServedVersion
 from service.errors import Code
+from service.served import ServedVersion
 
 
 def model_statistics(served: ServedVersion) -> Any:

@@ -218,7 +218,9 @@ def check_books(sent: Counter[str], counted: Counter[str]) -> list[str]:
 
 
 def soak(seconds: float, callers: int) -> int:
-    with Server(transport="native", max_resets_per_s=100_000, max_pings_per_s=100_000) as server:
+    with Server(
+        transport="native", allow_override=1, max_resets_per_s=100_000, max_pings_per_s=100_000
+    ) as server:
         port = int(server.target.rpartition(":")[2])
         started = time.monotonic()
         threads = [Caller(port, started + seconds, seed) for seed in range(callers)]

@@ -113,10 +113,20 @@ void register_lane(nb::module_& m) {
       .def("snapshot", [](const Lane& lane) { return snapshot(lane.metrics()); });
 }
 
+void register_shadow(nb::module_& m) {
+  nb::class_<Shadow>(m, "Shadow", "The two lanes of a model version, some of whose batches are compared.")
+      .def_prop_ro("name", &Shadow::name)
+      .def_prop_ro("share", &Shadow::share)
+      .def_prop_ro("tolerance", &Shadow::tolerance)
+      .def("arm", &Shadow::arm, "Report the next mismatch too: only the first one is, until this is called.")
+      .def("snapshot", [](const Shadow& shadow) { return snapshot(shadow.metrics()); });
+}
+
 }  // namespace
 
 void register_engine(nb::module_& m) {
   register_lane(m);
+  register_shadow(m);
   nb::class_<EngineSnapshot>(m, "EngineSnapshot")
       .def_ro("lanes", &EngineSnapshot::lanes)
       .def_ro("unrouted", &EngineSnapshot::unrouted)
@@ -134,6 +144,21 @@ void register_engine(nb::module_& m) {
           "remove_lane",
           [](PythonEngine& self, const std::shared_ptr<Lane>& lane) { self.engine().remove_lane(lane); },
           nb::arg("lane"), "Answer what is queued, then let the kernel go with the last reference.")
+      .def(
+          "add_shadow",
+          [](PythonEngine& self, std::string name, const std::shared_ptr<Lane>& fused,
+             const std::shared_ptr<Lane>& unfused) {
+            return self.engine().add_shadow(std::move(name), fused, unfused);
+          },
+          nb::arg("name"), nb::arg("fused"), nb::arg("unfused"),
+          "Make two lanes comparable, before either has traffic.")
+      .def(
+          "set_shadow",
+          [](PythonEngine& self, Shadow& shadow, double share, double tolerance) {
+            self.engine().set_shadow(shadow, share, tolerance);
+          },
+          nb::arg("shadow"), nb::arg("share"), nb::arg("tolerance"), nb::call_guard<nb::gil_scoped_release>(),
+          "Run that share of the batches again on the other variant, after the answers.")
       .def_prop_ro("lanes", [](PythonEngine& self) { return self.engine().lanes(); })
       .def("submit", &submit, nb::arg("lane"), nb::arg("data"), nb::arg("dtype"), nb::arg("rows"),
            nb::arg("deadline_ns"), nb::arg("token").none(), nb::arg("queue"),
@@ -160,6 +185,15 @@ void register_engine(nb::module_& m) {
           },
           [](PythonEngine& self, nb::handle callable) {
             self.errors().callable = callable.is_none() ? nullptr : hold(callable.ptr());
+          },
+          nb::arg("callable").none())
+      .def_prop_rw(
+          "on_mismatch",
+          [](PythonEngine& self) -> nb::object {
+            return self.mismatches().callable ? nb::borrow(self.mismatches().callable.get()) : nb::none();
+          },
+          [](PythonEngine& self, nb::handle callable) {
+            self.mismatches().callable = callable.is_none() ? nullptr : hold(callable.ptr());
           },
           nb::arg("callable").none());
 

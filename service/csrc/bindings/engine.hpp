@@ -25,6 +25,12 @@ class KernelErrorHook {
   int suppressed_ = 0;
 };
 
+// Where the first mismatch of a shadow is reported.
+struct MismatchHook {
+  void report(const std::shared_ptr<Shadow>& shadow, const Difference& difference) noexcept;
+  std::shared_ptr<PyObject> callable;  // guarded by the GIL; null: nobody listens
+};
+
 class PythonEngine {
  public:
   PythonEngine(unsigned workers, std::shared_ptr<Clock> clock);
@@ -34,12 +40,14 @@ class PythonEngine {
 
   Engine& engine() noexcept { return *engine_; }
   KernelErrorHook& errors() noexcept { return *errors_; }
+  MismatchHook& mismatches() noexcept { return *mismatches_; }
 
   // Stops every engine that still runs. For atexit: a worker must not ask for the GIL after that.
   static void stop_all();
 
  private:
   std::shared_ptr<KernelErrorHook> errors_;
+  std::shared_ptr<MismatchHook> mismatches_;
   std::shared_ptr<Engine> engine_;
 };
 

@@ -54,6 +54,20 @@ LaneSnapshot snapshot(const LaneMetrics& metrics) {
   return result;
 }
 
+ShadowSnapshot snapshot(const ShadowMetrics& metrics) {
+  ShadowSnapshot result;
+  result.batches = {{"compared", read(metrics.compared)},
+                    {"skipped", read(metrics.skipped)},
+                    {"failed", read(metrics.failed)}};
+  result.rows = read(metrics.rows);
+  result.mismatches = read(metrics.mismatches);
+  result.fused = metrics.fused.snapshot();
+  result.unfused = metrics.unfused.snapshot();
+  result.max_absolute = metrics.max_absolute.load(std::memory_order_relaxed);
+  result.max_relative = metrics.max_relative.load(std::memory_order_relaxed);
+  return result;
+}
+
 void register_metrics(nb::module_& m) {
   m.attr("DURATION_BOUNDS_NS") = as_tuple(kDurationBounds);
   m.attr("ROW_BOUNDS") = as_tuple(kRowBounds);
@@ -76,6 +90,14 @@ void register_metrics(nb::module_& m) {
       .def_ro("kernel_errors", &LaneSnapshot::kernel_errors)
       .def_ro("queued_rows", &LaneSnapshot::queued_rows)
       .def_ro("in_flight", &LaneSnapshot::in_flight);
+  nb::class_<ShadowSnapshot>(m, "ShadowSnapshot")
+      .def_ro("batches", &ShadowSnapshot::batches)
+      .def_ro("rows", &ShadowSnapshot::rows)
+      .def_ro("mismatches", &ShadowSnapshot::mismatches)
+      .def_ro("fused", &ShadowSnapshot::fused)
+      .def_ro("unfused", &ShadowSnapshot::unfused)
+      .def_ro("max_absolute", &ShadowSnapshot::max_absolute)
+      .def_ro("max_relative", &ShadowSnapshot::max_relative);
 }
 
 }  // namespace fused_mlp

@@ -26,7 +26,18 @@ struct LaneSnapshot {
   std::uint64_t in_flight = 0;
 };
 
+struct ShadowSnapshot {
+  std::map<std::string, std::uint64_t> batches;  // by outcome, all of them
+  std::uint64_t rows = 0;
+  std::uint64_t mismatches = 0;
+  HistogramSnapshot fused;
+  HistogramSnapshot unfused;
+  double max_absolute = 0;
+  double max_relative = 0;
+};
+
 RequestSnapshot snapshot(const RequestMetrics& metrics);
+ShadowSnapshot snapshot(const ShadowMetrics& metrics);
 LaneSnapshot snapshot(const LaneMetrics& metrics);
 
 }  // namespace fused_mlp

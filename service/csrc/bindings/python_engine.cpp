@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 
 #include "bindings/engine.hpp"
 
@@ -49,13 +50,28 @@ void KernelErrorHook::report(const Lane& lane, std::string_view text) noexcept {
   }
 }
 
+void MismatchHook::report(const std::shared_ptr<Shadow>& shadow, const Difference& difference) noexcept {
+  const GilIfAlive gil;
+  if (!gil || !callable) return;
+  try {
+    const std::shared_ptr<PyObject> listener = callable;  // it may replace itself while it runs
+    nb::handle(listener.get())(shadow, difference.absolute, difference.relative);
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable("on_mismatch");
+  }
+}
+
 PythonEngine::PythonEngine(unsigned workers, std::shared_ptr<Clock> clock)
-    : errors_(std::make_shared<KernelErrorHook>()) {
+    : errors_(std::make_shared<KernelErrorHook>()), mismatches_(std::make_shared<MismatchHook>()) {
   EngineOptions options;
   options.workers = workers;
   options.clock = std::move(clock);
   options.on_kernel_error = [errors = errors_](const Lane& lane, std::string_view text) {
     errors->report(lane, text);
+  };
+  options.on_mismatch = [mismatches = mismatches_](const std::shared_ptr<Shadow>& shadow,
+                                                   const Difference& difference) {
+    mismatches->report(shadow, difference);
   };
   engine_ = std::make_shared<Engine>(std::move(options));
   remember(engine_);

@@ -20,9 +20,12 @@ struct PythonRoute {
   Route route;
 };
 
-PythonRoute resolve(const Router& router, std::string_view model, std::int64_t version, Variant variant) {
+PythonRoute resolve(const Router& router, std::string_view model, std::int64_t version, Variant variant,
+                    std::string_view key, std::string_view request_id) {
   PythonRoute result{router.table(), {}};
-  result.route = result.table->resolve({model, version, variant});
+  RouteQuery query{model, version, variant, {}, request_id};
+  if (!key.empty()) query.key = hash_key(key);
+  result.route = result.table->resolve(query);
   if (!result.route.ok()) raise_refused(result.route.status, result.route.error);
   return result;
 }
@@ -40,15 +43,18 @@ void register_router(nb::module_& m) {
           "__init__",
           [](RouteEntry* self, std::string model, std::int64_t version, std::shared_ptr<Lane> fused,
              std::shared_ptr<Lane> unfused, Variant variant, bool allow_override, bool ready,
-             std::size_t in_features, std::size_t out_features, std::uint32_t max_request_rows) {
-            new (self)
-                RouteEntry{std::move(model), version, std::move(fused), std::move(unfused), variant,
-                           allow_override,   ready,   in_features,      out_features,       max_request_rows};
+             std::size_t in_features, std::size_t out_features, std::uint32_t max_request_rows, double split,
+             bool withdrawn) {
+            new (self) RouteEntry{
+                std::move(model), version,   std::move(fused), std::move(unfused), variant,
+                allow_override,   ready,     in_features,      out_features,       max_request_rows,
+                Share(split),     withdrawn, nullptr};
           },
           nb::kw_only(), nb::arg("model"), nb::arg("version"), nb::arg("fused") = nb::none(),
           nb::arg("unfused") = nb::none(), nb::arg("variant") = Variant::fused,
           nb::arg("allow_override") = false, nb::arg("ready") = true, nb::arg("in_features"),
-          nb::arg("out_features"), nb::arg("max_request_rows") = 4096)
+          nb::arg("out_features"), nb::arg("max_request_rows") = 4096, nb::arg("split") = 0.0,
+          nb::arg("withdrawn") = false)
       .def_ro("model", &RouteEntry::model)
       .def_ro("version", &RouteEntry::version)
       .def_ro("fused", &RouteEntry::fused)
@@ -58,7 +64,9 @@ void register_router(nb::module_& m) {
       .def_ro("ready", &RouteEntry::ready)
       .def_ro("in_features", &RouteEntry::in_features)
       .def_ro("out_features", &RouteEntry::out_features)
-      .def_ro("max_request_rows", &RouteEntry::max_request_rows);
+      .def_ro("max_request_rows", &RouteEntry::max_request_rows)
+      .def_prop_ro("split", [](const RouteEntry& entry) { return entry.split.fraction(); })
+      .def_ro("withdrawn", &RouteEntry::withdrawn);
 
   nb::class_<PythonRoute>(m, "Route", "Where a request goes.")
       .def_prop_ro("model", [](const PythonRoute& r) { return r.route.entry->model; })
@@ -73,7 +81,10 @@ void register_router(nb::module_& m) {
       .def(nb::init<>())
       .def("publish", &Router::publish, nb::arg("entries"), "Replace all routes in one step.")
       .def("resolve", &resolve, nb::arg("model"), nb::arg("version") = 0,
-           nb::arg("variant") = Variant::unspecified, "Raises Refused.");
+           nb::arg("variant") = Variant::unspecified, nb::arg("key") = "", nb::arg("request_id") = "",
+           "Raises Refused.");
+
+  m.def("hash_key", &hash_key, nb::arg("key"), "XXH64 of a key's UTF-8 bytes: where it falls in a split.");
 }
 
 }  // namespace fused_mlp

@@ -42,6 +42,10 @@ std::size_t BatchRun::run(TakenBatch& batch) noexcept {
   batch.lane->metrics_.in_flight.fetch_sub(tickets, std::memory_order_relaxed);
   flush_sinks();
   if (result_.failed && on_error_) on_error_(*batch.lane, result_.error);
+  Shadow* const shadow = batch.lane->shadow_.get();
+  if (shadow && !batch.live.empty() && !result_.failed && shadow->chooses()) {
+    shadow_.offer(batch.lane, batch.rows, x_, y_);
+  }
   // A ticket may be what keeps its sink alive, so references go only now.
   batch.live.clear();
   batch.dead.clear();

@@ -13,7 +13,8 @@ class BatchRun {
  public:
   using ErrorHook = std::function<void(const Lane&, std::string_view)>;
 
-  BatchRun(Clock& clock, const ErrorHook& on_error) : clock_(clock), on_error_(on_error) {}
+  BatchRun(Clock& clock, const ErrorHook& on_error, ShadowWorker& shadow)
+      : clock_(clock), on_error_(on_error), shadow_(shadow) {}
 
   // Completes every ticket of the batch and lets go of them and of the lane. Returns how many there were.
   std::size_t run(TakenBatch& batch) noexcept;
@@ -27,6 +28,7 @@ class BatchRun {
 
   Clock& clock_;
   const ErrorHook& on_error_;
+  ShadowWorker& shadow_;
   BatchBuffer x_;
   BatchBuffer y_;
   KernelResult result_;

@@ -17,14 +17,18 @@ class EngineCore {
   explicit EngineCore(EngineOptions given)
       : options(std::move(given)),
         clock(options.clock ? options.clock : std::make_shared<SteadyClock>()),
-        scheduler(*clock) {}
+        scheduler(*clock),
+        shadow(*clock, scheduler, {options.on_mismatch, options.on_kernel_error}) {}
 
   EngineOptions options;
   std::shared_ptr<Clock> clock;
   Scheduler scheduler;
+  ShadowWorker shadow;
   RequestMetrics unrouted;
   std::mutex stop_mutex;
-  std::vector<std::thread> workers;  // guarded by stop_mutex
+  std::vector<std::thread> workers;  // guarded by stop_mutex, as is the next
+  bool stopped = false;
+  std::atomic<bool> shadow_started{false};
 };
 
 namespace {
@@ -39,7 +43,7 @@ void run_batch(EngineCore& core, BatchRun& runner, TakenBatch& batch) {
 }
 
 void work(const std::shared_ptr<EngineCore>& core) {
-  BatchRun runner(*core->clock, core->options.on_kernel_error);
+  BatchRun runner(*core->clock, core->options.on_kernel_error, core->shadow);
   TakenBatch batch;
   while (core->scheduler.wait_take(batch)) run_batch(*core, runner, batch);
 }
@@ -75,6 +79,28 @@ void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.r
 
 std::vector<std::shared_ptr<Lane>> Engine::lanes() const { return core_->scheduler.lanes(); }
 
+std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
+                                           const std::shared_ptr<Lane>& unfused) {
+  auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused);
+  fused->shadow_ = unfused->shadow_ = shadow;
+  return shadow;
+}
+
+void Engine::set_shadow(Shadow& shadow, double share, double tolerance) {
+  const Share wanted(share);
+  shadow.tolerance_.store(tolerance, std::memory_order_relaxed);
+  // Looked at without the mutex first: the shadow's own thread may come here while stop() waits for it.
+  if (!wanted.none() && !core_->shadow_started) {
+    const std::lock_guard lock(core_->stop_mutex);
+    if (!core_->shadow_started && !core_->stopped) {
+      std::thread& worker = core_->workers.emplace_back([core = core_] { core->shadow.work(); });
+      pthread_setname_np(worker.native_handle(), "mlp-shadow");
+      core_->shadow_started = true;
+    }
+  }
+  shadow.share_.store(wanted);
+}
+
 Status Engine::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
   return core_->scheduler.submit(lane, std::move(ticket), wake);
 }
@@ -88,13 +114,15 @@ bool Engine::wait_idle(std::chrono::nanoseconds timeout) { return core_->schedul
 void Engine::stop() {
   const std::shared_ptr<EngineCore> core = core_;
   {
-    BatchRun runner(*core->clock, core->options.on_kernel_error);
+    BatchRun runner(*core->clock, core->options.on_kernel_error, core->shadow);
     for (TakenBatch& batch : core->scheduler.stop()) {
       batch.taken_at = core->clock->now();
       core->scheduler.finished(runner.run(batch));
     }
   }
+  core->shadow.stop();
   const std::lock_guard lock(core->stop_mutex);
+  core->stopped = true;
   for (std::thread& worker : core->workers) {
     if (worker.get_id() == std::this_thread::get_id()) {
       // A kernel may drop the last reference to its engine: that thread cannot wait for itself. It ends
@@ -125,7 +153,9 @@ RequestMetrics& Engine::unrouted() noexcept { return core_->unrouted; }
 
 struct InlineRunner::State {
   State(std::shared_ptr<EngineCore> shared, bool share)
-      : core(std::move(shared)), runner(*core->clock, core->options.on_kernel_error), share_backlog(share) {}
+      : core(std::move(shared)),
+        runner(*core->clock, core->options.on_kernel_error, core->shadow),
+        share_backlog(share) {}
 
   std::shared_ptr<EngineCore> core;
   BatchRun runner;

@@ -23,6 +23,8 @@ struct EngineOptions {
   // A batch failed. Called after its tickets were answered, on the thread that ran it. `text` may hold a
   // traceback and is for the log only.
   std::function<void(const Lane& lane, std::string_view text)> on_kernel_error;
+  // A shadow found the variants to differ: its first mismatch since it was armed. On the shadow's thread.
+  std::function<void(const std::shared_ptr<Shadow>&, const Difference&)> on_mismatch;
 };
 
 // Who sees to a ticket that was just queued.
@@ -46,6 +48,14 @@ class Engine {
   // still submit to it, so swapping a lane (publish the new route, then remove the old lane) fails nobody.
   void remove_lane(const std::shared_ptr<Lane>& lane);
   std::vector<std::shared_ptr<Lane>> lanes() const;
+
+  // Makes the two lanes of a model version comparable. Before either has traffic; once for each pair.
+  std::shared_ptr<Shadow> add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
+                                     const std::shared_ptr<Lane>& unfused);
+  // From now on that share of the pair's batches is run again on the other variant, after the answers, and
+  // counts as a mismatch when the relative difference is over the tolerance. The thread that does it is
+  // started when it is first needed. Throws std::invalid_argument unless 0 <= share <= 1.
+  void set_shadow(Shadow& shadow, double share, double tolerance);
 
   // Queues a ticket whose shape has been checked. ok: complete() will come. Otherwise the ticket stays with
   // the caller, complete() never comes, the refusal is already counted on the lane, and the status is

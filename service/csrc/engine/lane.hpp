@@ -9,6 +9,7 @@
 
 #include "engine/kernel.hpp"
 #include "engine/metrics.hpp"
+#include "engine/shadow.hpp"
 #include "engine/ticket.hpp"
 
 namespace fused_mlp {
@@ -67,10 +68,14 @@ class Lane : public std::enable_shared_from_this<Lane> {
  private:
   friend class Scheduler;
   friend class BatchRun;
+  friend class Engine;
+  friend class ShadowWorker;
 
   const LaneOptions options_;
   const std::unique_ptr<Kernel> kernel_;
   const bool needs_python_;
+  std::shared_ptr<Shadow>
+      shadow_;  // set before the lane has traffic; null: has no other variant to compare with
   LaneMetrics metrics_;
   std::atomic<std::int64_t> nanos_per_row_{0};  // moving average, for retry_after_ms
 

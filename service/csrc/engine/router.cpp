@@ -17,10 +17,35 @@ std::string label(const RouteEntry& entry) {
   return "model " + quote_name(entry.model) + " version " + std::to_string(entry.version);
 }
 
-// Which variant serves the request: its own wish, if it may have one; else the server's choice. The split
-// of live traffic takes its place between the two.
-Variant choose_variant(const RouteEntry& entry, Variant wish) noexcept {
-  return wish == Variant::unspecified ? entry.variant : wish;
+Lane* lane_of(const RouteEntry& entry, Variant variant) noexcept {
+  return (variant == Variant::fused ? entry.fused : entry.unfused).get();
+}
+
+bool falls_to_the_other(const RouteEntry& entry, const RouteQuery& query) noexcept {
+  if (query.key) return entry.split.has(*query.key);
+  if (!query.request_id.empty()) return entry.split.has(hash_key(query.request_id));
+  return entry.turn->take(entry.split);
+}
+
+// Which variant serves the request: its own wish, else the split, else the server's choice.
+Variant choose_variant(const RouteEntry& entry, const RouteQuery& query) noexcept {
+  if (entry.withdrawn) return Variant::unfused;
+  if (query.variant != Variant::unspecified) return query.variant;
+  if (entry.split.none()) return entry.variant;
+  const Variant other = entry.variant == Variant::fused ? Variant::unfused : Variant::fused;
+  return lane_of(entry, other) && falls_to_the_other(entry, query) ? other : entry.variant;
+}
+
+// Those that came without a turn share a new one by model.
+std::vector<RouteEntry> with_turns(std::vector<RouteEntry> entries,
+                                   std::map<std::string, std::shared_ptr<Turn>> turns = {}) {
+  for (RouteEntry& entry : entries) {
+    if (entry.turn) continue;
+    std::shared_ptr<Turn>& turn = turns[entry.model];
+    if (!turn) turn = std::make_shared<Turn>();
+    entry.turn = turn;
+  }
+  return entries;
 }
 
 }  // namespace
@@ -36,7 +61,7 @@ const char* variant_name(Variant variant) noexcept {
   }
 }
 
-RouteTable::RouteTable(std::vector<RouteEntry> entries) : entries_(std::move(entries)) {
+RouteTable::RouteTable(std::vector<RouteEntry> entries) : entries_(with_turns(std::move(entries))) {
   for (const RouteEntry& entry : entries_) {
     if (!models_[entry.model].versions.emplace(entry.version, &entry).second) {
       throw std::invalid_argument(label(entry) + " is listed twice");
@@ -69,15 +94,17 @@ Route RouteTable::resolve(const RouteQuery& query) const {
   if (!entry.ready)
     return refuse(Status::not_ready, label(entry) + " could not be loaded; GetModel says why");
 
-  // Naming the variant that would serve it anyway is no override.
-  if (query.variant != Variant::unspecified && query.variant != entry.variant && !entry.allow_override) {
+  // Naming the variant that serves by default is no override.
+  if (query.variant != Variant::unspecified && query.variant != entry.variant && !entry.allow_override &&
+      !entry.withdrawn) {
     return refuse(Status::override_not_allowed,
                   std::string("variant: this server does not let requests choose '") +
-                      variant_name(query.variant) + "'; leave it out");
+                      variant_name(query.variant) +
+                      "'; leave it out, or start the server with FUSED_MLP_ALLOW_OVERRIDE=1");
   }
   Route route;
-  route.variant = choose_variant(entry, query.variant);
-  route.lane = (route.variant == Variant::fused ? entry.fused : entry.unfused).get();
+  route.variant = choose_variant(entry, query);
+  route.lane = lane_of(entry, route.variant);
   if (!route.lane) {
     return refuse(Status::variant_not_loaded,
                   label(entry) + " has no " + variant_name(route.variant) + " kernel loaded");
@@ -89,9 +116,17 @@ Route RouteTable::resolve(const RouteQuery& query) const {
 Router::Router() : table_(std::make_shared<RouteTable>(std::vector<RouteEntry>{})) {}
 
 void Router::publish(std::vector<RouteEntry> entries) {
-  std::shared_ptr<const RouteTable> table = std::make_shared<RouteTable>(std::move(entries));
+  std::map<std::string, std::shared_ptr<Turn>> turns;
   {
     const std::lock_guard lock(mutex_);
+    turns = turns_;
+  }
+  std::shared_ptr<const RouteTable> table =
+      std::make_shared<RouteTable>(with_turns(std::move(entries), std::move(turns)));
+  {
+    const std::lock_guard lock(mutex_);
+    turns_.clear();
+    for (const RouteEntry& entry : table->entries()) turns_.try_emplace(entry.model, entry.turn);
     table_.swap(table);
     generation_.fetch_add(1, std::memory_order_release);
   }

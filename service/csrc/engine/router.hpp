@@ -7,12 +7,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/lane.hpp"
+#include "engine/share.hpp"
 #include "engine/status.hpp"
 
 namespace fused_mlp {
@@ -33,13 +35,18 @@ struct RouteEntry {
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::uint32_t max_request_rows = 4096;
+  Share split;                 // of the requests that name none, how many go to the other variant
+  bool withdrawn = false;      // fused was found to be wrong: unfused serves all, also those that name fused
+  std::shared_ptr<Turn> turn;  // whose turn it is for the split; one for all versions of a model
 };
 
-// What a request says about where it wants to go. Also where a key for the A/B split will travel.
+// What a request says about where it wants to go.
 struct RouteQuery {
   std::string_view model;
   std::int64_t version = 0;  // 0: the default, which is the highest that is ready
   Variant variant = Variant::unspecified;
+  std::optional<std::uint64_t> key = {};  // hash_key of what the caller wants to be split by
+  std::string_view request_id = {};       // the key of those who gave no other; empty: split in turn
 };
 
 // Where it goes. `entry` and `lane` live as long as the table that was asked.
@@ -82,8 +89,9 @@ class Router {
   std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
  private:
-  mutable std::mutex mutex_;  // for the pointer below, not for reading what it points to
+  mutable std::mutex mutex_;  // for the two below, not for reading what they point to
   std::shared_ptr<const RouteTable> table_;
+  std::map<std::string, std::shared_ptr<Turn>> turns_;  // by model: shares stay exact from table to table
   std::atomic<std::uint64_t> generation_{1};
 };
 

@@ -22,7 +22,7 @@ std::string_view view(protozero::data_view bytes) { return {bytes.data(), bytes.
 
 struct InferFields {
   explicit InferFields(Ask& ask) : fp32(ask.scattered), fp64(ask.scattered) {}
-  std::string_view version, dtype, name, raw;
+  std::string_view version, dtype, name, raw, variant;
   std::string names, wrong_output;
   size_t inputs = 0, raws = 0;
   bool contents = false, text_ok = true;
@@ -97,6 +97,35 @@ void read_output(pbf_reader output, InferFields& fields) {
   if (name != kOutput && fields.wrong_output.empty()) fields.wrong_output = quote_name(name);
 }
 
+// One entry of the map of parameters. Of all that clients send here, only the variant means something to us.
+void read_parameter(pbf_reader parameter, InferFields& fields) {
+  std::string_view name, text;
+  while (parameter.next()) {
+    if (parameter.tag_and_type() == tag_and_type(1, pbf_wire_type::length_delimited)) {
+      name = view(parameter.get_view());
+    } else if (parameter.tag_and_type() == tag_and_type(2, pbf_wire_type::length_delimited)) {
+      pbf_reader value = parameter.get_message();
+      while (value.next()) {
+        if (value.tag_and_type() == tag_and_type(3, pbf_wire_type::length_delimited)) {
+          text = view(value.get_view());
+        } else {
+          value.skip();
+        }
+      }
+    } else {
+      parameter.skip();
+    }
+  }
+  fields.text_ok = fields.text_ok && is_utf8(name) && is_utf8(text);
+  if (name == kVariant) fields.variant = text;
+}
+
+// Empty for the server's choice.
+bool read_variant(std::string_view text, Variant& variant) {
+  variant = text == "fused" ? Variant::fused : text == "unfused" ? Variant::unfused : Variant::unspecified;
+  return text.empty() || variant != Variant::unspecified;
+}
+
 // Empty for the default, else a whole number from 1.
 bool read_version(std::string_view text, int64_t& version) {
   version = 0;
@@ -155,6 +184,9 @@ std::string read_request(pbf_reader request, Ask& ask) {
       case tag_and_type(3, pbf_wire_type::length_delimited):
         ask.request_id = view(request.get_view());
         break;
+      case tag_and_type(4, pbf_wire_type::length_delimited):
+        read_parameter(request.get_message(), fields);
+        break;
       case tag_and_type(5, pbf_wire_type::length_delimited):
         read_input(request.get_message(), ask, fields);
         break;
@@ -175,6 +207,9 @@ std::string read_request(pbf_reader request, Ask& ask) {
   }
   if (!read_version(fields.version, ask.version)) {
     return "model_version: expected a whole number from 1 or nothing, got " + quote_name(fields.version);
+  }
+  if (!read_variant(fields.variant, ask.variant)) {
+    return "parameters: expected variant fused or unfused, got " + quote_name(fields.variant);
   }
   if (fields.inputs != 1 || fields.name != kInput) {
     return "inputs: expected one tensor named 'input', got " + (fields.names.empty() ? "none" : fields.names);

@@ -136,7 +136,15 @@ void Inference::submit(Call& call, Message&& message, const Codec& codec) {
   p.parts_.store(1, std::memory_order_relaxed);
   const std::string problem = codec.decode(p.message_.data(), p.message_.size(), p.ask_);
   if (!problem.empty()) return fail(p, Status::invalid_input, problem);
-  const Route route = table_->table->resolve({p.ask_.model, p.ask_.version, p.ask_.variant});
+  const RequestHead& head = call.head();
+  if (!head.unknown_variant().empty()) {
+    return fail(p, Status::invalid_input,
+                "x-fused-mlp-variant: expected fused or unfused, got " + head.unknown_variant());
+  }
+  // What the message says is nearer to the caller than what its metadata says.
+  const Variant wish = p.ask_.variant != Variant::unspecified ? p.ask_.variant : head.variant();
+  const Route route =
+      table_->table->resolve({p.ask_.model, p.ask_.version, wish, head.ab_key(), p.ask_.request_id});
   if (!route.ok()) return fail(p, route.status, route.error);
   p.entry_ = route.entry;
   p.lane_ = route.lane;

@@ -44,6 +44,9 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
     case 7:
       if (name == ":method") return void(post_ = value == "POST");
       break;
+    case 8:
+      if (name == "x-ab-key" && !value.empty()) ab_key_ = hash_key(value);
+      break;
     case 12:
       if (name == "content-type") return void(grpc_content_ = is_grpc_content(value));
       if (name == "grpc-timeout") {
@@ -56,10 +59,21 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
     case 13:
       if (name == "grpc-encoding") return void(encoding_ = encoding_of(value));
       break;
+    case 19:
+      if (name == "x-fused-mlp-variant") wish(value);
+      break;
     default:
       break;
   }
   if (keep_metadata_ && name[0] != ':' && !name.starts_with("grpc-")) keep(name, value);
+}
+
+void RequestHead::wish(std::string_view variant) {
+  unknown_variant_.clear();
+  variant_ = variant == "fused"     ? Variant::fused
+             : variant == "unfused" ? Variant::unfused
+                                    : Variant::unspecified;
+  if (variant_ == Variant::unspecified) unknown_variant_ = quote_name(variant);
 }
 
 // A binary value may be a list: its parts were joined with commas on the way.
@@ -105,6 +119,9 @@ void RequestHead::reset() {
   bytes_ = 0;
   encoding_ = Encoding::identity;
   post_ = grpc_content_ = te_trailers_ = keep_metadata_ = bad_timeout_ = bad_binary_ = false;
+  variant_ = Variant::unspecified;
+  ab_key_.reset();
+  if (!unknown_variant_.empty()) unknown_variant_.clear();
   path_.clear();
   if (has_metadata_) metadata_.clear();
   has_metadata_ = false;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/router.hpp"
 #include "front/limits.hpp"
 #include "front/message.hpp"
 
@@ -39,9 +40,13 @@ class RequestHead {
   int64_t timeout_ns() const { return timeout_ns_; }  // -1: none
   std::string_view path() const { return path_; }  // only of methods that want metadata, and of unknown ones
   Metadata& metadata() { return metadata_; }       // likewise, without the headers that belong to gRPC itself
+  const std::optional<uint64_t>& ab_key() const { return ab_key_; }        // hash_key of x-ab-key
+  Variant variant() const { return variant_; }                             // x-fused-mlp-variant
+  const std::string& unknown_variant() const { return unknown_variant_; }  // what it said instead of one
 
  private:
   void keep(std::string_view name, std::string_view value);
+  void wish(std::string_view variant);
 
   Method* method_ = nullptr;
   int64_t timeout_ns_ = -1;
@@ -49,6 +54,9 @@ class RequestHead {
   Encoding encoding_ = Encoding::identity;
   bool post_ = false, grpc_content_ = false, te_trailers_ = false, keep_metadata_ = false;
   bool bad_timeout_ = false, bad_binary_ = false, has_metadata_ = false;
+  Variant variant_ = Variant::unspecified;
+  std::optional<uint64_t> ab_key_;
+  std::string unknown_variant_;
   std::string path_;
   Metadata metadata_;
 };

@@ -207,6 +207,7 @@ struct Rig {
   std::vector<std::shared_ptr<Stage>> stages;
   std::mutex errors_mutex;
   std::vector<std::string> errors;
+  std::atomic<int> mismatches{0};
   Engine engine;
   InlineRunner runner;
 
@@ -219,6 +220,7 @@ struct Rig {
       const std::lock_guard lock(errors_mutex);
       errors.emplace_back(text);
     };
+    result.on_mismatch = [this](const std::shared_ptr<Shadow>&, const Difference&) { ++mismatches; };
     return result;
   }
 };

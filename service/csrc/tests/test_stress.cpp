@@ -80,6 +80,8 @@ TEST(every_ticket_completes_exactly_once_under_swaps_and_stop) {
     Inbox inbox;
     std::shared_ptr<Lane> fused = world.add_lane();
     std::shared_ptr<Lane> unfused = world.add_lane();
+    const std::shared_ptr<Shadow> shadow = world.engine.add_shadow("m/1", fused, unfused);
+    world.engine.set_shadow(*shadow, 0.5, 1e-3);
     world.publish(fused, unfused);
 
     std::vector<Tally> tallies(kSubmitters);
@@ -126,6 +128,7 @@ TEST(every_ticket_completes_exactly_once_under_swaps_and_stop) {
     }
     CHECK_EQ(accepted + refused, kSubmitters * kPerSubmitter);
     CHECK_EQ(inbox.completions(), accepted);
+    CHECK_EQ(shadow->metrics().mismatches.load(), 0u);
   }
 }
 

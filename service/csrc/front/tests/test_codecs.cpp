@@ -119,6 +119,17 @@ TEST(infer_requests_are_read) {
   CHECK(d.ask.check(entry()).ok());
 }
 
+TEST(an_infer_request_may_name_its_variant_among_its_parameters) {
+  const auto parameter = [](const char* name, const char* text) {
+    return field(4, field(1, name) + field(2, field(3, text)));
+  };
+  const Decoded d(infer_codec(), parameter("priority", "x") + parameter("variant", "unfused") + kInfer);
+  CHECK_EQ(d.problem, "");
+  CHECK(d.ask.variant == Variant::unfused);
+  const Decoded wrong(infer_codec(), parameter("variant", "fast") + kInfer);
+  CHECK_EQ(wrong.problem, "parameters: expected variant fused or unfused, got 'fast'");
+}
+
 TEST(what_an_infer_request_gets_wrong_is_named) {
   const auto says = [](const std::string& message, const char* word) {
     const Decoded d(infer_codec(), message);

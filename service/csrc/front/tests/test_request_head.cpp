@@ -101,9 +101,21 @@ TEST(metadata_is_kept_without_what_belongs_to_grpc) {
   CHECK(read.head.metadata() == expected);
 }
 
+TEST(a_head_names_a_variant_and_the_key_of_a_split) {
+  const Read read(with(with(kGood, "x-ab-key", "user-1"), "x-fused-mlp-variant", "unfused"));
+  CHECK(read.head.ab_key() == fused_mlp::hash_key("user-1"));
+  CHECK(read.head.variant() == fused_mlp::Variant::unfused);
+  const Read other(with(with(kGood, "x-ab-key", ""), "x-fused-mlp-variant", "fast"));
+  CHECK(!other.head.ab_key());
+  CHECK(!other.rejection.has_value());  // whether it matters is for the method to say
+  CHECK_EQ(other.head.unknown_variant(), "'fast'");
+}
+
 TEST(a_recycled_head_remembers_nothing) {
-  Read read(with(with(kGood, "grpc-encoding", "gzip"), "x", "y"));
+  Read read(with(with(kGood, "grpc-encoding", "gzip"), "x-ab-key", "y"));
+  read.head.field("x-fused-mlp-variant", "fast", read.limits, read.application);
   read.head.reset();
+  CHECK(!read.head.ab_key() && read.head.unknown_variant().empty());
   CHECK(read.head.metadata().empty());
   CHECK(read.head.check(read.limits).has_value());
 }

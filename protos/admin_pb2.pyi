@@ -1,0 +1,96 @@
+from protos import fused_mlp_pb2 as _fused_mlp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class OnMismatch(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_MISMATCH_UNSPECIFIED: _ClassVar[OnMismatch]
+    ON_MISMATCH_LOG: _ClassVar[OnMismatch]
+    ON_MISMATCH_UNFUSED: _ClassVar[OnMismatch]
+ON_MISMATCH_UNSPECIFIED: OnMismatch
+ON_MISMATCH_LOG: OnMismatch
+ON_MISMATCH_UNFUSED: OnMismatch
+
+class Policy(_message.Message):
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch")
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
+    ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    variant: _fused_mlp_pb2.Variant
+    split: float
+    allow_override: bool
+    shadow: float
+    on_mismatch: OnMismatch
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ...) -> None: ...
+
+class PolicyChange(_message.Message):
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch")
+    VARIANT_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
+    ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    variant: _fused_mlp_pb2.Variant
+    split: float
+    allow_override: bool
+    shadow: float
+    on_mismatch: OnMismatch
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ...) -> None: ...
+
+class Fallback(_message.Message):
+    __slots__ = ("version", "reason", "detail")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    reason: str
+    detail: str
+    def __init__(self, version: _Optional[int] = ..., reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class ModelPolicy(_message.Message):
+    __slots__ = ("model", "policy", "fallbacks")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    FALLBACKS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    policy: Policy
+    fallbacks: _containers.RepeatedCompositeFieldContainer[Fallback]
+    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ...) -> None: ...
+
+class GetPolicyRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class GetPolicyResponse(_message.Message):
+    __slots__ = ("defaults", "models")
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    defaults: Policy
+    models: _containers.RepeatedCompositeFieldContainer[ModelPolicy]
+    def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ...) -> None: ...
+
+class SetPolicyRequest(_message.Message):
+    __slots__ = ("model", "change")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    change: PolicyChange
+    def __init__(self, model: _Optional[str] = ..., change: _Optional[_Union[PolicyChange, _Mapping]] = ...) -> None: ...
+
+class SetPolicyResponse(_message.Message):
+    __slots__ = ("defaults", "models")
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    defaults: Policy
+    models: _containers.RepeatedCompositeFieldContainer[ModelPolicy]
+    def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,124 @@
+"""The client of a server's admin port: policies, read and changed. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import grpc
+
+from protos import admin_pb2 as pb
+from protos import admin_pb2_grpc
+from protos import fused_mlp_pb2 as inference_pb
+from service.client.calls import ONCE, Calls
+from service.client.channel import Tls, channel_options
+from service.client.prediction import Variant, variant_name
+
+OnMismatch = Literal["log", "unfused"]
+_VARIANTS = {"fused": inference_pb.FUSED, "unfused": inference_pb.UNFUSED}
+_ON_MISMATCH: dict[str, Any] = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
+
+
+@dataclass(frozen=True)
+class FallbackInfo:
+    """A version that answers unfused though fused is wanted."""
+
+    version: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class PolicyInfo:
+    """Which variant answers a model's requests; `model` is empty for the default of models loaded later."""
+
+    model: str
+    variant: Variant
+    split: float
+    allow_override: bool
+    shadow: float
+    on_mismatch: OnMismatch
+    fallbacks: tuple[FallbackInfo, ...] = ()
+
+
+class AdminClient:
+    """with AdminClient("127.0.0.1:8003") as admin: admin.set_policy("digits", split=0.1)"""
+
+    def __init__(
+        self,
+        target: str = "127.0.0.1:8003",
+        *,
+        timeout_s: float | None = 10.0,
+        tls: Tls | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self._calls = Calls(target, timeout_s, ONCE, metadata or {})
+        options = channel_options(tls)
+        self._channel = (
+            grpc.secure_channel(target, tls.credentials(), options)
+            if tls
+            else grpc.insecure_channel(target, options)
+        )
+        self._admin = admin_pb2_grpc.AdminStub(self._channel)
+
+    @property
+    def target(self) -> str:
+        return self._calls.target
+
+    def policies(self, model: str = "") -> list[PolicyInfo]:
+        """The policy of one model; or of all, after the default."""
+        response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
+        return _read(response, with_default=not model)
+
+    def set_policy(
+        self,
+        model: str = "",
+        *,
+        variant: Variant | None = None,
+        split: float | None = None,
+        allow_override: bool | None = None,
+        shadow: float | None = None,
+        on_mismatch: OnMismatch | None = None,
+    ) -> list[PolicyInfo]:
+        """Change what is given, for one model or for all and the default; returns what is in force then."""
+        change = pb.PolicyChange(split=split, allow_override=allow_override, shadow=shadow)
+        if variant is not None:
+            change.variant = _VARIANTS[variant]
+        if on_mismatch is not None:
+            change.on_mismatch = _ON_MISMATCH[on_mismatch]
+        response = self._call(self._admin.SetPolicy, pb.SetPolicyRequest(model=model, change=change))
+        return _read(response, with_default=not model)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return method(request, timeout=self._calls.timeout_s, metadata=self._calls.headers(None))
+        except grpc.RpcError as error:
+            raise self._calls.error(error) from None
+
+
+def _read(response: Any, *, with_default: bool) -> list[PolicyInfo]:
+    models = [_policy(each.model, each.policy, each.fallbacks) for each in response.models]
+    return [_policy("", response.defaults), *models] if with_default else models
+
+
+def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
+    names: dict[int, OnMismatch] = {pb.ON_MISMATCH_LOG: "log", pb.ON_MISMATCH_UNFUSED: "unfused"}
+    return PolicyInfo(
+        model=model,
+        variant=variant_name(policy.variant),
+        split=policy.split,
+        allow_override=policy.allow_override,
+        shadow=policy.shadow,
+        on_mismatch=names[policy.on_mismatch],
+        fallbacks=tuple(FallbackInfo(f.version, f.reason, f.detail) for f in fallbacks),
+    )

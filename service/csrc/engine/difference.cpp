@@ -1,0 +1,44 @@
+#include "engine/difference.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace fused_mlp {
+
+namespace {
+
+double largest_finite(const float* row, std::size_t width) noexcept {
+  double largest = 0;
+  for (std::size_t i = 0; i < width; ++i) {
+    if (std::isfinite(row[i])) largest = std::max(largest, std::abs(static_cast<double>(row[i])));
+  }
+  return largest;
+}
+
+double distance(float value, float reference) noexcept {
+  if (value == reference || (std::isnan(value) && std::isnan(reference))) return 0;
+  if (!std::isfinite(value) || !std::isfinite(reference)) return std::numeric_limits<double>::infinity();
+  return std::abs(static_cast<double>(value) - static_cast<double>(reference));
+}
+
+}  // namespace
+
+Difference compare_outputs(const float* values, const float* reference, std::size_t rows, std::size_t width,
+                           OutputScale& scale) noexcept {
+  for (std::size_t row = 0; row < rows; ++row) scale.add_row(largest_finite(reference + row * width, width));
+  Difference difference;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const float* a = values + row * width;
+    const float* b = reference + row * width;
+    double largest = 0;
+    for (std::size_t i = 0; i < width; ++i) largest = std::max(largest, distance(a[i], b[i]));
+    if (largest == 0) continue;
+    difference.absolute = std::max(difference.absolute, largest);
+    difference.relative =
+        std::max(difference.relative, largest / std::max(scale.typical(), largest_finite(b, width)));
+  }
+  return difference;
+}
+
+}  // namespace fused_mlp

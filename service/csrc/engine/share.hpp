@@ -1,0 +1,62 @@
+// A share of something (requests, batches), and the two ways to deal it out: by the hash of a key, so that
+// who has one is sticky, or in turn, so that the share is exact. No locks, no allocation.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+
+namespace fused_mlp {
+
+// XXH64 with seed 0: in every language's package index, so that anyone can work out where a key falls.
+std::uint64_t hash_key(std::string_view key) noexcept;
+
+// A fraction from 0 to 1 as a 64-bit fixed-point number.
+class Share {
+ public:
+  constexpr Share() noexcept = default;
+  // Throws std::invalid_argument unless 0 <= fraction <= 1.
+  explicit Share(double fraction);
+
+  constexpr bool none() const noexcept { return bits_ == 0; }
+  double fraction() const noexcept;
+
+  // A key falls into every larger share too: raising a share moves nobody back.
+  constexpr bool has(std::uint64_t hash) const noexcept { return bits_ == kAll || hash < bits_; }
+
+ private:
+  friend class Turn;
+  friend class AtomicShare;
+  static constexpr std::uint64_t kAll = ~std::uint64_t{0};
+  std::uint64_t bits_ = 0;
+};
+
+// For those without a key. Of any N that ask one after the other, N times the share are told yes, give or
+// take one, and evenly spread: each adds the share to an accumulator, and the one that makes it overflow is
+// in.
+class alignas(64) Turn {
+ public:
+  bool take(Share share) noexcept {
+    const std::uint64_t before = accumulator_.fetch_add(share.bits_, std::memory_order_relaxed);
+    return share.bits_ == Share::kAll || before + share.bits_ < before;
+  }
+
+ private:
+  std::atomic<std::uint64_t> accumulator_{0};
+};
+
+// A share that is changed while others read it.
+class AtomicShare {
+ public:
+  Share load() const noexcept {
+    Share share;
+    share.bits_ = bits_.load(std::memory_order_relaxed);
+    return share;
+  }
+  void store(Share share) noexcept { bits_.store(share.bits_, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> bits_{0};
+};
+
+}  // namespace fused_mlp

@@ -1,0 +1,237 @@
+// The shadow: which batches it runs, when it does not, what it makes of the outputs, and that no caller
+// notices.
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "engine/shadow.hpp"
+#include "tests/check.hpp"
+#include "tests/puppets.hpp"
+
+namespace fused_mlp::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+const float kNan = std::nanf("");
+
+// As the puppet, but its last output of a batch is off by a part of itself, or something else altogether.
+class OffKernel final : public Kernel {
+ public:
+  explicit OffKernel(float factor) : factor_(factor) {}
+  void run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y, KernelResult&) noexcept override {
+    for (std::size_t row = 0; row < rows; ++row) y.data().get()[row] = 2 * x.data().get()[row * Rig::kWidth];
+    y.data().get()[rows - 1] *= factor_;
+  }
+
+ private:
+  float factor_;
+};
+
+// Stages: 0 is fused, 1 is unfused. Live batches run on the test's own thread, the shadow's on its own.
+struct ShadowRig : Rig {
+  explicit ShadowRig(double share = 1) {
+    fused = add_lane();
+    unfused = add_lane();
+    shadow = engine.add_shadow("m/1", fused, unfused);
+    engine.set_shadow(*shadow, share, 1e-3);
+  }
+  ~ShadowRig() { engine.stop(); }
+  // A fused kernel of one's own.
+  explicit ShadowRig(float factor) {
+    LaneOptions options;
+    options.in_features = kWidth;
+    options.out_features = 1;
+    fused = engine.add_lane(options, std::make_unique<OffKernel>(factor));
+    unfused = add_lane();
+    shadow = engine.add_shadow("m/1", fused, unfused);
+    engine.set_shadow(*shadow, 1, 1e-3);
+  }
+  const ShadowMetrics& seen() const { return shadow->metrics(); }
+  // Until the shadow has dealt with that many batches. Moves the clock, which is how its looks come about.
+  void wait_settled(std::uint64_t batches) {
+    while (seen().compared + seen().skipped + seen().failed < batches) {
+      clock->advance(ShadowWorker::kLook / 4);
+      std::this_thread::yield();
+    }
+  }
+  std::vector<std::size_t> batches(std::size_t stage) {
+    const std::lock_guard lock(stages[stage]->mutex);
+    return stages[stage]->batches;
+  }
+  Ref<Probe> answer(Lane& lane, float value, std::uint32_t rows = 1) {
+    auto probe = send(lane, value, rows);
+    CHECK_EQ(run_all(), 1);
+    CHECK_EQ(probe->outcome.status, Status::ok);
+    return probe;
+  }
+
+  std::shared_ptr<Lane> fused, unfused;
+  std::shared_ptr<Shadow> shadow;
+};
+
+TEST(shadow_runs_both_variants_on_the_very_same_rows) {
+  ShadowRig rig;
+  rig.answer(*rig.fused, 3, 5);
+  rig.wait_settled(1);
+  CHECK((rig.batches(0) == std::vector<std::size_t>{5, 5}));  // live, then the shadow
+  CHECK((rig.batches(1) == std::vector<std::size_t>{5}));
+  rig.answer(*rig.unfused, 4, 2);
+  rig.wait_settled(2);
+  CHECK_EQ(rig.seen().compared.load(), 2u);
+  CHECK_EQ(rig.seen().rows.load(), 7u);
+  CHECK_EQ(rig.seen().mismatches.load(), 0u);
+  CHECK_EQ(rig.seen().max_absolute.load(), 0.0);
+  CHECK_EQ(rig.seen().fused.snapshot().count, 2u);
+  CHECK_EQ(rig.seen().unfused.snapshot().count, 2u);
+  // The lanes' own counters are of live traffic alone.
+  CHECK_EQ(rig.fused->metrics().batch_rows.snapshot().count, 1u);
+  CHECK_EQ(rig.unfused->metrics().batch_rows.snapshot().count, 1u);
+}
+
+TEST(shadow_takes_its_share_of_batches_and_none_when_it_is_off) {
+  ShadowRig rig(0.25);
+  for (std::uint64_t i = 1; i <= 40; ++i) {
+    rig.answer(*rig.fused, 1);
+    rig.wait_settled(i / 4);
+  }
+  CHECK_EQ(rig.seen().compared.load(), 10u);
+  rig.engine.set_shadow(*rig.shadow, 0, 1e-3);
+  for (int i = 0; i < 20; ++i) rig.answer(*rig.fused, 1);
+  CHECK_EQ(rig.batches(1).size(), 10u);
+}
+
+TEST(shadow_never_answers_a_caller_and_never_delays_one) {
+  ShadowRig rig;
+  rig.stages[1]->hold();  // the shadow's first kernel call will not return
+  rig.answer(*rig.fused, 1);
+  rig.stages[1]->wait_running(1);
+  for (int i = 0; i < 20; ++i) {
+    auto probe = rig.answer(*rig.fused, static_cast<float>(i), 2);
+    CHECK_EQ(probe->completed.load(), 1);
+    CHECK_EQ(probe->y[1], 2 * (static_cast<float>(i) + 1));
+  }
+  // One is held, as many wait as there is room for, the others were skipped.
+  CHECK_EQ(rig.seen().skipped.load(), 20 - ShadowWorker::kQueue);
+  CHECK_EQ(rig.seen().compared.load(), 0u);
+  CHECK_EQ(rig.inbox.completions(), 21);
+  rig.stages[1]->release();
+  rig.wait_settled(21);
+  CHECK_EQ(rig.seen().compared.load(), 1 + ShadowWorker::kQueue);
+  CHECK_EQ(rig.inbox.completions(), 21);
+}
+
+TEST(shadow_waits_for_live_work_and_gives_up_in_the_end) {
+  ShadowRig rig;
+  LaneOptions one_by_one;
+  one_by_one.max_batch_rows = 1;
+  auto busy = rig.add_lane(one_by_one);
+  for (int i = 0; i < 4; ++i) rig.send(*busy, 1);
+  auto probe = rig.send(*rig.fused, 1);
+  while (probe->completed == 0) CHECK(rig.runner.run_ready());  // the lanes take turns
+  CHECK(rig.engine.outstanding() > 0);
+  rig.wait_settled(1);
+  CHECK_EQ(rig.seen().skipped.load(), 1u);
+  CHECK(rig.batches(1).empty());
+  rig.run_all();
+  rig.answer(*rig.fused, 1);
+  rig.wait_settled(2);
+  CHECK_EQ(rig.seen().compared.load(), 1u);
+}
+
+TEST(a_wrong_kernel_is_found_counted_and_reported_once) {
+  ShadowRig rig(1.01f);
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    rig.answer(*rig.fused, 1, 4);
+    rig.wait_settled(i);
+  }
+  CHECK_EQ(rig.seen().mismatches.load(), 3u);
+  CHECK(std::abs(rig.seen().max_absolute - 0.08) < 1e-6);  // 1 % of 2 * 4
+  CHECK(std::abs(rig.seen().max_relative - 0.01) < 1e-6);
+  CHECK_EQ(rig.mismatches, 1);
+  rig.shadow->arm();
+  rig.answer(*rig.unfused, 1, 4);  // whichever variant answers
+  rig.wait_settled(4);
+  CHECK_EQ(rig.mismatches, 2);
+}
+
+TEST(a_difference_within_the_tolerance_is_none) {
+  ShadowRig rig(1.0001f);
+  rig.answer(*rig.fused, 1);
+  rig.wait_settled(1);
+  CHECK_EQ(rig.seen().mismatches.load(), 0u);
+  CHECK(rig.seen().max_relative > 5e-5);
+}
+
+TEST(nan_in_one_variant_alone_is_a_mismatch) {
+  ShadowRig rig(kNan);
+  rig.answer(*rig.fused, 1);
+  rig.wait_settled(1);
+  CHECK_EQ(rig.seen().mismatches.load(), 1u);
+  CHECK_EQ(rig.seen().max_absolute.load(), std::numeric_limits<double>::infinity());
+}
+
+TEST(a_kernel_that_fails_in_the_shadow_is_counted_and_logged) {
+  ShadowRig rig;
+  rig.stages[1]->fail_next = true;
+  rig.answer(*rig.fused, 1);
+  rig.wait_settled(1);
+  CHECK_EQ(rig.seen().failed.load(), 1u);
+  rig.engine.stop();
+  CHECK_EQ(rig.errors.size(), 1u);
+  CHECK_EQ(rig.errors[0], "in the shadow, no caller saw it: told to fail");
+}
+
+TEST(a_batch_that_failed_is_not_compared) {
+  ShadowRig rig;
+  rig.stages[0]->fail_next = true;
+  rig.send(*rig.fused, 1);
+  CHECK_EQ(rig.run_all(), 1);
+  rig.answer(*rig.fused, 1);
+  rig.wait_settled(1);
+  CHECK_EQ(rig.seen().compared.load(), 1u);
+}
+
+TEST(lanes_that_were_removed_free_their_kernels_though_batches_wait) {
+  auto stages = std::vector<std::shared_ptr<Stage>>();
+  {
+    ShadowRig rig;
+    stages = rig.stages;
+    rig.stages[1]->hold();
+    rig.answer(*rig.fused, 1);
+    rig.stages[1]->wait_running(1);
+    rig.answer(*rig.fused, 1);
+    rig.engine.remove_lane(rig.fused);
+    rig.engine.remove_lane(rig.unfused);
+    rig.fused = rig.unfused = nullptr;
+    rig.stages[1]->release();
+    rig.wait_settled(2);
+    while (!stages[0]->freed || !stages[1]->freed) std::this_thread::yield();
+  }
+}
+
+TEST(comparison_counts_what_differs_and_only_that) {
+  OutputScale scale;
+  const auto compare = [&scale](std::vector<float> a, std::vector<float> b) {
+    return compare_outputs(a.data(), b.data(), 1, a.size(), scale);
+  };
+  CHECK_EQ(compare({1, kInfinity, kNan}, {1, kInfinity, kNan}).absolute, 0.0);
+  CHECK_EQ(compare({kInfinity}, {-kInfinity}).relative, std::numeric_limits<double>::infinity());
+  CHECK_EQ(compare({1}, {kNan}).relative, std::numeric_limits<double>::infinity());
+  CHECK_EQ(compare({-0.0f}, {0.0f}).absolute, 0.0);
+  const Difference difference = compare({10, 0.5f}, {10, 0});
+  CHECK_EQ(difference.absolute, 0.5);
+  CHECK_EQ(difference.relative, 0.05);  // of its row's largest
+}
+
+TEST(an_output_near_zero_is_judged_by_the_size_of_the_others) {
+  OutputScale scale;
+  const auto compare = [&scale](float a, float b) { return compare_outputs(&a, &b, 1, 1, scale).relative; };
+  CHECK_EQ(compare(8, 8), 0.0);
+  CHECK(compare(1e-7f, 2e-7f) < 1e-7);  // typical are 4
+  OutputScale tiny;
+  const float a = 1.1e-4f, b = 1e-4f;
+  CHECK(compare_outputs(&a, &b, 1, 1, tiny).relative > 0.09);  // a model of small numbers is not let off
+}
+
+}  // namespace
+}  // namespace fused_mlp::test

@@ -1,0 +1,70 @@
+"""fused_mlp.v1.Admin: policies, read and changed while the server runs. Served on a port of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from protos import admin_pb2 as pb
+from service.catalog import Catalog
+from service.errors import InvalidInput
+from service.handlers.inference import VARIANTS
+from service.policy import Policy
+from service.rpc import Call, Rpc, rpcs_of
+from service.served import ServedModel
+
+ON_MISMATCH = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
+FIELDS = tuple(field.name for field in pb.PolicyChange.DESCRIPTOR.fields)
+_NAMES: dict[str, dict[Any, str]] = {
+    "variant": {number: name for name, number in VARIANTS.items()},
+    "on_mismatch": {number: name for name, number in ON_MISMATCH.items()},
+}
+
+
+def rpcs(catalog: Catalog) -> list[Rpc]:
+    async def get_policy(request: Any, _: Call) -> Any:
+        models = [catalog.get(request.model)] if request.model else catalog.models()
+        return pb.GetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(models))
+
+    async def set_policy(request: Any, _: Call) -> Any:
+        changed = catalog.set_policy(_changes(request.change), request.model)
+        return pb.SetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(changed))
+
+    service = pb.DESCRIPTOR.services_by_name["Admin"]
+    return rpcs_of(service, {"GetPolicy": get_policy, "SetPolicy": set_policy})
+
+
+def _changes(change: pb.PolicyChange) -> dict[str, object]:
+    """The fields that are set, as a policy names them; whether their values can be used is for the policy to say."""
+    changes: dict[str, Any] = {name: getattr(change, name) for name in FIELDS if change.HasField(name)}
+    if not changes:
+        raise InvalidInput(f"change: expected at least one of {', '.join(FIELDS)}, got none")
+    for name, names in _NAMES.items():
+        if name in changes:
+            changes[name] = names.get(changes[name], changes[name])
+    return changes
+
+
+def _models(models: Iterable[ServedModel]) -> list[pb.ModelPolicy]:
+    return [
+        pb.ModelPolicy(
+            model=model.name,
+            policy=_policy(model.policy),
+            fallbacks=[
+                pb.Fallback(version=v.version, reason=v.fallback.reason, detail=v.fallback.detail)
+                for v in model.fallen_back
+                if v.fallback
+            ],
+        )
+        for model in models
+    ]
+
+
+def _policy(policy: Policy) -> pb.Policy:
+    return pb.Policy(
+        variant=VARIANTS[policy.variant],
+        split=policy.split,
+        allow_override=policy.allow_override,
+        shadow=policy.shadow,
+        on_mismatch=ON_MISMATCH[policy.on_mismatch],
+    )
