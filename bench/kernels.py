@@ -23,7 +23,7 @@ from bench.kernel_engines import ENGINES, versions
 from bench.kernel_report import markdown_table, plot, show, summary
 from bench.kernel_shapes import BATCHES, SHAPES, multiply_adds
 from bench.kernel_worker import set_priority
-from bench.machine_probe import MachineProbe, describe_machine
+from kernels.profile.machine import MachineProbe, describe_machine
 
 RESULTS = Path(__file__).parent / "results" / "kernels.json"
 ROUNDS = 4  # turns of each engine per cell

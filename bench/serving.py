@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bench.machine_probe import describe_machine
 from bench.serving_load import LOADS, measure, request_for, verify, write_frame
 from bench.serving_report import markdown_table, plot, show, targets
 from bench.serving_systems import MODELS, ROOT, System, make_repository, service, start_all
+from kernels.profile.machine import describe_machine
 
 RESULTS = Path(__file__).parent / "results" / "serving.json"
 MANY_ROWS = 64

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SHAPE = "What to profile"
 _RESULT = "What comes of it"
 _SWEEP = "Where fusion pays"
+_LIVE = "A running server, in place of a model"
 
 
 def _option(help_text: str, panel: str, *names: str, **more: Any) -> Any:
@@ -76,10 +77,26 @@ def command(
     sweep_file: Annotated[
         Path, _option("Where its results are kept; an interrupted sweep goes on.", _SWEEP, metavar="FILE")
     ] = Path("fused-mlp-sweep.json"),
+    live: Annotated[
+        str | None, _option("Trace a running server: its admin port.", _LIVE, metavar="HOST:PORT")
+    ] = None,
+    seconds: Annotated[float, _option("For how long.", _LIVE, metavar="SECONDS")] = 5.0,
+    tls_ca: Annotated[
+        Path | None, _option("Connect with TLS, and trust these roots.", _LIVE, metavar="PEM")
+    ] = None,
+    tls_cert: Annotated[Path | None, _option("Certificate of this client.", _LIVE, metavar="PEM")] = None,
+    tls_key: Annotated[Path | None, _option("Its key.", _LIVE, metavar="PEM")] = None,
 ) -> None:
     """Profile an MLP: eager nn.Linear, torch.compile and the fused kernel, side by side.
 
-    fused-mlp profile --dims 784,512,256,10 --batch 1,64 --html report.html"""
+    fused-mlp profile --dims 784,512,256,10 --batch 1,64 --html report.html
+
+    Or what a running server does with real traffic: fused-mlp profile --live 127.0.0.1:8003 --seconds 5"""
+    if live is not None:
+        if model is not None or dims is not None:
+            fail("expected --live, a MODEL or --dims; got more than one of them")
+        _live(live, seconds, trace_dir or Path("traces"), as_json, (tls_ca, tls_cert, tls_key))
+        return
     # The profiler's library otherwise writes a line for every start and stop; it reads this when torch is loaded.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     batches = _numbers("batch", batch)
@@ -132,6 +149,17 @@ def command(
     for written in (html, trace_dir):
         if written is not None:
             typer.echo(f"written: {written}")
+
+
+def _live(target: str, seconds: float, folder: Path, as_json: bool, tls: tuple[Path | None, ...]) -> None:
+    from service.cli.live_profile import profile_live
+    from service.client import Tls
+
+    try:
+        credentials = Tls(root_ca=tls[0], cert=tls[1], key=tls[2]) if any(tls) else None
+        profile_live(target, seconds, folder, as_json, credentials)
+    except (OSError, ValueError) as error:  # a file of TLS that cannot be read, a certificate without key
+        fail(str(error))
 
 
 def _numbers(option: str, text: str) -> list[int]:
