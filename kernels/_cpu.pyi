@@ -47,7 +47,6 @@ class Kernel:
     def threads(self) -> int: ...
 
 def usable_isas() -> list[str]: ...
-
 def start_recording_phases(capacity: int) -> None:
     """Record what every kernel of this process does from now on, at most `capacity` spans of it."""
 

@@ -25,15 +25,19 @@ _sym_db = _symbol_database.Default()
 from protos import fused_mlp_pb2 as protos_dot_fused__mlp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/admin.proto\x12\x0c\x66used_mlp.v1\x1a\x16protos/fused_mlp.proto\"\x96\x01\n\x06Policy\x12&\n\x07variant\x18\x01 \x01(\x0e\x32\x15.fused_mlp.v1.Variant\x12\r\n\x05split\x18\x02 \x01(\x01\x12\x16\n\x0e\x61llow_override\x18\x03 \x01(\x08\x12\x0e\n\x06shadow\x18\x04 \x01(\x01\x12-\n\x0bon_mismatch\x18\x05 \x01(\x0e\x32\x18.fused_mlp.v1.OnMismatch\"\xf9\x01\n\x0cPolicyChange\x12+\n\x07variant\x18\x01 \x01(\x0e\x32\x15.fused_mlp.v1.VariantH\x00\x88\x01\x01\x12\x12\n\x05split\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x1b\n\x0e\x61llow_override\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x13\n\x06shadow\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x32\n\x0bon_mismatch\x18\x05 \x01(\x0e\x32\x18.fused_mlp.v1.OnMismatchH\x04\x88\x01\x01\x42\n\n\x08_variantB\x08\n\x06_splitB\x11\n\x0f_allow_overrideB\t\n\x07_shadowB\x0e\n\x0c_on_mismatch\";\n\x08\x46\x61llback\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"m\n\x0bModelPolicy\x12\r\n\x05model\x18\x01 \x01(\t\x12$\n\x06policy\x18\x02 \x01(\x0b\x32\x14.fused_mlp.v1.Policy\x12)\n\tfallbacks\x18\x03 \x03(\x0b\x32\x16.fused_mlp.v1.Fallback\"!\n\x10GetPolicyRequest\x12\r\n\x05model\x18\x01 \x01(\t\"f\n\x11GetPolicyResponse\x12&\n\x08\x64\x65\x66\x61ults\x18\x01 \x01(\x0b\x32\x14.fused_mlp.v1.Policy\x12)\n\x06models\x18\x02 \x03(\x0b\x32\x19.fused_mlp.v1.ModelPolicy\"M\n\x10SetPolicyRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x06\x63hange\x18\x02 \x01(\x0b\x32\x1a.fused_mlp.v1.PolicyChange\"f\n\x11SetPolicyResponse\x12&\n\x08\x64\x65\x66\x61ults\x18\x01 \x01(\x0b\x32\x14.fused_mlp.v1.Policy\x12)\n\x06models\x18\x02 \x03(\x0b\x32\x19.fused_mlp.v1.ModelPolicy*W\n\nOnMismatch\x12\x1b\n\x17ON_MISMATCH_UNSPECIFIED\x10\x00\x12\x13\n\x0fON_MISMATCH_LOG\x10\x01\x12\x17\n\x13ON_MISMATCH_UNFUSED\x10\x02\x32\xa3\x01\n\x05\x41\x64min\x12L\n\tGetPolicy\x12\x1e.fused_mlp.v1.GetPolicyRequest\x1a\x1f.fused_mlp.v1.GetPolicyResponse\x12L\n\tSetPolicy\x12\x1e.fused_mlp.v1.SetPolicyRequest\x1a\x1f.fused_mlp.v1.SetPolicyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/admin.proto\x12\x0c\x66used_mlp.v1\x1a\x16protos/fused_mlp.proto\"\x96\x01\n\x06Policy\x12&\n\x07variant\x18\x01 \x01(\x0e\x32\x15.fused_mlp.v1.Variant\x12\r\n\x05split\x18\x02 \x01(\x01\x12\x16\n\x0e\x61llow_override\x18\x03 \x01(\x08\x12\x0e\n\x06shadow\x18\x04 \x01(\x01\x12-\n\x0bon_mismatch\x18\x05 \x01(\x0e\x32\x18.fused_mlp.v1.OnMismatch\"\xf9\x01\n\x0cPolicyChange\x12+\n\x07variant\x18\x01 \x01(\x0e\x32\x15.fused_mlp.v1.VariantH\x00\x88\x01\x01\x12\x12\n\x05split\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x1b\n\x0e\x61llow_override\x18\x03 \x01(\x08H\x02\x88\x01\x01\x12\x13\n\x06shadow\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x32\n\x0bon_mismatch\x18\x05 \x01(\x0e\x32\x18.fused_mlp.v1.OnMismatchH\x04\x88\x01\x01\x42\n\n\x08_variantB\x08\n\x06_splitB\x11\n\x0f_allow_overrideB\t\n\x07_shadowB\x0e\n\x0c_on_mismatch\";\n\x08\x46\x61llback\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"m\n\x0bModelPolicy\x12\r\n\x05model\x18\x01 \x01(\t\x12$\n\x06policy\x18\x02 \x01(\x0b\x32\x14.fused_mlp.v1.Policy\x12)\n\tfallbacks\x18\x03 \x03(\x0b\x32\x16.fused_mlp.v1.Fallback\"!\n\x10GetPolicyRequest\x12\r\n\x05model\x18\x01 \x01(\t\"f\n\x11GetPolicyResponse\x12&\n\x08\x64\x65\x66\x61ults\x18\x01 \x01(\x0b\x32\x14.fused_mlp.v1.Policy\x12)\n\x06models\x18\x02 \x03(\x0b\x32\x19.fused_mlp.v1.ModelPolicy\"M\n\x10SetPolicyRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x06\x63hange\x18\x02 \x01(\x0b\x32\x1a.fused_mlp.v1.PolicyChange\"f\n\x11SetPolicyResponse\x12&\n\x08\x64\x65\x66\x61ults\x18\x01 \x01(\x0b\x32\x14.fused_mlp.v1.Policy\x12)\n\x06models\x18\x02 \x03(\x0b\x32\x19.fused_mlp.v1.ModelPolicy\"9\n\x0cTraceRequest\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\x12\x18\n\x10spans_per_thread\x18\x02 \x01(\r\"\x98\x01\n\tTraceSpan\x12\'\n\x05phase\x18\x01 \x01(\x0e\x32\x18.fused_mlp.v1.TracePhase\x12\x0e\n\x06thread\x18\x02 \x01(\r\x12\x0f\n\x07request\x18\x03 \x01(\x04\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x10\n\x08start_ns\x18\x05 \x01(\x03\x12\x13\n\x0b\x64uration_ns\x18\x06 \x01(\x03\x12\x0c\n\x04lane\x18\x07 \x01(\r\"\xbc\x01\n\nTraceChunk\x12&\n\x05spans\x18\x01 \x03(\x0b\x32\x17.fused_mlp.v1.TraceSpan\x12\x36\n\x07threads\x18\x02 \x03(\x0b\x32%.fused_mlp.v1.TraceChunk.ThreadsEntry\x12\r\n\x05lanes\x18\x03 \x03(\t\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x04\x1a.\n\x0cThreadsEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*W\n\nOnMismatch\x12\x1b\n\x17ON_MISMATCH_UNSPECIFIED\x10\x00\x12\x13\n\x0fON_MISMATCH_LOG\x10\x01\x12\x17\n\x13ON_MISMATCH_UNFUSED\x10\x02*T\n\nTracePhase\x12\n\n\x06\x44\x45\x43ODE\x10\x00\x12\t\n\x05QUEUE\x10\x01\x12\n\n\x06GATHER\x10\x02\x12\n\n\x06KERNEL\x10\x03\x12\x0b\n\x07SCATTER\x10\x04\x12\n\n\x06\x45NCODE\x10\x05\x32\xe4\x01\n\x05\x41\x64min\x12L\n\tGetPolicy\x12\x1e.fused_mlp.v1.GetPolicyRequest\x1a\x1f.fused_mlp.v1.GetPolicyResponse\x12L\n\tSetPolicy\x12\x1e.fused_mlp.v1.SetPolicyRequest\x1a\x1f.fused_mlp.v1.SetPolicyResponse\x12?\n\x05Trace\x12\x1a.fused_mlp.v1.TraceRequest\x1a\x18.fused_mlp.v1.TraceChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ONMISMATCH']._serialized_start=959
-  _globals['_ONMISMATCH']._serialized_end=1046
+  _globals['_TRACECHUNK_THREADSENTRY']._loaded_options = None
+  _globals['_TRACECHUNK_THREADSENTRY']._serialized_options = b'8\001'
+  _globals['_ONMISMATCH']._serialized_start=1364
+  _globals['_ONMISMATCH']._serialized_end=1451
+  _globals['_TRACEPHASE']._serialized_start=1453
+  _globals['_TRACEPHASE']._serialized_end=1537
   _globals['_POLICY']._serialized_start=61
   _globals['_POLICY']._serialized_end=211
   _globals['_POLICYCHANGE']._serialized_start=214
@@ -50,6 +54,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETPOLICYREQUEST']._serialized_end=853
   _globals['_SETPOLICYRESPONSE']._serialized_start=855
   _globals['_SETPOLICYRESPONSE']._serialized_end=957
-  _globals['_ADMIN']._serialized_start=1049
-  _globals['_ADMIN']._serialized_end=1212
+  _globals['_TRACEREQUEST']._serialized_start=959
+  _globals['_TRACEREQUEST']._serialized_end=1016
+  _globals['_TRACESPAN']._serialized_start=1019
+  _globals['_TRACESPAN']._serialized_end=1171
+  _globals['_TRACECHUNK']._serialized_start=1174
+  _globals['_TRACECHUNK']._serialized_end=1362
+  _globals['_TRACECHUNK_THREADSENTRY']._serialized_start=1316
+  _globals['_TRACECHUNK_THREADSENTRY']._serialized_end=1362
+  _globals['_ADMIN']._serialized_start=1540
+  _globals['_ADMIN']._serialized_end=1768
 # @@protoc_insertion_point(module_scope)

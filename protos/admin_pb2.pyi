@@ -13,9 +13,24 @@ class OnMismatch(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_MISMATCH_UNSPECIFIED: _ClassVar[OnMismatch]
     ON_MISMATCH_LOG: _ClassVar[OnMismatch]
     ON_MISMATCH_UNFUSED: _ClassVar[OnMismatch]
+
+class TracePhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DECODE: _ClassVar[TracePhase]
+    QUEUE: _ClassVar[TracePhase]
+    GATHER: _ClassVar[TracePhase]
+    KERNEL: _ClassVar[TracePhase]
+    SCATTER: _ClassVar[TracePhase]
+    ENCODE: _ClassVar[TracePhase]
 ON_MISMATCH_UNSPECIFIED: OnMismatch
 ON_MISMATCH_LOG: OnMismatch
 ON_MISMATCH_UNFUSED: OnMismatch
+DECODE: TracePhase
+QUEUE: TracePhase
+GATHER: TracePhase
+KERNEL: TracePhase
+SCATTER: TracePhase
+ENCODE: TracePhase
 
 class Policy(_message.Message):
     __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch")
@@ -94,3 +109,48 @@ class SetPolicyResponse(_message.Message):
     defaults: Policy
     models: _containers.RepeatedCompositeFieldContainer[ModelPolicy]
     def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ...) -> None: ...
+
+class TraceRequest(_message.Message):
+    __slots__ = ("seconds", "spans_per_thread")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SPANS_PER_THREAD_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    spans_per_thread: int
+    def __init__(self, seconds: _Optional[float] = ..., spans_per_thread: _Optional[int] = ...) -> None: ...
+
+class TraceSpan(_message.Message):
+    __slots__ = ("phase", "thread", "request", "rows", "start_ns", "duration_ns", "lane")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    START_NS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_NS_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    phase: TracePhase
+    thread: int
+    request: int
+    rows: int
+    start_ns: int
+    duration_ns: int
+    lane: int
+    def __init__(self, phase: _Optional[_Union[TracePhase, str]] = ..., thread: _Optional[int] = ..., request: _Optional[int] = ..., rows: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., lane: _Optional[int] = ...) -> None: ...
+
+class TraceChunk(_message.Message):
+    __slots__ = ("spans", "threads", "lanes", "dropped")
+    class ThreadsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    spans: _containers.RepeatedCompositeFieldContainer[TraceSpan]
+    threads: _containers.ScalarMap[int, str]
+    lanes: _containers.RepeatedScalarFieldContainer[str]
+    dropped: int
+    def __init__(self, spans: _Optional[_Iterable[_Union[TraceSpan, _Mapping]]] = ..., threads: _Optional[_Mapping[int, str]] = ..., lanes: _Optional[_Iterable[str]] = ..., dropped: _Optional[int] = ...) -> None: ...

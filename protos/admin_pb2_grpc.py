@@ -44,6 +44,11 @@ class AdminStub:
                 request_serializer=protos_dot_admin__pb2.SetPolicyRequest.SerializeToString,
                 response_deserializer=protos_dot_admin__pb2.SetPolicyResponse.FromString,
                 _registered_method=True)
+        self.Trace = channel.unary_stream(
+                '/fused_mlp.v1.Admin/Trace',
+                request_serializer=protos_dot_admin__pb2.TraceRequest.SerializeToString,
+                response_deserializer=protos_dot_admin__pb2.TraceChunk.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -62,6 +67,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Trace(self, request, context):
+        """Watches real traffic for a while, and answers when it is over. One at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -74,6 +86,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SetPolicy,
                     request_deserializer=protos_dot_admin__pb2.SetPolicyRequest.FromString,
                     response_serializer=protos_dot_admin__pb2.SetPolicyResponse.SerializeToString,
+            ),
+            'Trace': grpc.unary_stream_rpc_method_handler(
+                    servicer.Trace,
+                    request_deserializer=protos_dot_admin__pb2.TraceRequest.FromString,
+                    response_serializer=protos_dot_admin__pb2.TraceChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -130,6 +147,33 @@ class Admin:
             '/fused_mlp.v1.Admin/SetPolicy',
             protos_dot_admin__pb2.SetPolicyRequest.SerializeToString,
             protos_dot_admin__pb2.SetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Trace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/fused_mlp.v1.Admin/Trace',
+            protos_dot_admin__pb2.TraceRequest.SerializeToString,
+            protos_dot_admin__pb2.TraceChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -252,6 +252,7 @@ class Engine:
         deadline_ns: int,
         token: object,
         queue: CompletionQueue,
+        trace_id: int = 0,
     ) -> Ticket:
         """Queue checked rows; the completion arrives in `queue` with `token`. `deadline_ns` 0: none. Raises
         Refused (overloaded, deadline_expired, shutting_down), after which no completion comes."""
@@ -459,3 +460,24 @@ class NativeServer:
     ) -> None: ...
     def message_done(self, call: int) -> None:
         """A streamed message was dealt with: the caller may send another."""
+
+class TracePhase(enum.Enum):
+    decode = 0
+    queue = 1
+    gather = 2
+    kernel = 3
+    scatter = 4
+    encode = 5
+
+def start_trace(spans_per_thread: int) -> bool:
+    """Trace the requests that are read from now on, in every engine of the process. False: one is under way."""
+
+def stop_trace() -> tuple[list[tuple[str, int, int, int, int, int, str]], dict[int, str], int]:
+    """Spans (phase, thread, request, rows, start_ns, end_ns, lane), names of threads, spans that found no room.
+    Request 0 is a whole batch; the clock is the engine's."""
+
+def tracing() -> bool: ...
+def next_trace_id() -> int: ...
+def record_span(
+    phase: TracePhase, request: int, rows: int, start_ns: int, end_ns: int, lane: str
+) -> None: ...

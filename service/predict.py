@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 # Metadata of a request: what a split goes by, and the variant asked for.
 AB_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-variant"
+_DECODE, _ENCODE = _engine.TracePhase.decode, _engine.TracePhase.encode
 # Requests of one stream being answered at once; reading waits beyond that.
 STREAM_WINDOW = 256
 
@@ -115,8 +116,14 @@ class Predictor:
             route = self._router.resolve(ask.model, ask.version, variant, key, request_id)
             lane = route.lane
             rows = ask.check_rows(route)
-            done = await self._submitter.run(lane, ask.data, ask.dtype, rows, call.deadline_ns)
+            traced = self._trace_decode(started, rows, lane) if _engine.tracing() else 0
+            done = await self._submitter.run(
+                lane, ask.data, ask.dtype, rows, call.deadline_ns, trace_id=traced
+            )
+            finished = self._engine.now() if traced else 0
             response = api.write(request, ask, route, done)
+            if traced:
+                _engine.record_span(_ENCODE, traced, rows, finished, self._engine.now(), lane.name)
             code = Code.OK
             return response
         except asyncio.CancelledError:
@@ -136,6 +143,12 @@ class Predictor:
                 self._engine.record_unrouted(code, duration)
             else:
                 lane.record(code, duration)
+
+    def _trace_decode(self, started: int, rows: int, lane: _engine.Lane) -> int:
+        """The number under which the request is traced from here on."""
+        number = _engine.next_trace_id()
+        _engine.record_span(_DECODE, number, rows, started, self._engine.now(), lane.name)
+        return number
 
 
 def _wanted(call: Call) -> _engine.Variant:

@@ -20,11 +20,20 @@ class Submitter:
         self._loop.remove_reader(self._completions.fileno())
 
     async def run(
-        self, lane: _engine.Lane, data: bytes, dtype: _engine.DType, rows: int, deadline_ns: int
+        self,
+        lane: _engine.Lane,
+        data: bytes,
+        dtype: _engine.DType,
+        rows: int,
+        deadline_ns: int,
+        *,
+        trace_id: int = 0,
     ) -> _engine.Completion:
         """Queue rows on a lane and wait for their result. A cancelled waiter cancels its ticket."""
         future: asyncio.Future[_engine.Completion] = self._loop.create_future()
-        ticket = self._engine.submit(lane, data, dtype, rows, deadline_ns, future, self._completions)
+        ticket = self._engine.submit(
+            lane, data, dtype, rows, deadline_ns, future, self._completions, trace_id
+        )
         try:
             completion = await future
         except asyncio.CancelledError:

@@ -3,8 +3,8 @@ events, and compared with what the machine can do. Prints nothing; `service.prof
 
 from kernels.profile.errors import ProfileError
 from kernels.profile.expectation import Difference, compare, parse_expectation
-from kernels.profile.run import Options, profile
 from kernels.profile.results import VARIANTS, Point, Profile, VariantName
+from kernels.profile.run import Options, profile
 from kernels.profile.shapes import random_mlp
 from kernels.profile.sweep import Sweep, SweepCell, run_sweep
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +14,11 @@ from kernels.profile.trace_events import FORWARD, Event
 
 # The schedule: the first calls are not representative, nor is the profiler's own first round.
 _WAIT, _WARM_UP, ACTIVE = 1, 2, 4
-# The profiler's library otherwise writes a line to stderr for every start and stop.
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")
 
 
-def capture(call: Callable[[], object], device: str, strategy: str = "", packing: Recording | None = None) -> Event:
+def capture(
+    call: Callable[[], object], device: str, strategy: str = "", packing: Recording | None = None
+) -> Event:
     """The trace of a few forward passes, as Chrome's trace format. `packing`: phases recorded at load, shown too."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":

@@ -3,6 +3,7 @@ a view returns an alias of its input, a wrapper is composed of other operators, 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -16,19 +17,20 @@ from kernels.profile.trace_events import Event, Node, forward_passes, instants
 Kind = Literal["work", "wrapper", "view", "allocation", "annotation"]
 
 _ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::resize_", "aten::set_")
+_GENERATED = re.compile("cpp_fused|triton_")  # what torch.compile wrote
+# Inputs that hold another one again, packed by somebody else's rules.
+_PACKED_INPUTS = {"mkl::_mkl_linear": (1,)}
 _BYTES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "int": 4, "bool": 1}
 
 
 @cache
 def kind_of(name: str) -> Kind:
-    if "cpp_fused" in name or "triton_" in name:  # what torch.compile generated
-        return "work"
     if "::" not in name:
-        return "annotation"
-    if name.startswith(_ALLOCATIONS):
-        return "allocation"
-    if name == "fused_mlp::mlp":
-        return "work"
+        return "work" if _GENERATED.search(name) else "annotation"
+    return "allocation" if name.startswith(_ALLOCATIONS) else _kind_by_schema(name)
+
+
+def _kind_by_schema(name: str) -> Kind:
     schemas: list[Any] = torch._C._jit_get_schemas_for_operator(name)
     # Some operators come as several schemas (resize to a given result, say); the plain one says what it is.
     for schema in schemas:
@@ -91,7 +93,9 @@ def _launches(node: Node) -> Iterator[Node]:
 
 
 def _device_kernels(trace: Event) -> list[Event]:
-    return [event for event in trace["traceEvents"] if event.get("ph") == "X" and event.get("cat") == "kernel"]
+    return [
+        event for event in trace["traceEvents"] if event.get("ph") == "X" and event.get("cat") == "kernel"
+    ]
 
 
 def _bytes_moved(trace: Event, launch: Node) -> int | None:
@@ -100,7 +104,9 @@ def _bytes_moved(trace: Event, launch: Node) -> int | None:
     if not shapes:
         return None
     size = 0
-    for shape, kind in zip(shapes, types or [], strict=False):
+    for index, (shape, kind) in enumerate(zip(shapes, types or [], strict=False)):
+        if index in _PACKED_INPUTS.get(launch.name, ()):
+            continue
         nested = shape if shape and isinstance(shape[0], list) else [shape]
         each = 4 if kind == "TensorList" else _BYTES.get(kind, 0)
         for dims in nested:

@@ -13,7 +13,9 @@ _COUNTED = {
     "bookkeeping": lambda point: point.counts.bookkeeping,
     "launches": lambda point: point.counts.launched,
 }
-_USAGE = "expected NAME=NUMBER pairs by commas, of ops, bookkeeping and launches, such as ops=7,fused.launches=1"
+_USAGE = (
+    "expected NAME=NUMBER pairs by commas, of ops, bookkeeping and launches, such as ops=7,fused.launches=1"
+)
 
 
 @dataclass(frozen=True)

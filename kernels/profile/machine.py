@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from kernels.errors import KernelUnavailable
-
-if TYPE_CHECKING:
-    from kernels import _cpu as native_probe
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,6 @@ class MachineProbe:
             raise KernelUnavailable(
                 "the machine cannot be measured: the compiled module kernels._cpu is missing, run `make install`"
             ) from None
-        self._native: type[native_probe] | object = _cpu
         self._probe_flops = _cpu.probe_flops
         self._probe_read = _cpu.probe_read_seconds
 
@@ -63,16 +59,16 @@ def measure_cuda(weight_bytes: int) -> Limits:
     a = torch.randn(4096, 4096, device="cuda")
     data = torch.empty(64 << 20, dtype=torch.float32, device="cuda")
     product = _best_cuda_seconds(lambda: a @ a)
-    copied = _best_cuda_seconds(lambda: data.clone())
+    copied = _best_cuda_seconds(data.clone)
     return Limits(2.0 * 4096**3 / product, weight_bytes * copied / (2 * data.numel() * 4), weight_bytes)
 
 
-def _best_cuda_seconds(call: object, samples: int = 10) -> float:
+def _best_cuda_seconds(call: Callable[[], object], samples: int = 10) -> float:
     best = float("inf")
     for _ in range(samples):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        call()  # type: ignore[operator]
+        call()
         torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
     return best

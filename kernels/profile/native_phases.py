@@ -84,10 +84,19 @@ def merge(trace: Event, recording: Recording, strategy: str) -> None:
             known.add(span.thread)
             args = {"name": f"thread {span.thread} (fused kernel helper)"}
             trace["traceEvents"].append(
-                {"ph": "M", "name": "thread_name", "pid": pids[0], "tid": span.thread, "ts": start, "args": args}
+                {
+                    "ph": "M",
+                    "name": "thread_name",
+                    "pid": pids[0],
+                    "tid": span.thread,
+                    "ts": start,
+                    "args": args,
+                }
             )
         for event in _events(span, start, strategy):
-            trace["traceEvents"].append({"ph": "X", "cat": CATEGORY, "pid": pids[0], "tid": span.thread, **event})
+            trace["traceEvents"].append(
+                {"ph": "X", "cat": CATEGORY, "pid": pids[0], "tid": span.thread, **event}
+            )
 
 
 def _events(span: PhaseSpan, start: float, strategy: str) -> Iterator[Event]:
@@ -95,7 +104,11 @@ def _events(span: PhaseSpan, start: float, strategy: str) -> Iterator[Event]:
     name = "finish" if span.phase == "finish" else f"{span.phase} {span.layer}"
     args: Event = {"rows": span.rows, "in": span.in_features, "columns": span.columns}
     if span.phase == "layer":
-        args |= {"flops": 2 * span.rows * span.in_features * span.columns, "strategy": strategy, "tiles": span.tiles}
+        args |= {
+            "flops": 2 * span.rows * span.in_features * span.columns,
+            "strategy": strategy,
+            "tiles": span.tiles,
+        }
     yield {"name": name, "ts": start, "dur": us, "args": args}
     # Tile by tile, product and epilogue alternate; shown is the sum of each, one behind the other.
     summed = {"tiles": span.tiles, "note": "summed over the tiles, between which they alternate"}

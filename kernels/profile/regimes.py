@@ -23,9 +23,7 @@ def advise(eager: Point, fused: Point | None, compiled: Point | None = None) -> 
         idle = 1.0 - min(1.0, regime.arithmetic_us / eager.time_us)
         start += f"dispatch-bound in eager: {idle:.0%} of its time is not arithmetic"
     elif regime.name == "memory":
-        start += (
-            f"memory-bound in eager: reading the weights takes {_us(regime.memory_us)} of its {_us(eager.time_us)}"
-        )
+        start += f"memory-bound in eager: reading the weights takes {_us(regime.memory_us)} of its {_us(eager.time_us)}"
     else:
         start += f"compute-bound in eager, at {regime.reached:.0%} of the machine's peak"
     return f"{start}; {_consequence(eager, fused, compiled)}"

@@ -13,10 +13,10 @@ from kernels.profile.capture import capture
 from kernels.profile.counting import count
 from kernels.profile.errors import ProfileError
 from kernels.profile.flames import flame_of
-from kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
+from kernels.profile.machine import describe_machine, measure_cpu, measure_cuda
 from kernels.profile.native_phases import Recording, recorded_phases
 from kernels.profile.regimes import advise, classify
-from kernels.profile.results import VARIANTS, Counts, Flame, Point, Profile, VariantName
+from kernels.profile.results import VARIANTS, Flame, Point, Profile, VariantName
 from kernels.profile.shapes import narrow_twin, work_of
 from kernels.profile.timing import time_calls
 from kernels.profile.variants import Variant, one_line
@@ -41,7 +41,7 @@ class _Ready:
 
     variant: Variant
     packing: Recording
-    call_us: float = 0.0
+    call_us: dict[bool, float]  # by whether the batch is a single row: torch.compile makes two graphs
 
 
 def profile(mlp: Mlp, options: Options, progress: Progress = lambda _: None) -> Profile:
@@ -66,7 +66,9 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     traces: dict[str, str] = {}
     for batch in options.batches:
         progress(f"batch {batch}: timing {', '.join(ready)}")
-        x = torch.randn(batch, mlp.spec.in_features, generator=torch.Generator().manual_seed(2)).to(options.device)
+        x = torch.randn(batch, mlp.spec.in_features, generator=torch.Generator().manual_seed(2)).to(
+            options.device
+        )
         calls = {name: each.variant.bind(x) for name, each in ready.items()}
         times = time_calls(calls, options.budget_s)
         for name, each in ready.items():
@@ -81,11 +83,14 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
             if name == "fused" and not cuda:
                 # The kernel allocates its result by numpy, and reads no list of tensors but the packed weights.
                 counts = replace(
-                    counts, bytes_allocated=work.output_bytes, bytes_moved=work.bytes_moved, bytes_moved_known=True
+                    counts,
+                    bytes_allocated=work.output_bytes,
+                    bytes_moved=work.bytes_moved,
+                    bytes_moved_known=True,
                 )
             took = times[name]
             regime = classify(
-                took.us, each.call_us, limits.read_s * 1e6, work.flops / limits.flops_per_s * 1e6
+                took.us, each.call_us[batch == 1], limits.read_s * 1e6, work.flops / limits.flops_per_s * 1e6
             )
             speedup = times["eager"].us / took.us if "eager" in times else 1.0
             points.append(Point(name, batch, took.us, took.cpu_us, counts, regime, speedup))
@@ -95,7 +100,7 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         device=options.device,
         threads=options.threads,
         machine=describe_machine(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         flops_per_s=limits.flops_per_s,
         bytes_per_s=limits.bytes_per_s,
         kernel=ready["fused"].variant.description if "fused" in ready else "",
@@ -109,12 +114,14 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     return replace(found, advice=_advice(found))
 
 
-def _prepare(mlp: Mlp, options: Options, progress: Progress) -> tuple[dict[VariantName, _Ready], dict[str, str]]:
+def _prepare(
+    mlp: Mlp, options: Options, progress: Progress
+) -> tuple[dict[VariantName, _Ready], dict[str, str]]:
     """Every variant that can run here; the others with the reason. One that fails leaves the rest alone."""
     ready: dict[VariantName, _Ready] = {}
     failures: dict[str, str] = {}
     twin = narrow_twin(mlp.spec)
-    sample = torch.randn(1, twin.spec.in_features).to(options.device)
+    sample = torch.randn(2, twin.spec.in_features).to(options.device)
     for name in options.variants:
         progress(f"building {name}")
         try:
@@ -123,12 +130,16 @@ def _prepare(mlp: Mlp, options: Options, progress: Progress) -> tuple[dict[Varia
             packing.spans = [span for span in packing.spans if span.phase == "pack"]
             for batch in options.batches:  # torch.compile works at the first call
                 variant.bind(torch.randn(batch, mlp.spec.in_features).to(options.device))()
-            call = Variant(name, twin, options.device, options.threads).bind(sample)
-            ready[name] = _Ready(variant, packing, time_calls({name: call}, options.budget_s)[name].us)
+            narrow = Variant(name, twin, options.device, options.threads)
+            calls = {rows == 1: narrow.bind(sample[:rows]) for rows in {min(2, b) for b in options.batches}}
+            call_us = {single: took.us for single, took in time_calls(calls, options.budget_s).items()}
+            ready[name] = _Ready(variant, packing, call_us)
         except Exception as error:
             failures[name] = one_line(error)
     if not ready:
-        raise ProfileError(f"nothing could be profiled: {'; '.join(f'{k}: {v}' for k, v in failures.items())}")
+        raise ProfileError(
+            f"nothing could be profiled: {'; '.join(f'{k}: {v}' for k, v in failures.items())}"
+        )
     return ready, failures
 
 

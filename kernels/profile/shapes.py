@@ -27,8 +27,12 @@ def with_random_weights(spec: MlpSpec) -> Mlp:
     for fan_in, layer in zip(spec.widths, spec.layers, strict=False):
         scale = float(fan_in) ** -0.5
         halves = 2 if layer.gated else 1
-        weights = [torch.randn(layer.out_features, fan_in, generator=generator) * scale for _ in range(halves)]
-        biases = [torch.randn(layer.out_features, generator=generator) if layer.bias else None for _ in weights]
+        weights = [
+            torch.randn(layer.out_features, fan_in, generator=generator) * scale for _ in range(halves)
+        ]
+        biases = [
+            torch.randn(layer.out_features, generator=generator) if layer.bias else None for _ in weights
+        ]
         gate = (weights[1], biases[1]) if layer.gated else (None, None)
         layers.append(LayerWeights(weights[0], biases[0], *gate))
     return Mlp(spec, layers)

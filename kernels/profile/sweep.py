@@ -65,12 +65,12 @@ def run_sweep(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Sweep:
     """`progress(done, total)` is called after each cell. What `path` has of the same sweep is not measured again."""
-    conditions = {
+    conditions: dict[str, object] = {
         "layers": layers,
         "activation": activation,
         "gated": gated,
         "threads": threads,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "machine": describe_machine(),
     }
     kept = _read(path, conditions)
@@ -85,7 +85,9 @@ def run_sweep(
         for batch, width in missing:
             if width not in built:
                 mlp = random_mlp([width] * (layers + 1), activation, gated)
-                built = {width: (Variant("eager", mlp, "cpu", threads), Variant("fused", mlp, "cpu", threads))}
+                built = {
+                    width: (Variant("eager", mlp, "cpu", threads), Variant("fused", mlp, "cpu", threads))
+                }
             x = torch.randn(batch, width)
             eager, fused = built[width]
             times = time_calls({"eager": eager.bind(x), "fused": fused.bind(x)}, budget_s)
@@ -116,5 +118,7 @@ def _write(path: Path, conditions: dict[str, object], cells: Sequence[SweepCell]
     """Whole or not at all: an interrupted write must not cost what was measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text(json.dumps({"conditions": conditions, "cells": [asdict(cell) for cell in cells]}, indent=1))
+    temporary.write_text(
+        json.dumps({"conditions": conditions, "cells": [asdict(cell) for cell in cells]}, indent=1)
+    )
     temporary.replace(path)

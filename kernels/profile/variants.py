@@ -41,10 +41,12 @@ class Variant:
     def bind(self, x: Tensor) -> Callable[[], Tensor]:
         """x: (rows, in_features) on the device. A call without arguments that is done when it returns."""
         forward = self._forward
+        # torch.compile asks for no_grad when it freezes weights.
+        mode: Any = torch.no_grad if self.name == "compile" else torch.inference_mode
         if self._device == "cuda":
 
             def call_cuda() -> Tensor:
-                with torch.no_grad():
+                with mode():
                     y = forward(x)
                 torch.cuda.synchronize()
                 return y
@@ -52,7 +54,7 @@ class Variant:
             return call_cuda
 
         def call() -> Tensor:
-            with torch.no_grad():  # not inference_mode: freezing asks for it, and it costs the same
+            with mode():
                 return forward(x)
 
         return call

@@ -17,6 +17,7 @@ COMMANDS = {
     "predict": "service.cli.predict",
     "models": "service.cli.models",
     "import": "service.cli.import_model",
+    "profile": "service.cli.profile",
     "health": "service.cli.health",
     "ab": "service.cli.ab",
     "policy": "service.cli.policy",

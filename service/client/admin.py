@@ -13,6 +13,7 @@ from protos import admin_pb2_grpc
 from protos import fused_mlp_pb2 as inference_pb
 from service.client.calls import ONCE, Calls
 from service.client.channel import Tls, channel_options
+from service.client.live_trace import LiveTrace, read_trace
 from service.client.prediction import Variant, variant_name
 
 OnMismatch = Literal["log", "unfused"]
@@ -89,6 +90,17 @@ class AdminClient:
             change.on_mismatch = _ON_MISMATCH[on_mismatch]
         response = self._call(self._admin.SetPolicy, pb.SetPolicyRequest(model=model, change=change))
         return _read(response, with_default=not model)
+
+    def trace(self, seconds: float, spans_per_thread: int = 0) -> LiveTrace:
+        """What the server did with the requests of the next seconds, phase by phase."""
+        request = pb.TraceRequest(seconds=seconds, spans_per_thread=spans_per_thread)
+        try:
+            chunks = self._admin.Trace(
+                request, timeout=seconds + (self._calls.timeout_s or 60), metadata=self._calls.headers(None)
+            )
+            return read_trace(chunks)
+        except grpc.RpcError as error:
+            raise self._calls.error(error) from None
 
     def close(self) -> None:
         self._channel.close()

@@ -1,8 +1,9 @@
-"""fused_mlp.v1.Admin: policies, read and changed while the server runs. Served on a port of its own."""
+"""fused_mlp.v1.Admin: policies, read and changed while the server runs, and traces of what it does. Served on a port
+of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from protos import admin_pb2 as pb
@@ -12,6 +13,7 @@ from service.handlers.inference import VARIANTS
 from service.policy import Policy
 from service.rpc import Call, Rpc, rpcs_of
 from service.served import ServedModel
+from service.tracing import check_trace, take_trace
 
 ON_MISMATCH = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
 FIELDS = tuple(field.name for field in pb.PolicyChange.DESCRIPTOR.fields)
@@ -30,8 +32,13 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
         changed = catalog.set_policy(_changes(request.change), request.model)
         return pb.SetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(changed))
 
+    async def trace(request: Any, _: Call) -> AsyncIterator[Any]:
+        check_trace(request.seconds, request.spans_per_thread)
+        for chunk in await take_trace(request.seconds, request.spans_per_thread):
+            yield chunk
+
     service = pb.DESCRIPTOR.services_by_name["Admin"]
-    return rpcs_of(service, {"GetPolicy": get_policy, "SetPolicy": set_policy})
+    return rpcs_of(service, {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace})
 
 
 def _changes(change: pb.PolicyChange) -> dict[str, object]:

@@ -58,7 +58,8 @@ std::shared_ptr<Lane> add_lane(PythonEngine& self, nb::handle kernel, std::size_
 }
 
 TicketHandle submit(PythonEngine& self, Lane& lane, nb::handle data, DType dtype, std::uint32_t rows,
-                    Nanos deadline_ns, nb::handle token, const CompletionQueue& queue) {
+                    Nanos deadline_ns, nb::handle token, const CompletionQueue& queue,
+                    std::uint64_t trace_id) {
   Py_buffer input;
   if (PyObject_GetBuffer(data.ptr(), &input, PyBUF_SIMPLE) != 0) throw nb::python_error();
   // Fronts have checked all this with a better text; it stands between a mistake and memory.
@@ -72,6 +73,7 @@ TicketHandle submit(PythonEngine& self, Lane& lane, nb::handle data, DType dtype
   auto ticket = make_ref<PythonTicket>(rows, dtype, lane, input, token.ptr(), queue.channel);
   if (!ticket->has_output()) throw nb::python_error();  // no memory
   ticket->deadline_ns = deadline_ns;
+  ticket->trace_id = trace_id;
   TicketHandle handle{ticket};
   const Status status = self.engine().submit(lane, Ref<Ticket>(std::move(ticket)));
   if (status != Status::ok) raise_refused(status, lane.refusal_text(status), lane.retry_after_ms());
@@ -161,7 +163,7 @@ void register_engine(nb::module_& m) {
           "Run that share of the batches again on the other variant, after the answers.")
       .def_prop_ro("lanes", [](PythonEngine& self) { return self.engine().lanes(); })
       .def("submit", &submit, nb::arg("lane"), nb::arg("data"), nb::arg("dtype"), nb::arg("rows"),
-           nb::arg("deadline_ns"), nb::arg("token").none(), nb::arg("queue"),
+           nb::arg("deadline_ns"), nb::arg("token").none(), nb::arg("queue"), nb::arg("trace_id") = 0,
            "Queue rows; the completion arrives in `queue` with `token`. Raises Refused.")
       .def("begin_drain", [](PythonEngine& self) { self.engine().begin_drain(); })
       .def("wait_idle", &wait_idle, nb::arg("timeout_s"))

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "engine/trace.hpp"
+
 namespace fused_mlp {
 
 namespace {
@@ -86,7 +88,11 @@ void BatchRun::run_live(TakenBatch& batch) noexcept {
     outcome.rows = ticket->rows();
     outcome.queue_ns = std::max<Nanos>(0, batch.taken_at - ticket->arrival_ns);
     metrics.queue_duration.observe(outcome.queue_ns);
-    complete(*ticket, outcome);
+    if (ticket->trace_id == 0) [[likely]] {
+      complete(*ticket, outcome);
+    } else {
+      complete_traced(*ticket, outcome, batch);
+    }
     if (y) y += ticket->rows() * lane.options_.out_features;
   }
 }
@@ -98,12 +104,20 @@ void BatchRun::compute(TakenBatch& batch, Outcome& outcome) noexcept {
     float* x = x_.reserve(batch.rows * lane.options_.in_features);
     y_.reserve(batch.rows * lane.options_.out_features);
     for (const Ref<Ticket>& ticket : batch.live) {
+      const Nanos begin = ticket->trace_id == 0 ? 0 : clock_.now();
       ticket->gather(x);
+      if (begin != 0) {
+        record_span(TracePhase::gather, ticket->trace_id, ticket->rows(), begin, clock_.now(),
+                    lane.options_.name);
+      }
       x += ticket->rows() * lane.options_.in_features;
     }
     const Nanos start = clock_.now();
     lane.kernel_->run(x_, batch.rows, y_, result_);
     outcome.compute_ns = std::max<Nanos>(0, clock_.now() - start);
+    if (tracing()) [[unlikely]] {
+      record_span(TracePhase::kernel, 0, batch.rows, start, start + outcome.compute_ns, lane.options_.name);
+    }
   } catch (const std::exception& error) {  // no memory for the batch
     result_.failed = true;
     result_.error = error.what();
@@ -115,6 +129,15 @@ void BatchRun::compute(TakenBatch& batch, Outcome& outcome) noexcept {
     outcome.y = y_.data().get();
     outcome.strategy = result_.strategy;
   }
+}
+
+void BatchRun::complete_traced(Ticket& ticket, const Outcome& outcome, const TakenBatch& batch) noexcept {
+  const std::string& lane = batch.lane->options_.name;
+  const std::uint64_t id = ticket.trace_id;
+  record_span(TracePhase::queue, id, ticket.rows(), ticket.arrival_ns, batch.taken_at, lane);
+  const Nanos begin = clock_.now();
+  complete(ticket, outcome);
+  record_span(TracePhase::scatter, id, outcome.rows, begin, clock_.now(), lane);
 }
 
 void BatchRun::complete(Ticket& ticket, const Outcome& outcome) noexcept {

@@ -24,6 +24,7 @@ class BatchRun {
   void run_live(TakenBatch& batch) noexcept;
   void compute(TakenBatch& batch, Outcome& outcome) noexcept;
   void complete(Ticket& ticket, const Outcome& outcome) noexcept;
+  void complete_traced(Ticket& ticket, const Outcome& outcome, const TakenBatch& batch) noexcept;
   void flush_sinks() noexcept;
 
   Clock& clock_;

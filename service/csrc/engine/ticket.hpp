@@ -58,6 +58,7 @@ class Ticket {
   // Set before submit, left alone afterwards.
   Nanos deadline_ns = 0;  // on the engine's clock; 0: none
   Nanos arrival_ns = 0;   // 0: the time of submit. A front that has read the clock saves a second reading
+  std::uint64_t trace_id = 0;  // of a request that is traced
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {

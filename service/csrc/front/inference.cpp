@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "engine/trace.hpp"
+
 namespace fused_mlp::front {
 namespace {
 
@@ -38,7 +40,12 @@ void EngineTicket::complete(const Outcome& outcome) noexcept {
   Prediction& p = prediction_;
   p.status_ = outcome.status;
   if (outcome.status == Status::ok) {
+    const Nanos begin = trace_id == 0 ? 0 : p.owner_.engine_.clock().now();
     p.codec_->encode(p.ask_, *p.entry_, p.variant_, outcome, p.answer_);
+    if (begin != 0) {
+      record_span(TracePhase::encode, trace_id, rows(), begin, p.owner_.engine_.clock().now(),
+                  p.lane_->options().name);
+    }
   } else {
     p.detail_ = outcome.detail;
   }
@@ -132,6 +139,7 @@ void Inference::recycle(Prediction* p) {
 
 void Inference::submit(Call& call, Message&& message, const Codec& codec) {
   if (router_.generation() != table_->generation) look_for_new_table();
+  const Nanos begin = tracing() ? engine_.clock().now() : 0;
   Prediction& p = *take(call, std::move(message), codec);
   p.parts_.store(1, std::memory_order_relaxed);
   const std::string problem = codec.decode(p.message_.data(), p.message_.size(), p.ask_);
@@ -159,6 +167,11 @@ void Inference::submit(Call& call, Message&& message, const Codec& codec) {
   p.ticket_.emplace(check.rows, &loop_, p);
   p.ticket_->deadline_ns = call.deadline_ns();
   p.ticket_->arrival_ns = p.started_ns_;
+  if (begin != 0) [[unlikely]] {
+    p.ticket_->trace_id = next_trace_id();
+    record_span(TracePhase::decode, p.ticket_->trace_id, check.rows, begin, engine_.clock().now(),
+                p.lane_->options().name);
+  }
   p.parts_.store(2, std::memory_order_relaxed);
   auto ticket = Ref<Ticket>::adopt(&*p.ticket_);
   const Status status = engine_.submit(*p.lane_, std::move(ticket), Wake::caller);

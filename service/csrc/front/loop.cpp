@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -59,6 +60,7 @@ Loop::~Loop() {
 void Loop::start(std::unique_ptr<Application> application) {
   application_ = std::move(application);
   thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "mlp-loop");
 }
 
 void Loop::stop() {

@@ -1,0 +1,44 @@
+"""`fused-mlp profile --live`: a trace of what a running server does with real traffic, over its admin port."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from service.cli.connection import explain
+from service.cli.failure import fail
+from service.client import PredictError, Tls
+from service.client.admin import AdminClient
+
+FILE_NAME = "live.json"
+
+
+def profile_live(target: str, seconds: float, folder: Path, as_json: bool, tls: Tls | None) -> None:
+    """Writes the trace to the folder, and says how long the phases of a request took."""
+    if not 0 < seconds <= 60:
+        fail(f"--seconds: expected more than 0 and at most 60, got {seconds:g}")
+    try:
+        with AdminClient(target, tls=tls) as admin:
+            trace = admin.trace(seconds)
+    except PredictError as error:
+        fail(explain(error, admin=True).replace("--target", "--live"))
+    from service.profile.live import live_view, perfetto_trace, phase_times
+
+    path = folder / FILE_NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(perfetto_trace(trace)))
+    except OSError as error:
+        fail(f"{path}: cannot be written: {error.strerror}")
+    if as_json:
+        times = [asdict(each) for each in phase_times(trace)]
+        result = {"requests": trace.requests, "dropped": trace.dropped, "phases": times, "trace": str(path)}
+        typer.echo(json.dumps(result))
+        return
+    from service.cli.rendering import print_table
+
+    print_table(live_view(trace, seconds))
+    typer.echo(f"written: {path}; open it in ui.perfetto.dev")

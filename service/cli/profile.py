@@ -1,0 +1,251 @@
+"""`fused-mlp profile`: what a forward pass spends its time on, eager, compiled and fused. Needs no server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast, get_args
+
+import typer
+
+from service.cli.failure import fail
+
+if TYPE_CHECKING:
+    from kernels.profile import Profile, Sweep
+    from models import Activation, Mlp
+
+_SHAPE = "What to profile"
+_RESULT = "What comes of it"
+_SWEEP = "Where fusion pays"
+_LIVE = "A running server, in place of a model"
+
+
+def _option(help_text: str, panel: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, **more)
+
+
+def command(
+    *,
+    model: Annotated[
+        Path | None,
+        typer.Argument(help="Version directory of a repository, or an ONNX file.", metavar="MODEL"),
+    ] = None,
+    dims: Annotated[
+        str | None, _option("Widths by commas, in place of a model.", _SHAPE, metavar="784,512,256,10")
+    ] = None,
+    activation: Annotated[str, _option("After each layer but the last, with --dims.", _SHAPE)] = "relu",
+    gated: Annotated[
+        bool, _option("Gated hidden layers (GeGLU, SwiGLU), with --dims.", _SHAPE, "--gated")
+    ] = False,
+    batch: Annotated[str, _option("Batch sizes by commas.", _SHAPE, metavar="1,8,64,512")] = "1,8,64,512",
+    device: Annotated[str, _option("Where to run it.", _SHAPE, metavar="cpu|cuda")] = "cpu",
+    threads: Annotated[
+        int | None,
+        _option("Threads of one call; by the cores at hand if not given.", _SHAPE, min=1, metavar="N"),
+    ] = None,
+    variants: Annotated[
+        str, _option("Which of the three, by commas.", _SHAPE, metavar="eager,compile,fused")
+    ] = "eager,compile,fused",
+    expect: Annotated[
+        str | None,
+        _option("Your guess, to be compared with what is found.", _SHAPE, metavar="ops=7,launches=5"),
+    ] = None,
+    budget: Annotated[
+        float,
+        _option(
+            "Time to measure each variant at each batch size.", _SHAPE, min=0.01, max=60, metavar="SECONDS"
+        ),
+    ] = 0.3,
+    html: Annotated[
+        Path | None, _option("Write the report, one self-contained page.", _RESULT, metavar="FILE")
+    ] = None,
+    trace_dir: Annotated[
+        Path | None,
+        _option("Write a Chrome/Perfetto trace and a flame graph for each.", _RESULT, metavar="FOLDER"),
+    ] = None,
+    as_json: Annotated[bool, _option("Print JSON.", _RESULT, "--json")] = False,
+    sweep: Annotated[
+        bool, _option("Measure fused against eager over batch size and width.", _SWEEP, "--sweep")
+    ] = False,
+    sweep_widths: Annotated[
+        str, _option("Widths of the sweep.", _SWEEP, metavar="N,N,...")
+    ] = "32,64,128,256,512,1024",
+    sweep_file: Annotated[
+        Path, _option("Where its results are kept; an interrupted sweep goes on.", _SWEEP, metavar="FILE")
+    ] = Path("fused-mlp-sweep.json"),
+    live: Annotated[
+        str | None, _option("Trace a running server: its admin port.", _LIVE, metavar="HOST:PORT")
+    ] = None,
+    seconds: Annotated[float, _option("For how long.", _LIVE, metavar="SECONDS")] = 5.0,
+    tls_ca: Annotated[
+        Path | None, _option("Connect with TLS, and trust these roots.", _LIVE, metavar="PEM")
+    ] = None,
+    tls_cert: Annotated[Path | None, _option("Certificate of this client.", _LIVE, metavar="PEM")] = None,
+    tls_key: Annotated[Path | None, _option("Its key.", _LIVE, metavar="PEM")] = None,
+) -> None:
+    """Profile an MLP: eager nn.Linear, torch.compile and the fused kernel, side by side.
+
+    fused-mlp profile --dims 784,512,256,10 --batch 1,64 --html report.html
+
+    Or what a running server does with real traffic: fused-mlp profile --live 127.0.0.1:8003 --seconds 5"""
+    if live is not None:
+        if model is not None or dims is not None:
+            fail("expected --live, a MODEL or --dims; got more than one of them")
+        _live(live, seconds, trace_dir or Path("traces"), as_json, (tls_ca, tls_cert, tls_key))
+        return
+    # The profiler's library otherwise writes a line for every start and stop; it reads this when torch is loaded.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    batches = _numbers("batch", batch)
+    widths = _numbers("sweep-widths", sweep_widths)
+    if device not in ("cpu", "cuda"):
+        fail(f"--device: expected cpu or cuda, got {device!r}")
+    if (model is None) == (dims is None):
+        fail(
+            "expected a MODEL or --dims, such as --dims 784,512,256,10; got "
+            + ("neither" if dims is None else "both")
+        )
+    for path in (html, sweep_file if sweep else None):
+        if path is not None and not path.absolute().parent.is_dir():
+            fail(f"{path}: its folder does not exist")
+    from kernels.cores import usable_cores
+    from kernels.errors import KernelError
+    from kernels.profile import VARIANTS, Options, ProfileError, compare, parse_expectation, profile
+
+    chosen = [name.strip() for name in variants.split(",")]
+    if not chosen or any(name not in VARIANTS for name in chosen):
+        fail(f"--variants: expected some of {', '.join(VARIANTS)} by commas, got {variants!r}")
+    try:
+        guesses = parse_expectation(expect) if expect else {}
+        mlp = _model(model, dims, activation, gated)
+        options = Options(
+            batches=batches,
+            device=device,
+            threads=threads or usable_cores(),
+            variants=[name for name in VARIANTS if name in chosen],
+            budget_s=budget,
+            trace_dir=trace_dir,
+        )
+        found = _with_status(lambda report: profile(mlp, options, report))
+        swept = _sweep(mlp, options.threads, widths, batches, sweep_file) if sweep else None
+    except (ProfileError, KernelError, OSError) as error:
+        fail(str(error))
+    differences = compare(guesses, found.points)
+    _write(found, swept, html, trace_dir, differences)
+    if as_json:
+        result = found.to_dict() | {"expectations": [asdict(each) for each in differences]}
+        result["sweep"] = asdict(swept) if swept else None
+        typer.echo(json.dumps(result))
+        return
+    from service.cli.rendering import print_table
+    from service.profile.terminal import profile_view, sweep_view
+
+    print_table(profile_view(found, differences))
+    if swept is not None:
+        print_table(sweep_view(swept))
+    for written in (html, trace_dir):
+        if written is not None:
+            typer.echo(f"written: {written}")
+
+
+def _live(target: str, seconds: float, folder: Path, as_json: bool, tls: tuple[Path | None, ...]) -> None:
+    from service.cli.live_profile import profile_live
+    from service.client import Tls
+
+    try:
+        credentials = Tls(root_ca=tls[0], cert=tls[1], key=tls[2]) if any(tls) else None
+        profile_live(target, seconds, folder, as_json, credentials)
+    except (OSError, ValueError) as error:  # a file of TLS that cannot be read, a certificate without key
+        fail(str(error))
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= 1 << 20 for part in parts):
+        fail(f"--{option}: expected whole numbers from 1 by commas, such as 1,8,64; got {text!r}")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def _model(path: Path | None, dims: str | None, activation: str, gated: bool) -> Mlp:
+    from kernels.profile import random_mlp
+    from models import Activation, ModelLoadError, load
+
+    if path is not None:
+        try:
+            return load(path)
+        except ModelLoadError as error:
+            fail(str(error))
+    widths = [int(part) for part in _parts(dims or "")]
+    if activation not in get_args(Activation):
+        fail(f"--activation: expected one of {', '.join(get_args(Activation))}; got {activation!r}")
+    if gated and len(widths) < 3:
+        fail(f"--gated: expected a hidden layer, such as --dims 768,3072,768; got --dims {dims}")
+    return random_mlp(widths, cast("Activation", activation), gated)
+
+
+def _parts(dims: str) -> list[str]:
+    parts = [part.strip() for part in dims.split(",")]
+    if len(parts) < 2 or not all(part.isdecimal() and 1 <= int(part) <= 1 << 20 for part in parts):
+        fail(f"--dims: expected at least two widths by commas, such as 784,512,256,10; got {dims!r}")
+    return parts
+
+
+def _with_status(run: Any) -> Profile:
+    """What it is doing, on one line that goes away; on stderr, so that stdout is the result."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        found: Profile = run(status.update)
+    return found
+
+
+def _sweep(mlp: Mlp, threads: int, widths: list[int], batches: list[int], path: Path) -> Sweep:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from kernels.profile import run_sweep
+
+    first = mlp.spec.layers[0]
+    columns = (TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sweep", total=None)
+        return run_sweep(
+            path,
+            layers=len(mlp.spec.layers),
+            activation=first.activation,
+            gated=first.gated,
+            threads=threads,
+            widths=widths,
+            batches=batches,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def _write(
+    found: Profile, swept: Sweep | None, html: Path | None, folder: Path | None, differences: Any
+) -> None:
+    try:
+        if html is not None:
+            from service.profile.html_report import html_report
+
+            said = shlex.join(["fused-mlp", *sys.argv[1:]])
+            html.write_text(html_report(found, said, differences, swept))
+        if folder is not None:
+            from service.profile.flame_graph import flame_graph
+
+            for batch in found.batches:
+                flames = {key: flame for key, flame in found.flames.items() if key.endswith(f"/{batch}")}
+                scale = max((flame.us for flame in flames.values()), default=1.0)
+                for key, flame in flames.items():
+                    name = key.replace("/", "-batch")
+                    (folder / f"{name}-flame.svg").write_text(flame_graph(flame, scale, key, alone=True))
+    except OSError as error:
+        _cannot_write(error)
+
+
+def _cannot_write(error: OSError) -> NoReturn:
+    fail(f"{error.filename}: cannot be written: {error.strerror}")

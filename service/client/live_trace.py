@@ -1,0 +1,63 @@
+"""A trace of real traffic as a client gets it: spans, read from the messages it comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from protos import admin_pb2 as pb
+
+PHASES = tuple(phase.name.lower() for phase in pb.TracePhase.DESCRIPTOR.values)
+
+
+@dataclass(frozen=True)
+class LiveSpan:
+    """`request` 0 is a whole batch. Times on a clock of the server's."""
+
+    phase: str
+    thread: int
+    request: int
+    rows: int
+    start_ns: int
+    duration_ns: int
+    lane: str
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.duration_ns
+
+
+@dataclass(frozen=True)
+class LiveTrace:
+    spans: tuple[LiveSpan, ...]
+    threads: dict[int, str]
+    dropped: int
+
+    @property
+    def requests(self) -> int:
+        return len({span.request for span in self.spans if span.request})
+
+
+def read_trace(chunks: Iterable[Any]) -> LiveTrace:
+    spans: list[LiveSpan] = []
+    threads: dict[int, str] = {}
+    lanes: list[str] = []
+    dropped = 0
+    for chunk in chunks:
+        threads.update(chunk.threads)
+        lanes.extend(chunk.lanes)
+        dropped += chunk.dropped
+        spans += [
+            LiveSpan(
+                PHASES[span.phase],
+                span.thread,
+                span.request,
+                span.rows,
+                span.start_ns,
+                span.duration_ns,
+                lanes[span.lane],
+            )
+            for span in chunk.spans
+        ]
+    return LiveTrace(tuple(spans), threads, dropped)

@@ -1,0 +1,57 @@
+"""Numbers as people write them, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import re
+
+from kernels.profile import Point, Profile, Sweep
+
+_GENERATED = re.compile(r"^graph_\d+_")
+VARIANT_TITLES = {"eager": "eager nn.Linear", "compile": "torch.compile", "fused": "fused"}
+
+
+def microseconds(us: float | None) -> str:
+    if us is None:
+        return "—"
+    return f"{us:,.1f}" if us < 100 else f"{us:,.0f}"
+
+
+def size(count: int, known: bool = True) -> str:
+    """At least, when not all of it is known."""
+    sign = "" if known else "≥ "
+    number = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            break
+        number /= 1024
+    return f"{sign}{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{sign}{number:.1f} {unit}"
+
+
+def regime(point: Point) -> str:
+    """What bounds it, and how close to that limit it comes."""
+    return f"{point.regime.name} {point.regime.reached:.0%}"
+
+
+def counted(names: dict[str, int]) -> str:
+    """`addmm 3, relu 2`, the most frequent first."""
+    ordered = sorted(names.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(
+        f"{_GENERATED.sub('', name.removeprefix('aten::'))} {number}" for name, number in ordered
+    )
+
+
+def limits(profile: Profile) -> str:
+    return (
+        f"measured limits: {profile.flops_per_s / 1e9:,.0f} GFLOP/s, and {profile.bytes_per_s / 1e9:,.1f} GB/s for "
+        f"this model's weights"
+    )
+
+
+def setting(profile: Profile) -> str:
+    threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
+    return f"{profile.machine['cpu']}, {profile.device}, {threads}, torch {profile.torch}"
+
+
+def sweep_title(sweep: Sweep) -> str:
+    gated = "gated " if sweep.gated else ""
+    return f"{sweep.layers} equally wide {gated}{sweep.activation} layers, {sweep.threads} thread(s)"

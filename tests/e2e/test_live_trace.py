@@ -1,0 +1,145 @@
+"""A trace of real traffic over the admin port: every phase of a request, on both fronts, bounded and one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service import _engine
+from service.cli.live_profile import profile_live
+from service.client import Client, PredictError
+from service.client.admin import AdminClient
+from service.client.live_trace import LiveTrace
+from service.errors import NotReady
+from service.profile.live import perfetto_trace, phase_times
+from service.tracing import take_trace
+from tests.server import Server, free_port
+
+X = np.ones((3, 64), np.float32)
+
+
+@pytest.fixture(scope="module")
+def admin_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def traced(transport: str, admin_port: int) -> Iterator[Server]:
+    with Server(transport=transport, admin_port=admin_port) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(traced: Server, admin_port: int) -> Iterator[AdminClient]:
+    with AdminClient(f"127.0.0.1:{admin_port}") as connected:
+        yield connected
+
+
+def trace_under_load(admin: AdminClient, client: Client, seconds: float = 0.5, spans: int = 0) -> LiveTrace:
+    """Requests until the trace is over: one cannot end before the other has begun."""
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(admin.trace, seconds, spans)
+        while not taken.done():
+            client.predict("digits", X)
+        return taken.result()
+
+
+@pytest.fixture(scope="module")
+def live(admin: AdminClient, traced: Server) -> LiveTrace:
+    with Client(traced.target) as client:
+        return trace_under_load(admin, client)
+
+
+def test_every_request_has_every_phase(live: LiveTrace) -> None:
+    phases: dict[int, set[str]] = {}
+    for span in live.spans:
+        phases.setdefault(span.request, set()).add(span.phase)
+    assert phases.pop(0) == {"kernel"}
+    assert live.dropped == 0
+    whole = [
+        found for found in phases.values() if found >= {"decode", "queue", "gather", "scatter", "encode"}
+    ]
+    # A request that was under way when the trace ended lacks its end.
+    assert len(whole) >= max(1, len(phases) - 1)
+    assert all(span.rows == 3 and span.lane == "digits/1/fused" for span in live.spans)
+
+
+def test_phases_follow_each_other(live: LiveTrace) -> None:
+    by_request: dict[int, dict[str, int]] = {}
+    for span in live.spans:
+        by_request.setdefault(span.request, {})[span.phase] = span.start_ns
+    by_request.pop(0)
+    for starts in by_request.values():
+        if len(starts) == 5:
+            assert starts["queue"] <= starts["gather"] <= starts["scatter"] <= starts["encode"]
+            assert starts["decode"] <= starts["gather"]
+
+
+def test_perfetto_trace_has_a_track_for_each_thread(live: LiveTrace) -> None:
+    trace = json.loads(json.dumps(perfetto_trace(live)))
+    events = trace["traceEvents"]
+    named = {event["tid"] for event in events if event["name"] == "thread_name"}
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["tid"] for event in spans} == named
+    assert {event["name"] for event in spans} == {"decode", "gather", "kernel", "scatter", "encode"}
+    assert all(event["ts"] >= 0 and event["dur"] >= 0 for event in spans)
+    begun = [event for event in events if event["ph"] == "b"]
+    assert len(begun) == len([event for event in events if event["ph"] == "e"])
+    assert [each.phase for each in phase_times(live)] == [
+        "decode",
+        "queue",
+        "gather",
+        "kernel",
+        "scatter",
+        "encode",
+    ]
+
+
+def test_a_full_buffer_counts_what_it_drops(admin: AdminClient, traced: Server) -> None:
+    with Client(traced.target) as client:
+        trace = trace_under_load(admin, client, seconds=0.3, spans=4)
+    assert trace.dropped > 0
+    assert len(trace.spans) == 4 * len(trace.threads)
+
+
+async def test_a_second_trace_is_refused_and_one_that_nobody_waits_for_ends() -> None:
+    first = asyncio.create_task(take_trace(60, 10))
+    await asyncio.sleep(0)  # lets it begin
+    assert _engine.tracing()
+    with pytest.raises(NotReady, match="a trace is being taken already"):
+        await take_trace(1, 10)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert not _engine.tracing()
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 61])
+def test_a_length_that_cannot_be_is_refused(admin: AdminClient, seconds: float) -> None:
+    with pytest.raises(PredictError, match="seconds: expected more than 0 and at most 60"):
+        admin.trace(seconds)
+
+
+def test_nothing_is_recorded_when_nobody_asked() -> None:
+    assert not _engine.tracing()
+    _engine.start_trace(10)
+    assert _engine.stop_trace() == ([], {}, 0)
+
+
+def test_command_writes_the_trace_and_says_the_times(
+    traced: Server, admin_port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(traced.target) as client, ThreadPoolExecutor(1) as pool:
+        run = pool.submit(profile_live, f"127.0.0.1:{admin_port}", 0.4, tmp_path, True, None)
+        while not run.done():
+            client.predict("digits", X)
+        run.result()
+    said = json.loads(capsys.readouterr().out)
+    assert said["requests"] > 0
+    assert json.loads((tmp_path / "live.json").read_text())["traceEvents"]

@@ -1,0 +1,82 @@
+"""`fused-mlp profile` on the command line: its tables, files and JSON, and one clear line for every bad argument."""
+
+import json
+
+import pytest
+
+from kernels.profile import random_mlp
+from models import save
+
+QUICK = ("--variants", "eager,fused", "--budget", "0.01", "--threads", "1")
+
+
+def test_table_page_traces_and_flame_graphs(cli, tmp_path):
+    page, traces = tmp_path / "report.html", tmp_path / "traces"
+    outcome = cli(
+        "profile", "--dims", "16,32,8", "--batch", "1,4", *QUICK, "--html", page, "--trace-dir", traces,
+        "--expect", "ops=7,launches=3",
+        "--sweep", "--sweep-widths", "8,16", "--sweep-file", tmp_path / "sweep.json",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    for words in (
+        "16-32-8 relu",
+        "eager",
+        "fused",
+        "differs",
+        "as guessed",
+        "batch 4 is",
+        "speed-up of fused",
+    ):
+        assert words in outcome.out
+    # Paths are as long as they are.
+    assert all(len(line) <= 80 for line in outcome.out.splitlines() if not line.startswith("written"))
+    names = {f"{variant}-batch{batch}" for variant in ("eager", "fused") for batch in (1, 4)}
+    found = {path.name for path in traces.iterdir()}
+    assert found == {f"{name}.json" for name in names} | {f"{name}-flame.svg" for name in names}
+    text = page.read_text()
+    assert "fused-mlp" in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
+    assert "<script" not in text
+
+
+def test_json_has_everything(cli, tmp_path):
+    save(random_mlp([12, 16, 4]), tmp_path / "m" / "1")
+    outcome = cli(
+        "profile", tmp_path / "m" / "1", "--batch", "2", *QUICK, "--json", "--expect", "fused.launches=1"
+    )
+    said = json.loads(outcome.out)
+    assert said["model"] == "12-16-4 relu"
+    assert [point["variant"] for point in said["points"]] == ["eager", "fused"]
+    assert said["expectations"][0]["found"] == 1
+    assert len(said["advice"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), "expected a MODEL or --dims, such as --dims 784,512,256,10; got neither"),
+        (("somewhere", "--dims", "1,2"), "expected a MODEL or --dims, such as --dims 784,512,256,10; got both"),
+        (("nowhere",), "nowhere: no such file or directory"),
+        (("--dims", "64"), "--dims: expected at least two widths by commas, such as 784,512,256,10; got '64'"),
+        (("--dims", "64,x"), "--dims: expected at least two widths by commas, such as 784,512,256,10; got '64,x'"),
+        (("--dims", "64,0"), "--dims: expected at least two widths by commas, such as 784,512,256,10; got '64,0'"),
+        (("--dims", "4,4", "--batch", "0"), "--batch: expected whole numbers from 1 by commas"),
+        (("--dims", "4,4", "--batch", "1,,2"), "--batch: expected whole numbers from 1 by commas"),
+        (("--dims", "4,4", "--activation", "sine"), "--activation: expected one of identity, relu,"),
+        (("--dims", "4,4", "--gated"), "--gated: expected a hidden layer, such as --dims 768,3072,768; got --dims 4,4"),
+        (("--dims", "4,4", "--device", "tpu"), "--device: expected cpu or cuda, got 'tpu'"),
+        (("--dims", "4,4", "--variants", "quick"), "--variants: expected some of eager, compile, fused by commas"),
+        (("--dims", "4,4", "--expect", "ops"), "expect: expected NAME=NUMBER pairs by commas"),
+        (("--dims", "4,4", "--html", "no/such/folder/r.html"), "no/such/folder/r.html: its folder does not exist"),
+        (("--live", "127.0.0.1:1", "--dims", "4,4"), "expected --live, a MODEL or --dims; got more than one of them"),
+        (("--live", "127.0.0.1:1", "--seconds", "100"), "--seconds: expected more than 0 and at most 60, got 100"),
+        (("--live", "127.0.0.1:1"), "no answer from 127.0.0.1:1"),
+    ],
+)  # fmt: skip
+def test_a_bad_argument_gives_one_clear_line(cli, arguments, line):
+    outcome = cli("profile", *arguments)
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert outcome.err.startswith(f"error: {line}")
+    assert outcome.err.count("\n") == 1
