@@ -13,6 +13,9 @@ from models import MlpSpec
 KernelName = Literal["whole", "layer", "softmax"]
 ELEMENT_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 SOFTMAX_BLOCK = 1024
+# The hardware's. Asked for in `whole`, whose few programs have a multiprocessor each: left alone, ptxas spills a
+# value here and there to make room for more programs than there are.
+MAX_REGISTERS = 255
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,12 @@ class LaunchPlan:
     column_blocks: int
     warps: int
     stages: int
+    registers: int | None = None  # most per thread; None leaves it to ptxas
+
+    @property
+    def options(self) -> dict[str, int | None]:
+        """As Triton's compiler and its launcher call them."""
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
     def grid(self, rows: int) -> int:
         return -(-rows // self.block_m) * self.column_blocks
@@ -72,6 +81,7 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
         column_blocks=1,
         warps=tile.warps,
         stages=tile.stages,
+        registers=MAX_REGISTERS,
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from kernels.base import KernelInfo
 from kernels.cuda.contexts import BUCKETS, ContextPool, LaunchContext
 from kernels.cuda.kernel import CudaKernel
+from kernels.cuda.plans import eager_launches
 from kernels.cuda.program import Program
 from kernels.cuda.runtime import Runtime
 from kernels.errors import KernelError
@@ -141,7 +142,6 @@ def select(
         if not timed and not trials[-1].excluded:
             break
     winner = choose(trials)
-    info = replace(info, strategy=winner.label, reason=explain(trials))
     try:
         program = candidates[trials.index(winner)].build()  # once more: what was tried is gone
         pool = ContextPool(
@@ -149,6 +149,8 @@ def select(
         )
     except Exception as error:
         raise KernelError(f"{winner.label}: {device_error(error, mlp)}") from error
+    launches = f"launches per forward: {program.launches}, eager {eager_launches(mlp.spec)}"
+    info = replace(info, strategy=winner.label, reason=f"{explain(trials)}; {launches}")
     return CudaKernel(mlp.spec, info, pool)
 
 

@@ -112,7 +112,9 @@ TILES: tuple[Tile, ...] = (
     # More rows share each weight read: throughput. (256 wide in tf32, 128 in ieee spill at 32 rows.)
     _whole("half", 32, 32, 64, warps=8),
     _whole("half", 64, 64, 64, warps=8),
-    _whole("half", 128, 64, 64, warps=8),
+    # Where a warp's own registers hold the accumulators, 64 rows of 128 spill under some activations.
+    _whole("half", 128, 64, 64, warps=8, capabilities=(90, 100)),
+    _whole("half", 128, 64, 32, warps=8, capabilities=(80, 86, 89, 120)),
     _whole("half", 256, 64, 32, warps=8, stages=3, capabilities=LARGE),
     _whole("half", 256, 64, 32, warps=8, stages=2, capabilities=SMALL),
     _whole("tf32", 32, 32, 64, warps=8),

@@ -72,6 +72,4 @@ class LayeredProgram:
 
 
 def launch(plan: LaunchPlan, rows: int, *arguments: Tensor | int) -> None:
-    KERNELS[plan.kernel][(plan.grid(rows),)](
-        *arguments, **plan.constants, num_warps=plan.warps, num_stages=plan.stages
-    )
+    KERNELS[plan.kernel][(plan.grid(rows),)](*arguments, **plan.constants, **plan.options)

@@ -1,4 +1,5 @@
-"""A program for tests of the launcher: eager layers on the CPU, with a memory of how it was called."""
+"""A program for tests of the launcher: eager layers on the CPU, with a memory of how it was called. And a
+counter of what torch would launch."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import Mlp
 
@@ -32,3 +34,18 @@ class EagerProgram:
         # Row by row: a CPU's GEMM may sum in another order for another number of rows.
         result = torch.cat([self._module(row[None]) for row in x[:rows]])
         y[:rows] = self._spoil(result, rows)
+
+
+class CountingKernels(TorchDispatchMode):
+    """Counts operators that compute; views launch nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        # A cast is listed among the views, because it may return what it was given.
+        casts = function is torch.ops.aten.to.dtype and result.dtype != arguments[0].dtype
+        self.count += casts or not function.is_view
+        return result

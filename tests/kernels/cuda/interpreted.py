@@ -12,12 +12,12 @@ from typing import get_args
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from kernels.cuda import backend, selection
+from kernels.cuda import backend, selection, triton_programs
 from kernels.cuda.architectures import ARCHITECTURES
 from kernels.cuda.plans import precision_of
 from kernels.cuda.rule import candidate_tiles
 from kernels.cuda.tiles import Tile
-from kernels.cuda.triton_programs import LayeredProgram, WholeProgram
+from kernels.cuda.triton_programs import LayeredProgram, WholeProgram, launch
 from models import Activation, LayerWeights, Mlp, MlpSpec
 from models.spec import OutputActivation
 from models.weights import TORCH_DTYPES
@@ -31,8 +31,12 @@ OUTPUTS = (*ACTIVATIONS, "softmax", "log_softmax")
 assert set(OUTPUTS) == {name for part in get_args(OutputActivation) for name in get_args(part)}
 
 
+def program_class(tile: Tile) -> type[WholeProgram | LayeredProgram]:
+    return WholeProgram if tile.strategy == "whole" else LayeredProgram
+
+
 def run(mlp: Mlp, tile: Tile, x: torch.Tensor) -> torch.Tensor:
-    program = (WholeProgram if tile.strategy == "whole" else LayeredProgram)(mlp, tile, CPU)
+    program = program_class(tile)(mlp, tile, CPU)
     rows = x.shape[0]
     # NaN: whatever a kernel reads without having written it shows.
     workspace = program.workspace(rows, lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype))
@@ -98,6 +102,31 @@ def activations(dtype: str) -> Iterator[dict[str, object]]:
     for name in OUTPUTS:
         yield from compare(make_spec((20, 30, 70), "tanh", output=name, dtype=dtype), 17, all_blocks=False)
         yield from compare(make_spec((20, 30, 7), "tanh", output=name, dtype=dtype), 2, all_blocks=False)
+
+
+def launches(dtype: str) -> Iterator[dict[str, object]]:
+    """As many as the program says, and as the check's table says."""
+    count = 0
+
+    def counting(*arguments: object) -> None:
+        nonlocal count
+        count += 1
+        launch(*arguments)
+
+    triton_programs.launch = counting
+    for spec, most in (
+        (make_spec((8, 20, 20, 20, 4), output="softmax", dtype=dtype), (1, 4)),
+        (make_spec((8, 20, 70), gated=True, output="softmax", dtype=dtype), (1, 3)),
+    ):
+        for tile in tiles(spec, all_blocks=False):
+            count = 0
+            run(make_mlp(spec), tile, torch.ones(40, 8))
+            expected = most[tile.strategy == "layered"]
+            said = program_class(tile)(make_mlp(spec), tile, CPU).launches
+            yield {
+                "case": f"{spec.summary()} {tile.label}: {count} launches",
+                "ok": count == expected == said,
+            }
 
 
 def served(dtype: str) -> Iterator[dict[str, object]]:
@@ -219,6 +248,6 @@ def minus_infinity(_: str) -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    for group in (widths, depths, batches, activations, poison, minus_infinity, invariance, served):
+    for group in (widths, depths, batches, activations, poison, minus_infinity, launches, invariance, served):
         for result in group(sys.argv[1]):
             print(json.dumps({"group": group.__name__, **result}))

@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,14 +26,40 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["float32", "float16"])
-def results(request: pytest.FixtureRequest) -> list[dict[str, object]]:
-    """Every case of one dtype, in one process: starting one costs more than most cases."""
+DTYPES = ("float32", "float16")
+
+
+@dataclass(frozen=True)
+class Run:
+    process: subprocess.Popen[bytes]
+    output: Path  # a file, not a pipe: it takes all lines while nobody reads
+    errors: Path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
+    """One process for every case of a dtype (starting one costs more than most cases), side by side."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SCRIPT), request.param]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    folder = tmp_path_factory.mktemp("interpreter")
+    started: dict[str, Run] = {}
+    for dtype in DTYPES:
+        output, errors = folder / f"{dtype}.jsonl", folder / f"{dtype}.log"
+        with output.open("wb") as out, errors.open("wb") as log:
+            # Overflow and NaN are among the cases, and numpy warns of each.
+            command = [sys.executable, "-W", "ignore::RuntimeWarning", str(SCRIPT), dtype]
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=log)
+        started[dtype] = Run(process, output, errors)
+    yield started
+    for run in started.values():
+        run.process.kill()
+        run.process.wait()
+
+
+@pytest.fixture(scope="module", params=DTYPES)
+def results(request: pytest.FixtureRequest, runs: dict[str, Run]) -> list[dict[str, object]]:
+    run = runs[request.param]
+    assert run.process.wait() == 0, run.errors.read_text()[-3000:]
+    return [json.loads(line) for line in run.output.read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +72,7 @@ def results(request: pytest.FixtureRequest) -> list[dict[str, object]]:
         ("invariance", 18),
         ("poison", 36),
         ("minus_infinity", 24),
+        ("launches", 4),
         ("served", 2),
     ],
 )

@@ -18,7 +18,7 @@ from kernels.cuda.program import Program
 from kernels.cuda.selection import Candidate, Trial, choose, select
 from kernels.unfused import EagerKernel
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
-from tests.kernels.cuda.eager_program import EagerProgram
+from tests.kernels.cuda.eager_program import CountingKernels, EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 SPEC = make_spec((5, 7, 3))
@@ -65,14 +65,16 @@ def test_times_of_every_bucket_are_in_the_description() -> None:
     assert info.strategy == "whole/16"
     assert info.reason == (
         "us per forward at 16/32/64/128/256/512/1024 rows: "
-        "whole/16 1.0/1.0/1.0/1.0/1.0/1.0/1.0; cublas 1.0/1.0/1.0/1.0/1.0/1.0/1.0"
+        "whole/16 1.0/1.0/1.0/1.0/1.0/1.0/1.0; cublas 1.0/1.0/1.0/1.0/1.0/1.0/1.0; "
+        "launches per forward: 1, eager 3"
     )
 
 
 def test_untimed_the_rules_choice_serves_and_others_are_not_built() -> None:
     other = Candidate("cublas", lambda: pytest.fail("built though not needed"))
     info = selected(candidate("whole/16"), other, timed=False).describe()
-    assert (info.strategy, info.reason) == ("whole/16", "chosen by rule, not timed")
+    assert info.strategy == "whole/16"
+    assert info.reason == "chosen by rule, not timed; launches per forward: 1, eager 3"
 
 
 def test_wrong_candidate_is_out_however_fast() -> None:
@@ -160,7 +162,9 @@ def test_cublas_program_is_right(dtype: str, activation: str, gated: bool) -> No
     mlp = make_mlp(make_spec((20, 30, 10), activation, gated=(gated, False), output="softmax", dtype=dtype))
     program = CublasProgram(mlp, torch.device("cpu"))
     x, y = torch.randn(16, 20, generator=torch.Generator().manual_seed(0)), torch.empty(16, 10)
-    program.enqueue(x, y, 16, ())
+    with torch.inference_mode(), CountingKernels() as launched:
+        program.enqueue(x, y, 16, ())
+    assert launched.count == program.launches
     with torch.inference_mode():
         dtype_of = next(mlp.to_torch().parameters()).dtype
         exact = mlp.to_torch().double()(x.to(dtype_of).double())

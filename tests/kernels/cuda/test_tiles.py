@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.cuda.architectures import ARCHITECTURES, Architecture, architecture_of
 from kernels.cuda.check_jobs import Job, jobs
@@ -15,6 +14,7 @@ from kernels.cuda.plans import eager_launches, layered_plans
 from kernels.cuda.rule import tile_by_rule
 from kernels.cuda.tiles import PRECISIONS, TILES, Precision, select_tiles
 from models import MlpSpec
+from tests.kernels.cuda.eager_program import CountingKernels
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 
@@ -127,18 +127,6 @@ def test_quick_check_has_every_kernel_and_every_way_to_multiply_on_every_archite
         mine = [job for job in jobs(quick=True) if job.capability == architecture.capability]
         assert {job.plan.kernel for job in mine} == {"whole", "layer", "softmax"}
         assert {job.precision for job in mine} == {"float16", "bfloat16", "tf32", "ieee", "fp32"}
-
-
-class CountingKernels(TorchDispatchMode):
-    """Counts operators that compute; views launch nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        self.count += not function.is_view
-        return function(*arguments, **(keywords or {}))
 
 
 @pytest.mark.parametrize("spec", EXAMPLES[:5], ids=lambda spec: spec.summary())
