@@ -12,7 +12,7 @@ Assumptions, in words:
   per eight blocks of columns (caches serve the rest); eager once per GEMM, and it
   writes and reads each activation once more.
 * Copies between host and device are left out: they are the same for all.
-Wrong by a factor of two is to be expected; `make test-gpu` measures."""
+Wrong by a factor of two is to be expected; `make bench-gpu` measures."""
 
 from __future__ import annotations
 
