@@ -14,7 +14,8 @@ namespace fused_mlp {
 namespace {
 
 constexpr long kRounds = 200000;
-// Often enough for the first reading, which fills the caches of cores that have just met the data, not to count.
+// Often enough for the first reading, which fills the caches of cores that have just met the data, not to
+// count.
 constexpr std::size_t kReadBytes = std::size_t{64} << 20;
 constexpr std::size_t kLeastRepeats = 4;
 
