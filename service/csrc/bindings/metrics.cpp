@@ -71,7 +71,8 @@ ShadowSnapshot snapshot(const ShadowMetrics& metrics) {
 void register_metrics(nb::module_& m) {
   m.attr("DURATION_BOUNDS_NS") = as_tuple(kDurationBounds);
   m.attr("ROW_BOUNDS") = as_tuple(kRowBounds);
-  m.def("record_metrics", [](bool on) { metrics_on.store(on, std::memory_order_relaxed); }, nb::arg("on"));
+  m.def(
+      "record_metrics", [](bool on) { metrics_on.store(on, std::memory_order_relaxed); }, nb::arg("on"));
 
   nb::class_<HistogramSnapshot>(m, "HistogramSnapshot")
       .def_ro("buckets", &HistogramSnapshot::buckets)

@@ -1,0 +1,62 @@
+"""`fused-mlp policy` against a service in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.puppet import PuppetService
+from tests.server import free_port
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    with PuppetService(admin_port=free_port()) as puppet:
+        yield puppet.admin_target
+
+
+@pytest.fixture
+def policy(cli, target):
+    return lambda *args: cli("policy", *args, "--target", target)
+
+
+def test_policies_are_shown_and_changed(policy):
+    shown = policy("get")
+    assert shown.code == 0, shown.err
+    assert "(loaded later)" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+    changed = policy("set", "digits", "--split", "0.1", "--allow-override", "--on-mismatch", "unfused")
+    assert changed.code == 0, changed.err
+    assert changed.out.splitlines()[-1].split() == ["digits", "fused", "0.1", "allowed", "-", "unfused"]
+    (digits,) = json.loads(policy("get", "digits", "--json").out)
+    assert (digits["split"], digits["allow_override"], digits["on_mismatch"]) == (0.1, True, "unfused")
+    everywhere = json.loads(policy("set", "--no-allow-override", "--split", "0", "--json").out)
+    assert [each["allow_override"] for each in everywhere] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["set", "digits", "--split", "2"], "split: expected less than or equal to 1, got 2.0"),
+        (["set", "nope", "--split", "0.1"], "model 'nope' is not served here"),
+        (["get", "nope"], "model 'nope' is not served here"),
+    ],
+)
+def test_what_the_server_refuses_is_one_line(policy, args, says):
+    outcome = policy(*args)
+    assert outcome.code == 1
+    assert says in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("args", [[], ["--variant", "fast"], ["--on-mismatch", "panic"], ["--split", "x"]])
+def test_what_cannot_be_meant_is_a_usage_error(cli, args):
+    assert cli("policy", "set", "digits", *args).code == 2
+
+
+def test_a_server_without_an_admin_port_is_explained(cli):
+    outcome = cli("policy", "get", "--target", "127.0.0.1:1")
+    assert outcome.code == 1
+    assert "FUSED_MLP_ADMIN_PORT" in outcome.err
