@@ -63,8 +63,8 @@ def command(
 ) -> None:
     """Compare both variants under live-like load, and say what came of it.
 
-    Requests are due at random moments of a fixed rate and count from then, so that queueing is not hidden; the
-    variants take turns. Exit code 2: the figures are not valid, the last line says why."""
+    Requests are due at random moments of a fixed rate and count from then: queueing is not hidden.
+    The variants take turns. Exit code 2: the figures are not valid, the last line says why."""
     if from_prometheus:
         report = _recorded(from_prometheus, model, since)
     else:
