@@ -131,10 +131,9 @@ def _live(
                 return run.run(progress)
         except PredictError as error:
             if error.code.name == "PERMISSION_DENIED":
-                fail(
-                    f"{target} does not let a request name its variant ({error.message}); "
-                    "allow it there with FUSED_MLP_ALLOW_OVERRIDE=1"
-                )
+                told = "FUSED_MLP_ALLOW_OVERRIDE" in error.message
+                hint = "" if told else "; allow it there with FUSED_MLP_ALLOW_OVERRIDE=1"
+                fail(f"{target} must let a request name its variant: {error.message}{hint}")
             raise
 
 
