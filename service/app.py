@@ -119,6 +119,7 @@ class Service:
         log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
         self._health.drain()
         self.engine.begin_drain()
+        self.engine.on_mismatch = None  # what it would change is about to go, and so is the loop it would tell
         if self._admin is not None:
             await self._admin.stop(0)
         await self.front.stop(self.settings.drain_timeout_s)
@@ -127,7 +128,7 @@ class Service:
 
     def close(self) -> None:
         self.engine.stop()
-        self.engine.on_mismatch = None  # the engine and the catalog would keep each other alive
+        self.engine.on_mismatch = None  # or the engine and the catalog would keep each other alive
 
     def _report_health(self) -> None:
         """A model is healthy when one of its versions can answer, the server when any model is."""
