@@ -50,9 +50,11 @@ def usable_isas() -> list[str]: ...
 def start_recording_phases(capacity: int) -> None:
     """Record what every kernel of this process does from now on, at most `capacity` spans of it."""
 
-def stop_recording_phases() -> tuple[list[tuple[str, int, int, int, int, int, int, int, int, int, int]], int]:
+def stop_recording_phases() -> tuple[
+    list[tuple[str, int, int, int, int, int, int, int, int, int, int, int]], int
+]:
     """What was recorded, and how many spans found no room. A span: phase, layer, thread, rows, in, out, start_ns,
-    end_ns (of time.monotonic_ns), product_ns, epilogue_ns, tiles."""
+    end_ns (of time.monotonic_ns), product_ns, epilogue_ns, tiles, flops."""
 
 def probe_flops(threads: int) -> float:
     """Floating point operations per second, one measurement of about a millisecond."""

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from kernels import operator as _operator  # noqa: F401 - registers torch.ops.fused_mlp.mlp
+from kernels import reference
 from kernels.base import Kernel, KernelInfo
 from kernels.errors import KernelInputError
-from kernels.packed import addresses_and_versions, forget, forget_expired, kernel_for
+from kernels.packed import addresses_and_versions, forget, forget_expired, kernel_for, parse_spec
 from models import MlpSpec, from_torch, parameter_names
 from models.weights import TORCH_DTYPES, expected_shapes
 
@@ -28,8 +29,8 @@ class FusedMLP(nn.Module):
     names, so that a state_dict of either loads into the other and one optimizer serves both.
 
     Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. Writes
-    through `.data` leave no trace: call `refresh()` after them. Under autograd the backward pass computes the layers
-    again instead of keeping what was between them. Works in torch.compile, torch.export and TorchScript."""
+    through `.data` leave no trace: call `refresh()` after them. Where autograd records the call it runs as eager layers
+    would, and is differentiated as they are. Works in torch.compile, torch.export and TorchScript."""
 
     __jit_unused_properties__ = ["spec"]  # noqa: RUF012 - as TorchScript looks for it
 
@@ -110,6 +111,10 @@ class FusedMLP(nn.Module):
             raise RuntimeError(
                 f"FusedMLP: expected {weights[0].dtype} on {weights[0].device}, got {rows.dtype} on {rows.device}"
             )
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            pass
+        elif self._is_recorded(rows, weights):
+            return reference.forward(rows, weights, parse_spec(self._spec))
         return torch.ops.fused_mlp.mlp(rows, weights, self._spec, self._backend, self._threads)  # type: ignore[no-any-return]
 
     def _traces(self) -> bool:
@@ -141,12 +146,26 @@ class FusedMLP(nn.Module):
         return [part._parameters[name] for part, name in self._slots]  # type: ignore[misc]
 
     @torch.jit.unused
+    def _is_recorded(self, rows: Tensor, weights: List[Tensor]) -> bool:  # noqa: UP006
+        """Whether autograd records the call, and nothing else does. A backward pass of the operator has to compute the
+        layers again, and weights in training would be packed for a single call: a training step measured twice as
+        long as eager's. What is compiled, traced or profiled keeps its one operator."""
+        return (
+            torch.is_grad_enabled()
+            and (rows.requires_grad or any(weight.requires_grad for weight in weights))
+            and not torch.compiler.is_compiling()
+            and not torch._C._is_tracing()
+            and not torch.autograd.profiler._is_profiler_enabled
+        )
+
+    @torch.jit.unused
     def _kernel_unseen(self, x: Tensor) -> Kernel | None:
         """The kernel, where a call around torch's dispatcher (which saves two thirds of the time of a small model) is
         what going through it would be: plain float32 rows, nothing that records the call (autograd, a trace, a
         profiler), nothing that stands in for the tensors."""
         if (
             torch.compiler.is_compiling()
+            or torch._C._is_tracing()
             or type(x) is not Tensor
             or x.dtype is not torch.float32
             or not x.is_cpu
@@ -154,7 +173,6 @@ class FusedMLP(nn.Module):
             or x.shape[1] != self._in_features
             or self._flatten
             or (self._drops and self.training)
-            or torch._C._is_tracing()
             or torch.autograd.profiler._is_profiler_enabled
             or torch._C._len_torch_dispatch_stack() != 0
             or torch._C._functorch.peek_interpreter_stack() is not None

@@ -45,9 +45,10 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(x, *weights)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, list[Tensor], None, None, None]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, list[Tensor | None], None, None, None]:
     x, *weights = ctx.saved_tensors
-    of_x, of_weights = reference.backward(grad, x, weights, parse_spec(ctx.spec))
+    wants_x, wants, *_ = ctx.needs_input_grad
+    of_x, of_weights = reference.backward(grad, x, weights, parse_spec(ctx.spec), [wants_x, *wants])
     return of_x, of_weights, None, None, None
 
 

@@ -93,21 +93,23 @@ def forward(x: Tensor, weights: Sequence[Tensor], spec: MlpSpec) -> Tensor:
 
 
 def backward(
-    grad: Tensor, x: Tensor, weights: Sequence[Tensor], spec: MlpSpec
-) -> tuple[Tensor, list[Tensor]]:
-    """The gradients of x and of every weight. Computes the layers again: the fused kernel keeps nothing of them."""
+    grad: Tensor, x: Tensor, weights: Sequence[Tensor], spec: MlpSpec, wanted: Sequence[bool]
+) -> tuple[Tensor | None, list[Tensor | None]]:
+    """The gradients of x and of the weights, those that are `wanted`: first x, then the weights in their order.
+    Computes the layers again: the fused kernel keeps nothing of them."""
     inputs, saved = [x], []
     for layer in layers_of(spec):
         x, z, up = _layer_forward(x, weights, layer)
         inputs.append(x)
         saved.append((z, up))
+    wants_x, *wants = wanted
     found: dict[int, Tensor] = {}
     grad = _DERIVATIVES[spec.output_activation](grad, x, spec.output_negative_slope)
     for index, layer in reversed(list(enumerate(layers_of(spec)))):
         z, up = saved[index]
         source = inputs[index]
         derive = _DERIVATIVES[layer.activation]
-        below = torch.zeros_like(source)
+        below: Tensor | None = None
         if layer.gate_weight >= 0:
             gate = activation_module(layer.activation, layer.slope)(z)
             halves = [
@@ -117,12 +119,17 @@ def backward(
         else:
             halves = [(layer.weight, layer.bias, derive(grad, z, layer.slope))]
         for weight, bias, delta in halves:
-            found[weight] = delta.t() @ source
-            if bias >= 0:
+            if wants[weight]:
+                found[weight] = delta.t() @ source
+            if bias >= 0 and wants[bias]:
                 found[bias] = delta.sum(0)
-            below = below + delta @ weights[weight]
+            if index > 0 or wants_x:
+                part = delta @ weights[weight]
+                below = part if below is None else below + part
+        if below is None:  # nobody asked for the gradient of x
+            return None, [found.get(each) for each in range(len(weights))]
         grad = below
-    return grad, [found[index] for index in range(len(weights))]
+    return grad, [found.get(each) for each in range(len(weights))]
 
 
 def _layer_forward(x: Tensor, weights: Sequence[Tensor], layer: _Layer) -> tuple[Tensor, Tensor, Tensor]:

@@ -133,9 +133,10 @@ void MlpKernel::run_layer(std::size_t l, const LayerCall& call) const {
 
 void MlpKernel::run_layer_recorded(std::size_t l, const LayerCall& call) const {
   const PackedLayer& layer = layers_[l];
-  const std::size_t columns = (layer.gated ? isa_.panel / 2 : isa_.panel) * call.last;
-  RecordedPhase phase(Phase::kLayer, l, call.rows, layer.in,
-                      std::min(columns, layer.out) - columns / call.last * call.first);
+  const std::size_t width = layer.gated ? isa_.panel / 2 : isa_.panel;  // of the result, per panel
+  const std::size_t columns = std::min(width * call.last, layer.out) - width * call.first;
+  const std::uint64_t products = std::uint64_t{call.rows} * layer.in * columns * (layer.gated ? 2 : 1);
+  RecordedPhase phase(Phase::kLayer, l, call.rows, layer.in, columns, 2 * products);
   isa_.run_layer_timed(layer, call, phase.tiles());
 }
 

@@ -67,7 +67,7 @@ PhaseRecording stop_recording_phases() {
 }
 
 RecordedPhase::RecordedPhase(Phase phase, std::size_t layer, std::size_t rows, std::size_t in,
-                             std::size_t out)
+                             std::size_t out, std::uint64_t flops)
     : recorded_(recording_phases()) {
   if (!recorded_) return;
   span_ = {.phase = phase,
@@ -80,7 +80,8 @@ RecordedPhase::RecordedPhase(Phase phase, std::size_t layer, std::size_t rows, s
            .end_ns = 0,
            .product_ns = 0,
            .epilogue_ns = 0,
-           .tiles = 0};
+           .tiles = 0,
+           .flops = flops};
   first_tick_ = ticks();
 }
 

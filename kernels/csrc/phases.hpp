@@ -30,6 +30,7 @@ struct PhaseSpan {
   std::int64_t product_ns;   // of which in products of tiles, with bias and relu
   std::int64_t epilogue_ns;  // and in activations, gates and copies, tile by tile in between
   std::uint64_t tiles;
+  std::uint64_t flops;  // multiplications and additions; 0 where nothing is multiplied
 };
 
 namespace detail {
@@ -50,7 +51,8 @@ PhaseRecording stop_recording_phases();
 // From here to the end of the scope. Costs a load when nothing is recorded.
 class RecordedPhase {
  public:
-  RecordedPhase(Phase phase, std::size_t layer, std::size_t rows, std::size_t in, std::size_t out);
+  RecordedPhase(Phase phase, std::size_t layer, std::size_t rows, std::size_t in, std::size_t out,
+                std::uint64_t flops = 0);
   ~RecordedPhase();
   RecordedPhase(const RecordedPhase&) = delete;
   RecordedPhase& operator=(const RecordedPhase&) = delete;

@@ -29,7 +29,8 @@ nb::tuple stop() {
   nb::list spans;
   for (const PhaseSpan& span : recording.spans) {
     spans.append(nb::make_tuple(name_of(span.phase), span.layer, span.thread, span.rows, span.in, span.out,
-                                span.start_ns, span.end_ns, span.product_ns, span.epilogue_ns, span.tiles));
+                                span.start_ns, span.end_ns, span.product_ns, span.epilogue_ns, span.tiles,
+                                span.flops));
   }
   return nb::make_tuple(spans, recording.dropped);
 }

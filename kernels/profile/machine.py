@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,6 +21,14 @@ class Limits:
     flops_per_s: float
     read_s: float  # to read the model's weights once, wherever repeated reading keeps them
     weight_bytes: int
+
+    def best(self, other: Limits) -> Limits:
+        """Of two measurements of the same: what else ran meanwhile can only have slowed one down."""
+        return replace(
+            self,
+            flops_per_s=max(self.flops_per_s, other.flops_per_s),
+            read_s=min(self.read_s, other.read_s),
+        )
 
     @property
     def bytes_per_s(self) -> float:

@@ -34,6 +34,7 @@ class PhaseSpan:
     product_ns: int
     epilogue_ns: int
     tiles: int
+    flops: int
 
 
 @dataclass
@@ -105,7 +106,7 @@ def _events(span: PhaseSpan, start: float, strategy: str) -> Iterator[Event]:
     args: Event = {"rows": span.rows, "in": span.in_features, "columns": span.columns}
     if span.phase == "layer":
         args |= {
-            "flops": 2 * span.rows * span.in_features * span.columns,
+            "flops": span.flops,
             "strategy": strategy,
             "tiles": span.tiles,
         }

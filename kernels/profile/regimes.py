@@ -23,7 +23,7 @@ def advise(eager: Point, fused: Point | None, compiled: Point | None = None) -> 
         idle = 1.0 - min(1.0, regime.arithmetic_us / eager.time_us)
         start += f"dispatch-bound in eager: {idle:.0%} of its time is not arithmetic"
     elif regime.name == "memory":
-        start += f"memory-bound in eager: reading the weights takes {_us(regime.memory_us)} of its {_us(eager.time_us)}"
+        start += f"memory-bound in eager: reading the weights takes {_share(regime.memory_us, eager.time_us)}"
     else:
         start += f"compute-bound in eager, at {regime.reached:.0%} of the machine's peak"
     return f"{start}; {_consequence(eager, fused, compiled)}"
@@ -34,7 +34,7 @@ def _consequence(eager: Point, fused: Point | None, compiled: Point | None) -> s
         return "there is no fused kernel to compare it with"
     saved = eager.time_us - fused.time_us
     if fused.speedup >= _WORTH_IT:
-        text = f"fusing removes {_number(saved)} of {_us(eager.time_us)} ({fused.speedup:.1f}x)"
+        text = f"fusing removes {_share(saved, eager.time_us)} ({fused.speedup:.1f}x)"
     elif fused.speedup > 1 / _WORTH_IT:
         text = f"fusing changes little ({fused.speedup:.2f}x): there is no overhead left to remove"
     else:
@@ -44,8 +44,11 @@ def _consequence(eager: Point, fused: Point | None, compiled: Point | None) -> s
     return text
 
 
-def _us(us: float) -> str:
-    return f"{_number(us)} us" if us < 10_000 else f"{us / 1000:.0f} ms"
+def _share(part_us: float, whole_us: float) -> str:
+    """`31 of 42 us`, both in the unit of the whole."""
+    if whole_us < 10_000:
+        return f"{_number(part_us)} of {_number(whole_us)} us"
+    return f"{_number(part_us / 1000)} of {_number(whole_us / 1000)} ms"
 
 
 def _number(us: float) -> str:

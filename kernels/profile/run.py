@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from kernels.profile.capture import capture
 from kernels.profile.counting import count
 from kernels.profile.errors import ProfileError
 from kernels.profile.flames import flame_of
-from kernels.profile.machine import describe_machine, measure_cpu, measure_cuda
+from kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
 from kernels.profile.native_phases import Recording, recorded_phases
 from kernels.profile.regimes import advise, classify
-from kernels.profile.results import VARIANTS, Flame, Point, Profile, VariantName
-from kernels.profile.shapes import narrow_twin, work_of
-from kernels.profile.timing import time_calls
+from kernels.profile.results import VARIANTS, Counts, Flame, Point, Profile, VariantName
+from kernels.profile.shapes import Work, narrow_twin, work_of
+from kernels.profile.timing import Time, time_calls
 from kernels.profile.variants import Variant, one_line
-from models import Mlp
+from models import Mlp, MlpSpec
 
 Progress = Callable[[str], None]
 
@@ -41,7 +41,19 @@ class _Ready:
 
     variant: Variant
     packing: Recording
-    call_us: dict[bool, float]  # by whether the batch is a single row: torch.compile makes two graphs
+    # The same layers without arithmetic, by whether the batch is a single row: torch.compile makes two graphs.
+    narrow: Mapping[bool, Callable[[], object]]
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What was measured of one variant at one batch size."""
+
+    variant: VariantName
+    batch: int
+    time: Time
+    call_us: float
+    counts: Counts
 
 
 def profile(mlp: Mlp, options: Options, progress: Progress = lambda _: None) -> Profile:
@@ -61,7 +73,7 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     cuda = options.device == "cuda"
     limits = measure_cuda(weight_bytes) if cuda else measure_cpu(weight_bytes, options.threads)
     ready, failures = _prepare(mlp, options, progress)
-    points: list[Point] = []
+    taken: list[_Taken] = []
     flames: dict[str, Flame] = {}
     traces: dict[str, str] = {}
     for batch in options.batches:
@@ -70,30 +82,20 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
             options.device
         )
         calls = {name: each.variant.bind(x) for name, each in ready.items()}
-        times = time_calls(calls, options.budget_s)
+        narrow = {f"narrow {name}": each.narrow[batch == 1] for name, each in ready.items()}
+        times = time_calls({**calls, **narrow}, options.budget_s)
         for name, each in ready.items():
             progress(f"batch {batch}: tracing {name}")
             trace = capture(calls[name], options.device, each.variant.strategy(batch), each.packing)
-            key = f"{name}/{batch}"
-            flames[key] = flame_of(trace)
+            flames[f"{name}/{batch}"] = flame_of(trace)
             if options.trace_dir is not None:
-                traces[key] = str(_write_trace(trace, options.trace_dir, name, batch))
-            work = work_of(mlp.spec, batch)
+                traces[f"{name}/{batch}"] = str(_write_trace(trace, options.trace_dir, name, batch))
             counts = count(trace)
             if name == "fused" and not cuda:
-                # The kernel allocates its result by numpy, and reads no list of tensors but the packed weights.
-                counts = replace(
-                    counts,
-                    bytes_allocated=work.output_bytes,
-                    bytes_moved=work.bytes_moved,
-                    bytes_moved_known=True,
-                )
-            took = times[name]
-            regime = classify(
-                took.us, each.call_us[batch == 1], limits.read_s * 1e6, work.flops / limits.flops_per_s * 1e6
-            )
-            speedup = times["eager"].us / took.us if "eager" in times else 1.0
-            points.append(Point(name, batch, took.us, took.cpu_us, counts, regime, speedup))
+                counts = _of_native_kernel(counts, work_of(mlp.spec, batch))
+            taken.append(_Taken(name, batch, times[name], times[f"narrow {name}"].us, counts))
+    # Again at the end: a machine that was busy at the start would make everybody look too good.
+    limits = limits.best(measure_cuda(weight_bytes) if cuda else measure_cpu(weight_bytes, options.threads))
     found = Profile(
         model=mlp.spec.summary(),
         parameters=mlp.spec.parameters,
@@ -105,13 +107,38 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         bytes_per_s=limits.bytes_per_s,
         kernel=ready["fused"].variant.description if "fused" in ready else "",
         batches=tuple(options.batches),
-        points=tuple(points),
+        points=_points(mlp.spec, taken, limits),
         failures=failures,
         advice=(),
         flames=flames,
         traces=traces,
     )
     return replace(found, advice=_advice(found))
+
+
+def _of_native_kernel(counts: Counts, work: Work) -> Counts:
+    """It allocates its result by numpy, and reads no list of tensors but the packed weights."""
+    return replace(
+        counts, bytes_allocated=work.output_bytes, bytes_moved=work.bytes_moved, bytes_moved_known=True
+    )
+
+
+def _points(spec: MlpSpec, taken: Sequence[_Taken], limits: Limits) -> tuple[Point, ...]:
+    calling: dict[tuple[str, bool], float] = {}
+    for each in taken:
+        key = each.variant, each.batch == 1
+        calling[key] = min(calling.get(key, each.call_us), each.call_us)
+    eager = {each.batch: each.time.us for each in taken if each.variant == "eager"}
+    points = []
+    for each in taken:
+        compute_us = work_of(spec, each.batch).flops / limits.flops_per_s * 1e6
+        call_us = calling[each.variant, each.batch == 1]
+        regime = classify(each.time.us, call_us, limits.read_s * 1e6, compute_us)
+        speedup = eager.get(each.batch, each.time.us) / each.time.us
+        points.append(
+            Point(each.variant, each.batch, each.time.us, each.time.cpu_us, each.counts, regime, speedup)
+        )
+    return tuple(points)
 
 
 def _prepare(
@@ -132,8 +159,9 @@ def _prepare(
                 variant.bind(torch.randn(batch, mlp.spec.in_features).to(options.device))()
             narrow = Variant(name, twin, options.device, options.threads)
             calls = {rows == 1: narrow.bind(sample[:rows]) for rows in {min(2, b) for b in options.batches}}
-            call_us = {single: took.us for single, took in time_calls(calls, options.budget_s).items()}
-            ready[name] = _Ready(variant, packing, call_us)
+            for call in calls.values():
+                call()
+            ready[name] = _Ready(variant, packing, calls)
         except Exception as error:
             failures[name] = one_line(error)
     if not ready:

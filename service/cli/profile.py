@@ -74,6 +74,9 @@ def command(
     sweep_widths: Annotated[
         str, _option("Widths of the sweep.", _SWEEP, metavar="N,N,...")
     ] = "32,64,128,256,512,1024",
+    sweep_batches: Annotated[
+        str, _option("Batch sizes of the sweep.", _SWEEP, metavar="N,N,...")
+    ] = "1,2,4,8,16,32,64,128,256,512",
     sweep_file: Annotated[
         Path, _option("Where its results are kept; an interrupted sweep goes on.", _SWEEP, metavar="FILE")
     ] = Path("fused-mlp-sweep.json"),
@@ -100,7 +103,7 @@ def command(
     # The profiler's library otherwise writes a line for every start and stop; it reads this when torch is loaded.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     batches = _numbers("batch", batch)
-    widths = _numbers("sweep-widths", sweep_widths)
+    widths, rows = _numbers("sweep-widths", sweep_widths), _numbers("sweep-batches", sweep_batches)
     if device not in ("cpu", "cuda"):
         fail(f"--device: expected cpu or cuda, got {device!r}")
     if (model is None) == (dims is None):
@@ -130,7 +133,7 @@ def command(
             trace_dir=trace_dir,
         )
         found = _with_status(lambda report: profile(mlp, options, report))
-        swept = _sweep(mlp, options.threads, widths, batches, sweep_file) if sweep else None
+        swept = _sweep(mlp, options.threads, widths, rows, sweep_file) if sweep else None
     except (ProfileError, KernelError, OSError) as error:
         fail(str(error))
     differences = compare(guesses, found.points)

@@ -38,7 +38,7 @@ def time_plot(profile: Profile) -> str:
     parts.append(
         text((_LEFT + _W - _RIGHT) / 2, _H - 5, "rows in the batch", anchor="middle", fill="var(--muted)")
     )
-    labels: list[float] = []
+    ends: list[tuple[float, str]] = []
     for variant in VARIANTS:
         points = [point for point in profile.points if point.variant == variant]
         if not points:
@@ -52,14 +52,16 @@ def time_plot(profile: Profile) -> str:
         for (x, y), point in zip(places, points, strict=True):
             tip = f"{variant}, batch {point.batch}: {microseconds(point.time_us)} us"
             parts.append(
-                f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' fill='var(--{variant})'><title>{tip}</title></circle>"
+                f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' fill='var(--{variant})'>"
+                f"<title>{tip}</title></circle>"
             )
-        # Labels at the end of the lines, moved apart where they would lie on each other.
-        y = places[-1][1] + 4
-        while any(abs(y - other) < 15 for other in labels):
-            y += 3
-        labels.append(y)
-        parts.append(text(_W - _RIGHT + 10, y, variant, fill=f"var(--{variant})", extra="font-weight='600'"))
+        ends.append((places[-1][1] + 4, variant))
+    # Labels at the ends of the lines, in their order, moved apart where they would lie on each other.
+    free = 0.0
+    for end, label in sorted(ends):
+        y = max(end, free)
+        free = y + 15
+        parts.append(text(_W - _RIGHT + 10, y, label, fill=f"var(--{label})", extra="font-weight='600'"))
     return drawing(_W, _H, "".join(parts), "time per forward pass over batch size")
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.profile import Options, Profile, ProfileError, compare, parse_expectation, profile, random_mlp
+from kernels.profile.shapes import work_of
 from kernels.profile.trace_events import forward_passes
 
 SHAPES = {"relu": random_mlp([48, 64, 32, 10]), "geglu": random_mlp([48, 96, 48], "gelu", gated=True)}
@@ -100,6 +101,11 @@ def test_traces_are_chrome_traces_with_the_kernels_phases_inside_the_operator(pr
                 if child.category == "native_kernel":
                     assert {"rows", "flops", "strategy"} <= child.args.keys()
                     assert "gemm" in [part.name for part in child.children]
+            rows = int(key.partition("/")[2])
+            flops = sum(
+                child.args["flops"] for child in operator.children if child.category == "native_kernel"
+            )
+            assert flops == work_of(SHAPES[shape].spec, rows).flops
         assert sum(event["name"].startswith("pack ") for event in spans) == layers
 
 

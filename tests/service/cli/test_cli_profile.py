@@ -15,7 +15,7 @@ def test_table_page_traces_and_flame_graphs(cli, tmp_path):
     outcome = cli(
         "profile", "--dims", "16,32,8", "--batch", "1,4", *QUICK, "--html", page, "--trace-dir", traces,
         "--expect", "ops=7,launches=3",
-        "--sweep", "--sweep-widths", "8,16", "--sweep-file", tmp_path / "sweep.json",
+        "--sweep", "--sweep-widths", "8,16", "--sweep-batches", "1,4", "--sweep-file", tmp_path / "sweep.json",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     for words in (
