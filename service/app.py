@@ -119,7 +119,9 @@ class Service:
         log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
         self._health.drain()
         self.engine.begin_drain()
-        self.engine.on_mismatch = None  # what it would change is about to go, and so is the loop it would tell
+        self.engine.on_mismatch = (
+            None  # what it would change is about to go, and so is the loop it would tell
+        )
         if self._admin is not None:
             await self._admin.stop(0)
         await self.front.stop(self.settings.drain_timeout_s)
