@@ -225,6 +225,6 @@ def _method(profile: Profile, command: str) -> str:
     listed = f"<p>Traces, for ui.perfetto.dev or chrome://tracing:</p><ul>{traces}</ul>" if traces else ""
     return (
         f"<h2>How this was made</h2><p><code>{escape(command)}</code></p>"
-        f"<p class='muted small'>Fused kernel: {escape(profile.kernel or 'none')}.<br>"
+        f"<p class='muted small'>{escape(_sentence(profile.kernel or 'no fused kernel'))}<br>"
         f"{escape(', '.join(f'{key} {value}' for key, value in profile.machine.items()))}.</p>{listed}"
     )

@@ -48,10 +48,13 @@ def limits(profile: Profile) -> str:
 
 
 def setting(profile: Profile) -> str:
-    threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
-    return f"{profile.machine['cpu']}, {profile.device}, {threads}, torch {profile.torch}"
+    return f"{profile.machine['cpu']}, {profile.device}, {_threads(profile.threads)}, torch {profile.torch}"
 
 
 def sweep_title(sweep: Sweep) -> str:
     gated = "gated " if sweep.gated else ""
-    return f"{sweep.layers} equally wide {gated}{sweep.activation} layers, {sweep.threads} thread(s)"
+    return f"{sweep.layers} equally wide {gated}{sweep.activation} layers, {_threads(sweep.threads)}"
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
