@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-MARKDOWN_BATCHES = (1, 8, 32, 128, 512)
+MARKDOWN_BATCHES = (1, 8, 128)
 # Gains below this are noise on a shared machine.
 NOISE = 0.03
 
@@ -22,6 +22,11 @@ def _peers(cell: dict[str, Any]) -> dict[str, float]:
 def _ratio(cell: dict[str, Any]) -> float:
     """How many times as long as fused the best of the others takes."""
     return min(_peers(cell).values()) / cell["best_us"]["fused"]
+
+
+def _median_ratio(cell: dict[str, Any]) -> float:
+    others = [us for name, us in cell["median_us"].items() if name != "fused"]
+    return min(others) / cell["median_us"]["fused"]
 
 
 def _share(cell: dict[str, Any]) -> float:
@@ -85,6 +90,19 @@ def summary(result: dict[str, Any]) -> list[str]:
         others, eagers = _geometric_mean([_ratio(cell) for cell in small]), _geometric_mean(eager)
         lines.append(
             f"{name}, batch <= 16, geometric mean: {others:.2f}x the best other, {eagers:.2f}x eager"
+        )
+        best = _geometric_mean([min(_peers(cell).values()) / cell["limit_us"] for cell in small])
+        best_eager = _geometric_mean(
+            [cell["best_us"]["eager"] / cell["limit_us"] for cell in small if "eager" in cell["best_us"]]
+        )
+        lines.append(
+            f"{name}, batch <= 16: at the limit of the machine it would be {best:.2f}x the best other, "
+            f"{best_eager:.2f}x eager"
+        )
+        slow = [cell for cell in cells if cell["median_us"]["fused"] > 1.3 * cell["best_us"]["fused"]]
+        lines.append(
+            f"{name}: fused's median is over 1.3x its best at {len(slow)} of {len(cells)} points; by the median it "
+            f"is over {NOISE:.0%} slower than the best other at {sum(_median_ratio(c) < 1 - NOISE for c in cells)}"
         )
         large = [_share(cell) for cell in cells if cell["batch"] >= 128 and _wide(cell)]
         if large:

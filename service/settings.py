@@ -194,7 +194,7 @@ class Settings(BaseSettings):
             return json.loads(value)
         except json.JSONDecodeError as error:
             raise ValueError(
-                f"expected JSON, got text that breaks off or goes wrong at {error.pos}"
+                f"expected JSON, got text that goes wrong at its character {error.pos + 1}"
             ) from None
 
     @model_validator(mode="after")
@@ -250,8 +250,12 @@ def load_settings(**overrides: object) -> Settings:
             if not item["loc"]:  # of several settings together: the text names them
                 problems.append(item["msg"].removeprefix("Value error, "))
                 continue
-            name = ENV_PREFIX + ".".join(map(str, item["loc"])).upper()
-            problems.append(f"{name}={item['input']!r}: {item['msg'][:1].lower() + item['msg'][1:]}")
+            setting, *inside = map(str, item["loc"])  # inside JSON, names are as they were written
+            name = ".".join([ENV_PREFIX + setting.upper(), *inside])
+            text = item["msg"].removeprefix("Value error, ")
+            if item["type"] == "extra_forbidden":
+                text = f"unknown; expected one of {', '.join(PolicyChange.model_fields)}"
+            problems.append(f"{name}={item['input']!r}: {text[:1].lower() + text[1:]}")
         raise SettingsError("; ".join(problems)) from None
 
 

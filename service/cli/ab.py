@@ -65,6 +65,8 @@ def command(
 
     Requests are due at random moments of a fixed rate and count from then: queueing is not hidden.
     The variants take turns. Exit code 2: the figures are not valid, the last line says why."""
+    if html is not None and not html.parent.is_dir():
+        fail(f"{html}: there is no folder {html.parent}")  # now, and not after a minute of load
     if from_prometheus:
         report = _recorded(from_prometheus, model, since)
     else:

@@ -126,6 +126,8 @@ def connected(
 def explain(error: PredictError, *, admin: bool = False) -> str:
     if error.unreachable and admin:
         return f"{error.message}; is the server started with FUSED_MLP_ADMIN_PORT? --target names another"
+    if error.code == grpc.StatusCode.UNIMPLEMENTED and admin:
+        return f"{error.target} is no admin port: start the server with FUSED_MLP_ADMIN_PORT, and name that"
     if error.unreachable:
         return f"{error.message}; start a server with `fused-mlp serve`, or name another with --target"
     if error.code == grpc.StatusCode.NOT_FOUND and not admin:

@@ -35,10 +35,10 @@ def test_a_model_may_have_a_policy_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         (
             "POLICY",
             '{"digits": {"splt": 1}}',
-            "FUSED_MLP_POLICY.DIGITS.SPLT=1: extra inputs are not permitted",
+            "FUSED_MLP_POLICY.digits.splt=1: unknown; expected one of variant, split, allow_override,",
         ),
-        ("POLICY", '{"digits": {"split": 2}}', "FUSED_MLP_POLICY.DIGITS.SPLIT=2: input should be less than"),
-        ("POLICY", '{"digits": ', "expected JSON"),
+        ("POLICY", '{"digits": {"split": 2}}', "FUSED_MLP_POLICY.digits.split=2: input should be less than"),
+        ("POLICY", '{"digits": ', "expected JSON, got text that goes wrong at its character 12"),
         ("POLICY", "[]", "FUSED_MLP_POLICY=[]: input should be a valid dictionary"),
     ],
 )

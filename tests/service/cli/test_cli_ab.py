@@ -79,3 +79,10 @@ def test_metrics_of_nobody_leave_the_cpu_unknown(cli, scripted):
     )
     assert "CPU per request is not known" in " ".join(outcome.out.split())
     assert "n/a" in outcome.out
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_load(cli, server, tmp_path):
+    outcome = cli("ab", "--html", tmp_path / "missing" / "report.html", target=server.target)
+    assert outcome.code == 1
+    assert outcome.err.count("\n") == 1
+    assert f"there is no folder {tmp_path / 'missing'}" in outcome.err

@@ -60,3 +60,9 @@ def test_a_server_without_an_admin_port_is_explained(cli):
     outcome = cli("policy", "get", "--target", "127.0.0.1:1")
     assert outcome.code == 1
     assert "FUSED_MLP_ADMIN_PORT" in outcome.err
+
+
+def test_a_port_that_is_no_admin_port_is_told_as_such(cli, server):
+    outcome = cli("policy", "get", "--target", server.target)
+    assert outcome.code == 1
+    assert f"{server.target} is no admin port: start the server with FUSED_MLP_ADMIN_PORT" in outcome.err
