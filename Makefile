@@ -33,8 +33,8 @@ test-cpp-%: install-dev
 	@$(BIN)/ctest --test-dir build/cpp-$* --output-on-failure
 
 # The stand-in server of service/csrc/front/tests, built with a sanitizer, under the suite of the native front.
-FRONT_SUITE := tests/service/test_native_protocol.py tests/service/test_native_limits.py tests/service/test_native_malformed.py
-test-front-sanitized: test-cpp ## the native front's own suite against sanitized builds
+FRONT_SUITE := $(wildcard tests/service/test_native_*.py)
+test-front-sanitized: test-cpp ## the native front's own suite (not the conformance clients) against sanitized builds
 	FUSED_MLP_FRONT_SERVER=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
 	FUSED_MLP_FRONT_SERVER=build/cpp-address,undefined/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
 

@@ -28,6 +28,9 @@ if not _engine.NATIVE_FRONT:
 
 ENHANCE_YOUR_CALM = 11
 OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 0, 3, 4, 8
+CANCEL = 8
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 HEALTH_WATCH = "/grpc.health.v1.Health/Watch"
 
 
@@ -196,6 +199,107 @@ def test_client_that_opens_no_window_is_reset(impatient: ToyFront) -> None:
         peer.ping()
 
 
+def shut_windows_behind(peer: Peer, calls: int) -> None:
+    """Calls of 10 KB answers each, until all have begun; their bytes wait for a window that the peer opens or not."""
+    peer.send(SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 0}))
+    streams = range(1, 2 * calls, 2)
+    request = framed(good_request(request_id="x" * 10_000))
+    for stream in streams:
+        peer.send(peer.headers(stream), peer.data(stream, request, end=True))
+    peer.wait(lambda: all(stream in peer.answers for stream in streams))
+
+
+def test_answers_behind_shut_windows_are_bounded_and_go_on_when_they_open() -> None:
+    """Past max_output_bytes further requests wait, unary and streamed; nothing is lost once the peer reads."""
+    with (
+        ToyFront(max_output_bytes=64 << 10, send_timeout_s=0) as front,
+        Peer(front.port) as peer,
+        Peer(front.port) as good,
+    ):
+        shut_windows_behind(peer, 8)
+        unary, streamed = range(101, 201, 2), 301
+        for stream in unary:
+            peer.send(peer.headers(stream), peer.data(stream, framed(good_request()), end=True))
+        peer.begin(streamed, PREDICT_STREAM)
+        peer.send(peer.data(streamed, framed(good_request()) * 3, end=True))
+        peer.ping()
+        assert good.call(1, good_request()).status == OK  # in line behind them, had they been let through
+        peer.ping()
+        assert not [stream for stream in (*unary, streamed) if stream in peer.answers]
+
+        peer.send(
+            WindowUpdateFrame(0, MAX_WINDOW - 65535),
+            SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 1 << 20}),
+        )
+        for stream in (*range(1, 16, 2), *unary, streamed):
+            assert peer.wait_end(stream).status == OK
+        assert len(peer.answers[streamed].messages()) == 3
+
+
+def test_requests_behind_answers_that_nobody_reads_are_told_so() -> None:
+    with ToyFront(max_output_bytes=16 << 10, send_timeout_s=0.5) as front, Peer(front.port) as peer:
+        shut_windows_behind(peer, 2)
+        answer = peer.call(101, good_request())
+        assert (answer.status, "not read in time" in answer.text) == (RESOURCE_EXHAUSTED, True)
+        assert peer.wait_end(1).reset == peer.wait_end(3).reset == CANCEL
+
+
+def test_request_that_waits_behind_shut_windows_keeps_its_deadline() -> None:
+    with ToyFront(max_output_bytes=16 << 10, send_timeout_s=0) as front, Peer(front.port) as peer:
+        shut_windows_behind(peer, 2)
+        assert peer.call(101, good_request(), extra=[("grpc-timeout", "50m")]).status == DEADLINE_EXCEEDED
+
+
+def test_answer_taken_byte_by_byte_is_not_kept_forever(impatient: ToyFront) -> None:
+    """A byte of window now and then is no progress: the clock of send_timeout_s does not start again."""
+    with Peer(impatient.port) as peer:
+        shut_windows_behind(peer, 1)
+        started = time.monotonic()
+        while peer.answers[1].reset is None and time.monotonic() - started < 5:
+            peer.send(WindowUpdateFrame(1, 1))
+            peer.ping()
+            time.sleep(0.05)  # the slowness under test, not a wait
+        assert peer.answers[1].reset == CANCEL
+
+
+def test_answer_taken_slowly_but_steadily_arrives(impatient: ToyFront) -> None:
+    """16 KiB every 0.2 s take longer than send_timeout_s in sum, and are progress each time."""
+    with Peer(impatient.port) as peer:
+        peer.send(SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 0}), WindowUpdateFrame(0, 1 << 20))
+        peer.on_data = lambda frame: None  # type: ignore[method-assign]
+        request = framed(good_request(request_id="x" * 100_000))
+        peer.begin(1)
+        for offset in range(0, len(request), 16 << 10):
+            peer.send(peer.data(1, request[offset : offset + (16 << 10)]))
+        peer.send(peer.data(1, b"", end=True))
+        for _ in range(7):
+            time.sleep(0.2)  # the slowness under test, not a wait
+            peer.send(WindowUpdateFrame(1, 16 << 10))
+        assert peer.wait_end(1).status == OK
+
+
+def test_flood_of_tiny_window_updates_for_an_answer_that_waits(strict: ToyFront) -> None:
+    with Peer(strict.port) as peer:
+        peer.send(SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 0}))
+        peer.send(peer.headers(1), peer.data(1, framed(good_request(request_id="x" * 2000)), end=True))
+        peer.wait(lambda: 1 in peer.answers)
+        try:
+            for _ in range(200):
+                peer.send(WindowUpdateFrame(1, 1))
+        except ConnectionError:
+            pass
+        assert peer.wait_closed() in (ENHANCE_YOUR_CALM, None)  # None: the reset overtook the GOAWAY
+
+
+def test_small_window_updates_that_clients_send_with_every_call_are_not_counted(strict: ToyFront) -> None:
+    """grpcio: one of 5 bytes for the stream before its answer, one for the connection after it."""
+    with Peer(strict.port) as peer:
+        for stream in range(1, 401, 2):
+            peer.send(peer.headers(stream), WindowUpdateFrame(stream, 5))
+            peer.send(peer.data(stream, framed(good_request()), end=True))
+            assert peer.wait_end(stream).status == OK
+
+
 def test_one_byte_at_a_time_is_not_forever(impatient: ToyFront) -> None:
     with Peer(impatient.port) as peer:
         peer.begin(1)
@@ -247,6 +351,62 @@ def test_unfinished_messages_of_all_peers_are_bounded() -> None:
         assert refused
         assert all(a.status == RESOURCE_EXHAUSTED and "unfinished" in a.text for a in refused)
         assert peer.call(13, good_request()).status == OK
+
+
+def test_requests_that_wait_for_python_are_bounded() -> None:
+    """Python that is busy elsewhere takes no events: what waits for it counts, and is free again when it does."""
+    limits = _engine.Limits()
+    limits.max_buffered_bytes = 1 << 20
+    engine = _engine.Engine(workers=1)
+    server = _engine.NativeServer(
+        engine=engine,
+        router=_engine.Router(),
+        limits=limits,
+        rpcs=[(HEALTH_CHECK, False), (REFLECTION, True)],
+    )
+    server.start()
+    try:
+        with Peer(server.port) as peer:
+            body = framed(bytes(40 << 10))
+            frames = [body[offset : offset + (16 << 10)] for offset in range(0, len(body), 16 << 10)]
+
+            def ask(stream: int, path: str = HEALTH_CHECK) -> None:
+                end = path == HEALTH_CHECK
+                peer.begin(stream, path)
+                for frame in frames:
+                    peer.send(peer.data(stream, frame, end=end and frame is frames[-1]))
+
+            peer.ping()  # with it come the SETTINGS that open the window
+            ask(1, REFLECTION)
+            for stream in range(3, 81, 2):
+                ask(stream)
+            peer.ping()
+            refused = [stream for stream, answer in peer.answers.items() if answer.ended]
+            assert len(refused) >= 39 - 26  # 1 MiB is 25.6 of them
+            assert all(peer.answers[stream].status == RESOURCE_EXHAUSTED for stream in refused)
+            assert "wait to be handled" in peer.answers[refused[-1]].text
+            for frame in frames:  # another message of a call that Python knows
+                peer.send(peer.data(1, frame))
+            assert peer.wait_end(1).status == RESOURCE_EXHAUSTED
+
+            events = server.drain()
+            assert sum(len(event.body) for event in events) <= 1 << 20
+            assert events[-1].kind is _engine.CallEventKind.cancel
+            ask(101)
+            peer.ping()
+            assert [event.kind for event in server.drain()] == [_engine.CallEventKind.start]
+    finally:
+        server.stop()
+        engine.stop()
+
+
+def test_messages_for_python_are_small() -> None:
+    with ToyFront(max_message_bytes=1 << 20) as front, Peer(front.port) as peer:
+        peer.begin(1, HEALTH_CHECK)
+        peer.send(peer.data(1, framed(bytes((64 << 10) + 1))[:1000]))
+        answer = peer.wait_end(1)
+        assert (answer.status, answer.text) == (RESOURCE_EXHAUSTED, "message: expected at most 65536 bytes")
+        assert peer.call(3, b"", HEALTH_CHECK).status == OK
 
 
 def test_keepalive_pings_a_silent_peer_and_closes_one_that_stays_silent() -> None:

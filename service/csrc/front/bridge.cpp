@@ -38,16 +38,36 @@ std::vector<Event> Bridge::drain() {
   std::vector<Event> events;
   const std::lock_guard lock(mutex_);
   events.swap(events_);
+  waiting_bytes_ = 0;
   return events;
 }
 
+size_t Event::memory_bytes() const {
+  size_t bytes = sizeof *this + body.size() + path.size() + peer.size();
+  for (const auto& [name, value] : metadata)
+    bytes += sizeof(Metadata::value_type) + name.size() + value.size();
+  return bytes;
+}
+
 void Bridge::push(Event&& event) {
-  bool first;
-  {
-    const std::lock_guard lock(mutex_);
-    first = events_.empty();
-    events_.push_back(std::move(event));
-  }
+  const size_t bytes = event.memory_bytes();
+  std::unique_lock lock(mutex_);
+  add(std::move(event), bytes, lock);
+}
+
+bool Bridge::offer(Event&& event, size_t most_bytes) {
+  const size_t bytes = event.memory_bytes();
+  std::unique_lock lock(mutex_);
+  if (waiting_bytes_ + bytes > most_bytes) return false;
+  add(std::move(event), bytes, lock);
+  return true;
+}
+
+void Bridge::add(Event&& event, size_t bytes, std::unique_lock<std::mutex>& lock) {
+  const bool first = events_.empty();
+  events_.push_back(std::move(event));
+  waiting_bytes_ += bytes;
+  lock.unlock();
   const uint64_t one = 1;
   if (!first) return;
   [[maybe_unused]] const ssize_t n = ::write(event_fd_, &one, sizeof one);
@@ -112,7 +132,14 @@ void BridgeMethod::start(Call& call, std::string body) {
   event.metadata = std::move(call.head().metadata());
   event.deadline_ns = call.deadline_ns();
   event.peer = call.peer();
-  calls_.bridge().push(std::move(event));
+  hand_over(call, std::move(event));
+}
+
+void BridgeMethod::hand_over(Call& call, Event&& event) {
+  const bool known = event.kind != EventKind::start;
+  if (calls_.bridge().offer(std::move(event), call.loop().limits().max_buffered_bytes)) return;
+  known ? on_cancel(call) : calls_.remove(call);
+  call.finish(kResourceExhausted, "too many requests wait to be handled; retry later");
 }
 
 void BridgeMethod::on_start(Call& call) {
@@ -121,8 +148,9 @@ void BridgeMethod::on_start(Call& call) {
 
 void BridgeMethod::on_message(Call& call, Message&& message) {
   std::string body(reinterpret_cast<const char*>(message.data()), message.size());
+  message.release();  // a call may be open for long, and its slab is wanted
   if (!client_streams_) return start(call, std::move(body));
-  calls_.bridge().push(Event(EventKind::message, call.number, std::move(body)));
+  hand_over(call, Event(EventKind::message, call.number, std::move(body)));
 }
 
 void BridgeMethod::on_half_close(Call& call) {

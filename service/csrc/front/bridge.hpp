@@ -37,6 +37,8 @@ struct Event {
   Metadata metadata;
   int64_t deadline_ns = 0;
   std::string peer;
+
+  size_t memory_bytes() const;  // roughly
 };
 
 class BridgeCalls;
@@ -60,6 +62,8 @@ class Bridge final : public FailureLog {
 
   // The loops' side:
   void push(Event&& event);
+  // The same for what a peer can send many of: false when more than `most_bytes` would wait for Python.
+  bool offer(Event&& event, size_t most_bytes);
   void on_failure(std::string_view request_id, std::string_view text) override;
   size_t attach(BridgeCalls& calls);  // before the loops start
   void detach(size_t index);
@@ -67,10 +71,12 @@ class Bridge final : public FailureLog {
  private:
   template <class Action>
   void at_call(uint64_t call, Action action);
+  void add(Event&& event, size_t bytes, std::unique_lock<std::mutex>& lock);
 
   int event_fd_;
   std::mutex mutex_;
   std::vector<Event> events_;
+  size_t waiting_bytes_ = 0;  // of events_
   std::vector<BridgeCalls*> loops_;
 };
 
@@ -101,6 +107,8 @@ class BridgeMethod final : public Method {
   BridgeMethod(BridgeCalls& calls, bool client_streams) : calls_(calls), client_streams_(client_streams) {}
   bool client_streams() const override { return client_streams_; }
   bool wants_metadata() const override { return true; }
+  // What Python answers are questions about models and the server: names, not tensors.
+  size_t max_message_bytes() const override { return 64u << 10; }
   void on_start(Call& call) override;
   void on_message(Call& call, Message&& message) override;
   void on_half_close(Call& call) override;
@@ -110,6 +118,7 @@ class BridgeMethod final : public Method {
 
  private:
   void start(Call& call, std::string body);
+  void hand_over(Call& call, Event&& event);
 
   BridgeCalls& calls_;
   const bool client_streams_;

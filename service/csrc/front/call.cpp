@@ -50,10 +50,11 @@ std::string Call::peer() const { return connection_ != nullptr ? connection_->pe
 
 void Call::reset() {
   previous_ = next_ = nullptr;
-  messages_in_flight_ = 0;
+  messages_in_flight_ = held_messages_ = 0;
   half_closed_ = started_ = finished_ = has_message_ = answered_early_ = false;
-  arrival_ns_ = deadline_ns_ = waiting_since_ns_ = unsent_since_ns_ = 0;
-  withheld_bytes_ = 0;
+  arrival_ns_ = deadline_ns_ = waiting_since_ns_ = 0;
+  unsent_ = {};
+  withheld_bytes_ = parked_bytes_ = 0;
   head_.reset();
   rejection_.reset();
   reader_.reset();

@@ -13,6 +13,7 @@
 #include "front/buffer.hpp"
 #include "front/code.hpp"
 #include "front/message.hpp"
+#include "front/patience.hpp"
 #include "front/request_head.hpp"
 
 namespace fused_mlp::front {
@@ -27,6 +28,8 @@ class Method {
   virtual ~Method() = default;
   // False: one message, handed over when the caller has closed its side. True: each as it comes.
   virtual bool client_streams() const = 0;
+  // Of one request message, where that is less than the front's own limit.
+  virtual size_t max_message_bytes() const { return SIZE_MAX; }
   virtual bool wants_metadata() const { return false; }
   virtual void on_start(Call&) {}
   virtual void on_message(Call&, Message&&) = 0;
@@ -60,7 +63,8 @@ class Call {
   int64_t arrival_ns() const { return arrival_ns_; }
   int64_t deadline_ns() const { return deadline_ns_; }  // 0: none
   bool open() const { return connection_ != nullptr && !finished_; }
-  bool half_closed() const { return half_closed_; }
+  // No more messages will be handed over.
+  bool half_closed() const { return half_closed_ && held_messages_ == 0; }
   size_t unsent_bytes() const { return out_.size(); }
   std::string peer() const;
 
@@ -96,11 +100,13 @@ class Call {
   int32_t stream_id_ = 0;
   uint32_t pins_ = 0;
   uint32_t messages_in_flight_ = 0;
+  uint32_t held_messages_ = 0;  // not handed over yet: see Connection::hand_over
   bool half_closed_ = false, started_ = false, finished_ = false, has_message_ = false, has_trailers_ = false;
   bool answered_early_ = false;  // to the end, before the caller had come to the end of its request
   int64_t arrival_ns_ = 0, deadline_ns_ = 0;
   int64_t waiting_since_ns_ = 0;  // for the rest of a message; 0: not waiting
-  int64_t unsent_since_ns_ = 0;   // bytes wait that the peer does not take; 0: none
+  Patience unsent_;               // how long the answer has been waiting for the peer
+  size_t parked_bytes_ = 0;       // what of out_ its connection has counted
   size_t withheld_bytes_ = 0;     // of the stream's window, until the method has caught up
   RequestHead head_;
   std::optional<Rejection> rejection_;  // what the call will be told instead of being answered

@@ -58,6 +58,9 @@ uint32_t Connection::epoll_events() const {
 
 bool Connection::output_full() const { return out_.size() >= loop_.limits().max_output_bytes; }
 
+// Reading goes on all the same, or the frames that open the windows would never be seen.
+bool Connection::parked_full() const { return parked_bytes_ >= loop_.limits().max_output_bytes; }
+
 void Connection::mark_dirty() {
   if (dirty || closed_) return;
   dirty = true;
@@ -71,6 +74,7 @@ void Connection::on_readable() {
     if (state == Io::blocked) return loop_.watch(*this);
     start_session();
   }
+  if (can_go_on()) hand_over_held();
   SlabPool& slabs = loop_.slabs();
   for (int turn = 0; turn < kReadsPerTurn && !closed_ && !output_full(); ++turn) {
     uint8_t* place = slabs.place();
@@ -106,10 +110,10 @@ void Connection::write() {
     const IoResult result = transport_.write(out_.data(), out_.size());
     if (result.state == Io::closed) return close(End::peer);
     if (result.state == Io::blocked) {
-      if (blocked_since_ns_ == 0) blocked_since_ns_ = loop_.now();
+      unsent_.wait(loop_.now());
       break;
     }
-    blocked_since_ns_ = 0;
+    unsent_.took(result.bytes, result.bytes == out_.size(), loop_.now());
     out_.consume(result.bytes);
   }
   if (out_.empty()) {
@@ -122,9 +126,11 @@ void Connection::write() {
   visit_again_if_pending();
 }
 
-// What TLS has read ahead is not reported by the socket. While the output is full it has to wait as well.
+// What TLS has read ahead is not reported by the socket, nor is what was held back here. While the output is
+// full both have to wait.
 void Connection::visit_again_if_pending() {
-  if (!closed_ && !output_full() && transport_.has_pending()) loop_.visit_again(*this);
+  if (closed_ || output_full()) return;
+  if (transport_.has_pending() || can_go_on()) loop_.visit_again(*this);
 }
 
 void Connection::begin_drain() {
@@ -149,7 +155,7 @@ void Connection::finish_drain() {
 void Connection::sweep(int64_t now_ns) {
   const Limits& limits = loop_.limits();
   if (!started_ && past(born_ns_, limits.handshake_timeout_s, now_ns)) return close(End::handshake);
-  if (past(blocked_since_ns_, limits.send_timeout_s, now_ns)) return close(End::slow_reader);
+  if (past(unsent_.since_ns(), limits.send_timeout_s, now_ns)) return close(End::slow_reader);
   if (past(pinged_ns_, limits.keepalive_timeout_s, now_ns)) return close(End::keepalive);
   if (session_ == nullptr) return;
   for (Call* call = calls_; call != nullptr;) {
@@ -171,8 +177,9 @@ void Connection::sweep(int64_t now_ns) {
 
 void Connection::sweep_call(Call& call, int64_t now_ns) {
   const Limits& limits = loop_.limits();
-  if (past(call.unsent_since_ns_, limits.send_timeout_s, now_ns)) {
+  if (past(call.unsent_.since_ns(), limits.send_timeout_s, now_ns)) {
     nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, call.stream_id_, NGHTTP2_CANCEL);
+    refuse_held();
     mark_dirty();
   } else if (call.finished_) {
     if (call.answered_early_ && past(call.waiting_since_ns_, limits.receive_timeout_s, now_ns))

@@ -5,12 +5,14 @@
 #include <nghttp2/nghttp2.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 
 #include "front/buffer.hpp"
 #include "front/call.hpp"
 #include "front/limits.hpp"
+#include "front/patience.hpp"
 #include "front/rate.hpp"
 #include "front/stats.hpp"
 #include "front/transport.hpp"
@@ -55,6 +57,12 @@ class Connection {
   void reject(Call& call);
   void take_data(Call& call, const uint8_t* data, size_t size);
   void take_half_close(Call& call);
+  void hand_over(Call& call, Message&& message);
+  void hand_over_held();
+  void refuse_held();
+  void count_parked(Call& call);
+  bool parked_full() const;
+  bool can_go_on() const { return holds_back_ && !parked_full(); }
   void refuse(Call& call, int http_status, int code, std::string_view text);
   void refuse_read(Call& call, ReadError error);
   void submit_head_only(Call& call, int http_status);
@@ -74,7 +82,14 @@ class Connection {
   Call* current_ = nullptr;  // whose frame is being received: saves looking it up for every header
   Call* calls_ = nullptr;    // the open ones
   uint32_t open_calls_ = 0;
-  Buffer out_;  // serialised frames the socket has not taken
+  Buffer out_;               // serialised frames the socket has not taken
+  size_t parked_bytes_ = 0;  // of the calls' answers, not in out_ because the peer's windows are shut
+  struct Held {
+    int32_t stream_id;
+    Message message;
+  };
+  std::deque<Held> held_;    // requests that wait until less is parked, in the order they came
+  bool holds_back_ = false;  // requests, or the window of streaming callers
   bool closed_ = false;
   bool started_ = false;  // the peer's SETTINGS have come
   bool flooded_ = false;
@@ -87,7 +102,7 @@ class Connection {
   int64_t pinged_ns_ = 0;     // keepalive; 0: no ping is out
   int64_t idle_since_ns_;     // without calls
   int64_t drain_since_ns_ = 0;
-  int64_t blocked_since_ns_ = 0;  // the socket takes nothing; 0: it does
+  Patience unsent_;  // how long the socket has not taken what is in out_
   Rate resets_, pings_, settings_, control_frames_;
 };
 

@@ -1,4 +1,6 @@
 // The half of Connection that deals with its calls: gRPC on top of HTTP/2.
+#include <algorithm>
+
 #include "front/connection.hpp"
 #include "front/loop.hpp"
 #include "front/metadata.hpp"
@@ -56,8 +58,9 @@ void Connection::begin_call(Call& call) {
   }
   if (call.rejection_) return;  // told when the request has ended, or in the next sweep
   if (call.head_.timeout_ns() >= 0) call.deadline_ns_ = now_ns + call.head_.timeout_ns();
-  call.reader_.start(loop_.limits().max_message_bytes, &loop_.assembly(), call.head_.encoding());
   Method& method = *call.head_.method();
+  const size_t most = std::min(loop_.limits().max_message_bytes, method.max_message_bytes());
+  call.reader_.start(most, &loop_.assembly(), call.head_.encoding());
   if (!method.client_streams()) call.waiting_since_ns_ = now_ns;
   method.on_start(call);
 }
@@ -85,7 +88,7 @@ void Connection::take_data(Call& call, const uint8_t* data, size_t size) {
       if (error != ReadError::none) refuse_read(call, error);
     } else if (method->client_streams()) {
       ++call.messages_in_flight_;
-      method->on_message(call, std::move(message));
+      hand_over(call, std::move(message));
     } else if (call.has_message_) {
       refuse(call, 200, kInvalidArgument, "expected one request message, got more");
     } else {
@@ -110,7 +113,10 @@ void Connection::take_data(Call& call, const uint8_t* data, size_t size) {
 void Connection::let_in(Call& call) {
   const Limits& limits = loop_.limits();
   if (call.messages_in_flight_ >= limits.max_stream_messages) return;
-  if (call.out_.size() >= limits.max_output_bytes) return;
+  if (parked_full()) {
+    holds_back_ = true;
+    return;
+  }
   nghttp2_session_consume_stream(session_, call.stream_id_, call.withheld_bytes_);
   call.withheld_bytes_ = 0;
   mark_dirty();
@@ -125,14 +131,65 @@ void Connection::take_half_close(Call& call) {
     return refuse(call, 200, kInvalidArgument, "the request ended inside a message");
   }
   Method& method = *call.head_.method();
-  if (method.client_streams()) return method.on_half_close(call);
+  if (method.client_streams()) {
+    if (call.held_messages_ == 0) method.on_half_close(call);
+    return;
+  }
   if (!call.has_message_)
     return refuse(call, 200, kInvalidArgument, "expected one request message, got none");
-  method.on_message(call, std::move(call.message_));
+  hand_over(call, std::move(call.message_));
+}
+
+// A peer that keeps its windows shut has its requests wait here, where they are accounted for, and not become
+// answers that are not.
+void Connection::hand_over(Call& call, Message&& message) {
+  if (call.held_messages_ == 0 && !parked_full()) {
+    return call.head_.method()->on_message(call, std::move(message));
+  }
+  ++call.held_messages_;
+  held_.push_back({call.stream_id_, std::move(message)});
+  holds_back_ = true;
+}
+
+// Its windows have opened, or its calls have ended.
+void Connection::hand_over_held() {
+  while (!held_.empty() && !parked_full()) {
+    Held held = std::move(held_.front());
+    held_.pop_front();
+    Call* call = find(held.stream_id);
+    if (call == nullptr || call->finished_) continue;
+    --call->held_messages_;
+    Method& method = *call->head_.method();
+    method.on_message(*call, std::move(held.message));
+    if (method.client_streams() && call->half_closed() && !call->finished_) method.on_half_close(*call);
+  }
+  current_ = nullptr;
+  if (!held_.empty()) return;
+  holds_back_ = false;
+  for (Call* call = calls_; call != nullptr; call = call->next_) {
+    if (call->withheld_bytes_ != 0 && !call->finished_) let_in(*call);
+  }
+}
+
+// It has let an answer wait too long. Those that would come after it are not computed.
+void Connection::refuse_held() {
+  for (const Held& held : std::exchange(held_, {})) {
+    Call* call = find(held.stream_id);
+    if (call == nullptr || call->finished_) continue;
+    refuse(*call, 200, kResourceExhausted, "earlier answers on this connection were not read in time");
+  }
+  current_ = nullptr;
+}
+
+void Connection::count_parked(Call& call) {
+  parked_bytes_ += call.out_.size() - call.parked_bytes_;
+  call.parked_bytes_ = call.out_.size();
 }
 
 void Connection::refuse_read(Call& call, ReadError error) {
-  const std::string most = std::to_string(loop_.limits().max_message_bytes) + " bytes";
+  const size_t most_bytes =
+      std::min(loop_.limits().max_message_bytes, call.head_.method()->max_message_bytes());
+  const std::string most = std::to_string(most_bytes) + " bytes";
   switch (error) {
     case ReadError::too_large:
       return refuse(call, 200, kResourceExhausted, "message: expected at most " + most);
@@ -160,6 +217,7 @@ void Connection::refuse(Call& call, int http_status, int code, std::string_view 
     answer(call);
   } else {
     call.out_.clear();
+    count_parked(call);
     call.started_ = true;
     submit_head_only(call, http_status);
     mark_dirty();
@@ -168,7 +226,8 @@ void Connection::refuse(Call& call, int http_status, int code, std::string_view 
 }
 
 void Connection::answer(Call& call) {
-  if (!call.out_.empty() && call.unsent_since_ns_ == 0) call.unsent_since_ns_ = loop_.now();
+  if (!call.out_.empty()) call.unsent_.wait(loop_.now());
+  count_parked(call);
   if (call.started_) {
     nghttp2_session_resume_data(session_, call.stream_id_);
   } else if (call.finished_ && call.out_.empty()) {
@@ -213,6 +272,11 @@ void Connection::end_call(Call& call) {
   if (current_ == &call) current_ = nullptr;
   (call.previous_ != nullptr ? call.previous_->next_ : calls_) = call.next_;
   if (call.next_ != nullptr) call.next_->previous_ = call.previous_;
+  parked_bytes_ -= call.parked_bytes_;
+  call.parked_bytes_ = 0;
+  if (call.held_messages_ != 0) {
+    std::erase_if(held_, [&call](const Held& held) { return held.stream_id == call.stream_id_; });
+  }
   call.connection_ = nullptr;
   if (--open_calls_ == 0) idle_since_ns_ = loop_.now();
   bump(loop_.stats().open_calls, static_cast<uint64_t>(-1));

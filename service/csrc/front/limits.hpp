@@ -14,22 +14,23 @@ struct Limits {
   size_t max_header_bytes = 16u << 10;     // one request's header list, as HPACK counts it
   uint32_t max_concurrent_streams = 1024;  // calls open on one connection
   uint32_t max_stream_messages = 256;      // messages of one streaming call that are being answered
-  size_t max_output_bytes = 1u << 20;      // written for one connection but not yet taken by its peer
+  size_t max_output_bytes = 1u << 20;  // for one connection and not yet taken by its peer: see connection.hpp
 
   // What all peers together may hold
   uint32_t max_connections = 1024;
-  size_t max_buffered_bytes = 512u << 20;  // request bytes waiting for the rest of their message
+  size_t max_buffered_bytes =
+      512u << 20;  // request bytes waiting for the rest of their message, or for Python
 
   // How often one connection may do what costs us and not the peer
   uint32_t max_resets_per_s = 500;
   uint32_t max_pings_per_s = 100;
   uint32_t max_settings_per_s = 20;
-  uint32_t max_control_frames_per_s = 1000;  // PRIORITY, empty DATA and the like
+  uint32_t max_control_frames_per_s = 1000;  // PRIORITY, empty DATA, tiny WINDOW_UPDATE and the like
 
   // How long things may take, in seconds; 0 switches the limit off
   double handshake_timeout_s = 10;  // TLS and the first SETTINGS
   double receive_timeout_s = 20;    // the rest of a message that has begun
-  double send_timeout_s = 20;       // a peer taking what waits for it
+  double send_timeout_s = 20;       // a peer taking what waits for it: all, or a fair part (patience.hpp)
   double keepalive_s = 60;          // silence after which the peer is pinged
   double keepalive_timeout_s = 20;  // silence after that ping
   double idle_timeout_s = 0;        // a connection without calls

@@ -14,6 +14,7 @@ constexpr int32_t kStreamWindow = 1 << 20;
 constexpr int32_t kConnectionWindow = 16 << 20;
 constexpr uint32_t kFrameBytes = 64u << 10;
 constexpr size_t kFrameHeaderBytes = 9;
+constexpr int32_t kTinyOpening = 1024;         // of a stream's window, while more is waiting for it
 constexpr size_t kMostAcknowledgements = 256;  // to pings and settings, waiting for a peer that does not read
 
 std::string_view text(const uint8_t* data, size_t size) {
@@ -69,8 +70,14 @@ struct SessionCallbacks {
     const int64_t now_ns = c.loop_.now();
     switch (frame.hd.type) {
       case NGHTTP2_HEADERS:
-      case NGHTTP2_WINDOW_UPDATE:
         return true;
+      case NGHTTP2_WINDOW_UPDATE: {
+        // Those of the connection, and of streams for which nothing waits, come with every call of grpcio.
+        if (frame.hd.stream_id == 0 || frame.window_update.window_size_increment >= kTinyOpening) return true;
+        const Call* call = c.find(frame.hd.stream_id);
+        return call == nullptr || call->out_.empty() ||
+               c.control_frames_.allow(now_ns, limits.max_control_frames_per_s);
+      }
       case NGHTTP2_DATA:
         return frame.hd.length != 0 || (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 ||
                c.control_frames_.allow(now_ns, limits.max_control_frames_per_s);
@@ -176,7 +183,8 @@ struct SessionCallbacks {
     std::copy_n(header, kFrameHeaderBytes, place);
     std::copy_n(call.out_.data(), size, place + kFrameHeaderBytes);
     call.out_.consume(size);
-    call.unsent_since_ns_ = call.out_.empty() ? 0 : c.loop_.now();
+    call.unsent_.took(size, call.out_.empty(), c.loop_.now());
+    c.count_parked(call);
     if (!call.finished_) {
       if (call.withheld_bytes_ != 0) c.let_in(call);
       call.head_.method()->on_sent(call);
