@@ -29,11 +29,11 @@ class FusedMLP(nn.Module):
     """An MLP that runs as one fused call. Shares its parameters with the module it was made from, under the same
     names, so that a state_dict of either loads into the other and one optimizer serves both.
 
-    Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. That is cheap on
-    the CPU; every other kernel is made anew, on CUDA with the whole choice of a strategy, which takes seconds: there use
-    it where weights rest. Writes through `.data` leave no trace: call `refresh()` after them. Where autograd records the
-    call it runs as eager layers would, and is differentiated as they are; so it does under torch.autocast, which decides
-    about dtypes. Works in torch.compile, torch.export and TorchScript."""
+    Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. That is cheap
+    on the CPU; every other kernel is made anew, on CUDA with the whole choice of a strategy, which takes seconds: use
+    it there where weights rest. Writes through `.data` leave no trace: call `refresh()` after them. Where autograd
+    records the call it runs as eager layers would, and is differentiated as they are; so it does under torch.autocast,
+    which decides about dtypes. Works in torch.compile, torch.export and TorchScript."""
 
     __jit_unused_properties__ = ["spec"]  # noqa: RUF012 - as TorchScript looks for it
 

@@ -217,6 +217,7 @@ def _sweep(sweep: Sweep | None) -> str:
         "<h2>Where fusion pays</h2><p class='muted'>Speed-up of fused over eager: "
         f"{escape(wording.sweep_title(sweep))}.</p>"
         f"<div style='max-width:{heat_map_width(sweep):g}px'>{heat_map(sweep)}</div>"
+        + (f"<p class='muted small'>{wording.BUSY}</p>" if any(cell.busy for cell in sweep.cells) else "")
     )
 
 

@@ -92,8 +92,14 @@ def sweep_view(sweep: Sweep) -> RenderableType:
     found = {(cell.width, cell.batch): cell for cell in sweep.cells}
     for width in sweep.widths:
         cells = [found.get((width, batch)) for batch in sweep.batches]
-        table.add_row(str(width), *("" if cell is None else f"{cell.speedup:.1f}x" for cell in cells))
-    return Group(Text(f"speed-up of fused over eager, {wording.sweep_title(sweep)}", "bold"), table)
+        table.add_row(str(width), *("" if cell is None else wording.sweep_cell(cell) for cell in cells))
+    parts: list[RenderableType] = [
+        Text(f"speed-up of fused over eager, {wording.sweep_title(sweep)}", "bold"),
+        table,
+    ]
+    if any(cell.busy for cell in sweep.cells):
+        parts.append(Text(wording.BUSY, "yellow"))
+    return Group(*parts)
 
 
 def _table(*columns: str) -> Table:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from kernels.profile import Point, Profile, Sweep
+from kernels.profile import Point, Profile, Sweep, SweepCell
 
 _GENERATED = re.compile(r"^graph_\d+_")
 VARIANT_TITLES = {"eager": "eager nn.Linear", "compile": "torch.compile", "fused": "fused"}
+BUSY = "busy: the machine was, at each of three attempts. Not kept; the same command measures these again."
 
 
 def microseconds(us: float | None) -> str:
@@ -54,6 +55,12 @@ def setting(profile: Profile) -> str:
 def sweep_title(sweep: Sweep) -> str:
     gated = "gated " if sweep.gated else ""
     return f"{sweep.layers} equally wide {gated}{sweep.activation} layers, {_threads(sweep.threads)}"
+
+
+def sweep_cell(cell: SweepCell) -> str:
+    if cell.busy:
+        return "busy"
+    return f"{cell.speedup:.1f}x" if cell.speedup < 9.95 else f"{cell.speedup:.0f}x"
 
 
 def _threads(count: int) -> str:
