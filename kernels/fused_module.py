@@ -17,6 +17,7 @@ from models import MlpSpec, from_torch, parameter_names
 from models.weights import TORCH_DTYPES, expected_shapes
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")  # others know no autocast, and asking about it is an error
 
 
 class _Parameters(nn.Module):
@@ -28,9 +29,11 @@ class FusedMLP(nn.Module):
     """An MLP that runs as one fused call. Shares its parameters with the module it was made from, under the same
     names, so that a state_dict of either loads into the other and one optimizer serves both.
 
-    Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. Writes
-    through `.data` leave no trace: call `refresh()` after them. Where autograd records the call it runs as eager layers
-    would, and is differentiated as they are. Works in torch.compile, torch.export and TorchScript."""
+    Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. That is cheap
+    on the CPU; every other kernel is made anew, on CUDA with the whole choice of a strategy, which takes seconds: use
+    it there where weights rest. Writes through `.data` leave no trace: call `refresh()` after them. Where autograd
+    records the call it runs as eager layers would, and is differentiated as they are; so it does under torch.autocast,
+    which decides about dtypes. Works in torch.compile, torch.export and TorchScript."""
 
     __jit_unused_properties__ = ["spec"]  # noqa: RUF012 - as TorchScript looks for it
 
@@ -81,6 +84,10 @@ class FusedMLP(nn.Module):
             kernel = self._kernel_unseen(x)
             if kernel is not None:
                 return kernel(x)
+            if not isinstance(x, Tensor):
+                raise TypeError(
+                    f"FusedMLP: expected a torch.Tensor, got {type(x).__name__}; torch.from_numpy makes one of an array"
+                )
         if self._drops and self.training:
             raise RuntimeError(
                 "FusedMLP has no dropout masks: call eval(), or make it from a module without Dropout"
@@ -107,6 +114,10 @@ class FusedMLP(nn.Module):
             weights = [found[index] for index in self._order]
         else:
             weights = self._weights()
+            device = rows.device.type
+            if device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device):
+                # It decides about dtypes, layer by layer.
+                return reference.forward(rows, weights, parse_spec(self._spec))
         if rows.dtype != weights[0].dtype or rows.device != weights[0].device:
             raise RuntimeError(
                 f"FusedMLP: expected {weights[0].dtype} on {weights[0].device}, got {rows.dtype} on {rows.device}"
@@ -173,6 +184,7 @@ class FusedMLP(nn.Module):
             or x.shape[1] != self._in_features
             or self._flatten
             or (self._drops and self.training)
+            or torch.is_autocast_enabled("cpu")
             or torch.autograd.profiler._is_profiler_enabled
             or torch._C._len_torch_dispatch_stack() != 0
             or torch._C._functorch.peek_interpreter_stack() is not None

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from kernels.base import Kernel
 from kernels.cpu import NativeKernel
@@ -44,6 +46,16 @@ class _Packed:
 _PACKED: dict[tuple[str, str, int, _Addresses], _Packed] = {}
 _LOCK = threading.Lock()
 atexit.register(_PACKED.clear)  # native objects must not outlive the interpreter
+
+
+def _count_fused_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Optimizers with fused=True write to their parameters without counting it, all others do."""
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            torch.autograd.graph.increment_version([p for p in group["params"] if not p.is_inference()])
+
+
+register_optimizer_step_post_hook(_count_fused_step)
 
 
 @lru_cache(maxsize=256)

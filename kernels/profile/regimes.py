@@ -19,7 +19,12 @@ def advise(eager: Point, fused: Point | None, compiled: Point | None = None) -> 
     """For one batch size."""
     regime = eager.regime
     start = f"batch {eager.batch} is "
-    if regime.name == "overhead":
+    if not regime.explains:
+        start += (
+            f"at no limit in eager: of {_number(eager.time_us)} us calling explains {_number(regime.overhead_us)}, "
+            f"reading and arithmetic {_number(regime.arithmetic_us)}, the rest is how eager computes"
+        )
+    elif regime.name == "overhead":
         idle = 1.0 - min(1.0, regime.arithmetic_us / eager.time_us)
         start += f"dispatch-bound in eager: {idle:.0%} of its time is not arithmetic"
     elif regime.name == "memory":
@@ -36,9 +41,13 @@ def _consequence(eager: Point, fused: Point | None, compiled: Point | None) -> s
     if fused.speedup >= _WORTH_IT:
         text = f"fusing removes {_share(saved, eager.time_us)} ({fused.speedup:.1f}x)"
     elif fused.speedup > 1 / _WORTH_IT:
-        text = f"fusing changes little ({fused.speedup:.2f}x): there is no overhead left to remove"
+        text = f"fusing changes little ({fused.speedup:.2f}x)"
+        if eager.regime.explains and eager.regime.name != "overhead":
+            text += ": there is no overhead left to remove"
     else:
         text = f"do not fuse here: it takes {1 / fused.speedup:.1f}x as long"
+    if fused.kernel_us is not None and fused.kernel_us * _WORTH_IT < fused.time_us:
+        text += f"; as a torch module {_time(fused.time_us)}, in the service {_time(fused.kernel_us)}"
     if compiled is not None and compiled.time_us * _WORTH_IT < fused.time_us:
         text += f"; torch.compile is faster still ({compiled.speedup:.1f}x)"
     return text
@@ -49,6 +58,10 @@ def _share(part_us: float, whole_us: float) -> str:
     if whole_us < 10_000:
         return f"{_number(part_us)} of {_number(whole_us)} us"
     return f"{_number(part_us / 1000)} of {_number(whole_us / 1000)} ms"
+
+
+def _time(us: float) -> str:
+    return f"{us:,.1f} us" if us < 100 else f"{us:,.0f} us"
 
 
 def _number(us: float) -> str:

@@ -42,6 +42,11 @@ class Regime:
     reached: float  # the bounding time as a share of the time taken: 1.0 is the limit itself
 
     @property
+    def explains(self) -> bool:
+        """Whether the limit is most of the time taken. If not, the rest is how the variant computes."""
+        return self.reached >= 0.5
+
+    @property
     def arithmetic_us(self) -> float:
         return max(self.memory_us, self.compute_us)
 
@@ -57,6 +62,7 @@ class Point:
     counts: Counts
     regime: Regime
     speedup: float  # over eager
+    kernel_us: float | None = None  # of fused: its kernel called with an array, without torch around it
 
     @property
     def overhead_share(self) -> float:
@@ -65,11 +71,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Flame:
-    """A tree of times: microseconds per forward pass under the profiler, children inside their parent."""
+    """A tree of times: microseconds of one forward pass under the profiler, children inside their parent."""
 
     name: str
     us: float
-    count: float
+    count: int
     children: tuple[Flame, ...] = ()
 
 

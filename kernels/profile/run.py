@@ -54,6 +54,7 @@ class _Taken:
     time: Time
     call_us: float
     counts: Counts
+    kernel_us: float | None  # of fused
 
 
 def profile(mlp: Mlp, options: Options, progress: Progress = lambda _: None) -> Profile:
@@ -83,7 +84,9 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         )
         calls = {name: each.variant.bind(x) for name, each in ready.items()}
         narrow = {f"narrow {name}": each.narrow[batch == 1] for name, each in ready.items()}
-        times = time_calls({**calls, **narrow}, options.budget_s)
+        alone = {f"kernel of {name}": each.variant.bind_kernel(x) for name, each in ready.items()}
+        kernels = {name: call for name, call in alone.items() if call is not None}
+        times = time_calls({**calls, **narrow, **kernels}, options.budget_s)
         for name, each in ready.items():
             progress(f"batch {batch}: tracing {name}")
             trace = capture(calls[name], options.device, each.variant.strategy(batch), each.packing)
@@ -93,7 +96,8 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
             counts = count(trace)
             if name == "fused" and not cuda:
                 counts = _of_native_kernel(counts, work_of(mlp.spec, batch))
-            taken.append(_Taken(name, batch, times[name], times[f"narrow {name}"].us, counts))
+            kernel_us = times[f"kernel of {name}"].us if f"kernel of {name}" in times else None
+            taken.append(_Taken(name, batch, times[name], times[f"narrow {name}"].us, counts, kernel_us))
     # Again at the end: a machine that was busy at the start would make everybody look too good.
     limits = limits.best(measure_cuda(weight_bytes) if cuda else measure_cpu(weight_bytes, options.threads))
     found = Profile(
@@ -136,7 +140,16 @@ def _points(spec: MlpSpec, taken: Sequence[_Taken], limits: Limits) -> tuple[Poi
         regime = classify(each.time.us, call_us, limits.read_s * 1e6, compute_us)
         speedup = eager.get(each.batch, each.time.us) / each.time.us
         points.append(
-            Point(each.variant, each.batch, each.time.us, each.time.cpu_us, each.counts, regime, speedup)
+            Point(
+                each.variant,
+                each.batch,
+                each.time.us,
+                each.time.cpu_us,
+                each.counts,
+                regime,
+                speedup,
+                each.kernel_us,
+            )
         )
     return tuple(points)
 

@@ -19,6 +19,14 @@ class Time:
     us: float
     cpu_us: float  # of all threads
 
+    @property
+    def waited(self) -> bool:
+        """Whether much of it passed without this process on any processor: somebody else had them."""
+        return self.us > 1.5 * self.cpu_us
+
+    def agrees_with(self, other: Time) -> bool:
+        return 0.75 * other.us < self.us < other.us / 0.75
+
 
 def time_calls(calls: Mapping[Key, Callable[[], object]], budget_s: float) -> dict[Key, Time]:
     """The best time per call of each. `budget_s` is for each of them; a slow call gets its few samples anyway."""

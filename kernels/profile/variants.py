@@ -38,6 +38,14 @@ class Variant:
         native = getattr(kernel, "_native", None)
         return str(native.strategy(batch)) if native is not None else ""
 
+    def bind_kernel(self, x: Tensor) -> Callable[[], object] | None:
+        """The fused kernel's own call with an array of rows, without torch's module and modes around it: what an
+        engine pays. None for the other variants."""
+        if not isinstance(self._forward, FusedMLP) or self._forward._kernel is None:
+            return None
+        kernel, rows = self._forward._kernel, x.cpu().numpy()
+        return lambda: kernel(rows)
+
     def bind(self, x: Tensor) -> Callable[[], Tensor]:
         """x: (rows, in_features) on the device. A call without arguments that is done when it returns."""
         forward = self._forward

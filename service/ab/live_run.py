@@ -113,7 +113,8 @@ class LiveRun:
                 f"{len(mine['fused'])} slices of {length:.2g} s for each variant, in turns",
                 "latency": "from the moment a request was due to its answer, client included",
                 **{
-                    v: f"{k.backend} kernel on {k.device} {k.isa}, {k.threads} thread(s), {k.strategy}"
+                    v: f"{k.backend} kernel on {k.device} {k.isa}, "
+                    f"{k.threads} thread{'s' if k.threads != 1 else ''}, {k.strategy}"
                     for v, k in by_variant.items()
                 },
             },

@@ -100,17 +100,29 @@ def _plots(profile: Profile) -> str:
 
 
 def _times(profile: Profile) -> str:
-    titles = ("us / forward", "speed-up", "CPU us", "device us", "call us", "overhead", "of the limit")
+    titles = (
+        "us / forward",
+        "kernel alone",
+        "speed-up",
+        "CPU us",
+        "device us",
+        "call us",
+        "overhead",
+        "of the limit",
+    )
     rows = [
         (
             point,
             wording.microseconds(point.time_us),
+            wording.microseconds(point.kernel_us),
             f"{point.speedup:.2f}x",
             wording.microseconds(point.cpu_us),
             wording.microseconds(point.counts.device_us),
             wording.microseconds(point.regime.overhead_us),
             f"{point.overhead_share:.0%}",
-            f"{point.regime.name}-bound, {point.regime.reached:.0%}",
+            f"{point.regime.name}-bound, {point.regime.reached:.0%}"
+            if point.regime.explains
+            else f"none: {point.regime.name} explains {point.regime.reached:.0%}",
         )
         for point in profile.points
     ]
@@ -118,7 +130,8 @@ def _times(profile: Profile) -> str:
         f"<h2>Time</h2>{_by_batch(profile, titles, rows)}"
         "<p class='muted small'>Best of many calls, without the profiler. <em>call us</em> is what the same layers "
         "take when they are 16 wide, for one or two rows: calling, and hardly any arithmetic. The largest of that, of "
-        "reading the weights and of the arithmetic bounds a forward pass.</p>"
+        "reading the weights and of the arithmetic bounds a forward pass. <em>kernel alone</em> is the fused kernel "
+        "called with an array, without the torch module around it: what a request to the service pays.</p>"
     )
 
 
@@ -217,6 +230,7 @@ def _sweep(sweep: Sweep | None) -> str:
         "<h2>Where fusion pays</h2><p class='muted'>Speed-up of fused over eager: "
         f"{escape(wording.sweep_title(sweep))}.</p>"
         f"<div style='max-width:{heat_map_width(sweep):g}px'>{heat_map(sweep)}</div>"
+        + (f"<p class='muted small'>{wording.BUSY}</p>" if any(cell.busy for cell in sweep.cells) else "")
     )
 
 

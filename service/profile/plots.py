@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from kernels.profile import VARIANTS, Point, Profile, Sweep
+from service.profile import wording
 from service.profile.svg import drawing, line, rectangle, text
 from service.profile.wording import microseconds
 
@@ -137,11 +138,13 @@ def heat_map(sweep: Sweep, alone: bool = False) -> str:
             f"width {cell.width}, batch {cell.batch}: eager {microseconds(cell.eager_us)} us, "
             f"fused {microseconds(cell.fused_us)} us"
         )
-        strength = min(1.0, abs(math.log2(cell.speedup)) / 3)
+        if cell.busy:
+            tip += "; the machine was busy, the times mean nothing"
+        strength = 0.0 if cell.busy else min(1.0, abs(math.log2(cell.speedup)) / 3)
         name = "good" if cell.speedup >= 1 else "bad"
         body = rectangle(x, y, cell_w - 2, cell_h - 2, f"var(--{name})", tip, 3)
         parts.append(f"<g opacity='{0.08 + 0.62 * strength:.2f}'>{body}</g>")
-        label = f"{cell.speedup:.1f}x" if cell.speedup < 9.95 else f"{cell.speedup:.0f}x"
+        label = wording.sweep_cell(cell)
         parts.append(
             text(
                 x + cell_w / 2 - 1, y + cell_h / 2 + 3, label, anchor="middle", extra="pointer-events='none'"

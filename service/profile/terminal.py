@@ -51,7 +51,13 @@ def _times(profile: Profile) -> Table:
                 f"{point.overhead_share:.0%}",
                 wording.regime(point),
             ]
-            table.add_row(*cells, style=_STYLES[point.variant], end_section=point is points[-1])
+            alone = point.kernel_us is not None
+            ends = point is points[-1]
+            table.add_row(*cells, style=_STYLES[point.variant], end_section=ends and not alone)
+            if point.kernel_us is not None:
+                speedup = point.speedup * point.time_us / point.kernel_us
+                row = ["", "kernel alone", wording.microseconds(point.kernel_us), f"{speedup:.2f}x"]
+                table.add_row(*row, style=_STYLES[point.variant], end_section=ends)
     return table
 
 
@@ -69,7 +75,7 @@ def _operators(profile: Profile) -> Table:
                 str(counts.launched),
                 wording.size(counts.bytes_allocated),
                 wording.size(counts.bytes_moved, counts.bytes_moved_known),
-                wording.counted(counts.launches),
+                wording.counted(counts.launches, longest=16),
                 style=_STYLES[point.variant],
                 end_section=point is points[-1],
             )
@@ -92,12 +98,19 @@ def sweep_view(sweep: Sweep) -> RenderableType:
     found = {(cell.width, cell.batch): cell for cell in sweep.cells}
     for width in sweep.widths:
         cells = [found.get((width, batch)) for batch in sweep.batches]
-        table.add_row(str(width), *("" if cell is None else f"{cell.speedup:.1f}x" for cell in cells))
-    return Group(Text(f"speed-up of fused over eager, {wording.sweep_title(sweep)}", "bold"), table)
+        table.add_row(str(width), *("" if cell is None else wording.sweep_cell(cell) for cell in cells))
+    parts: list[RenderableType] = [
+        Text(f"speed-up of fused over eager, {wording.sweep_title(sweep)}", "bold"),
+        table,
+    ]
+    if any(cell.busy for cell in sweep.cells):
+        parts.append(Text(wording.BUSY, "yellow"))
+    return Group(*parts)
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    table.collapse_padding = True  # to fit 80 columns
     for column in columns:
         left = column in ("variant", "bound by", "launched", "guessed", "")
         table.add_column(column, justify="left" if left else "right", overflow="fold")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
-from kernels.profile import Point, Profile, Sweep
+from kernels.profile import Point, Profile, Sweep, SweepCell
 
 _GENERATED = re.compile(r"^graph_\d+_")
 VARIANT_TITLES = {"eager": "eager nn.Linear", "compile": "torch.compile", "fused": "fused"}
+BUSY = "busy: the machine was, at each of three attempts. Not kept; the same command measures these again."
 
 
 def microseconds(us: float | None) -> str:
@@ -28,16 +30,25 @@ def size(count: int, known: bool = True) -> str:
 
 
 def regime(point: Point) -> str:
-    """What bounds it, and how close to that limit it comes."""
-    return f"{point.regime.name} {point.regime.reached:.0%}"
+    """What bounds it, and how close to that limit it comes. Far from every limit, it is bound by how it computes."""
+    name = point.regime.name if point.regime.explains else "itself"
+    return f"{name} {point.regime.reached:.0%}"
 
 
-def counted(names: dict[str, int]) -> str:
-    """`addmm 3, relu 2`, the most frequent first."""
-    ordered = sorted(names.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(
-        f"{_GENERATED.sub('', name.removeprefix('aten::'))} {number}" for name, number in ordered
-    )
+def counted(names: dict[str, int], longest: int = 80) -> str:
+    """`addmm 3, relu 2`, the most frequent first. Without namespaces; names are cut to `longest` characters, and those
+    that are then the same counted together."""
+    numbers: Counter[str] = Counter()
+    for name, number in names.items():
+        numbers[_short(name, longest)] += number
+    ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {number}" for name, number in ordered)
+
+
+def _short(name: str, longest: int) -> str:
+    name = "fused_mlp" if name == "fused_mlp::mlp" else name.rpartition("::")[2]
+    name = _GENERATED.sub("", name).lstrip("_")
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
 
 
 def limits(profile: Profile) -> str:
@@ -54,6 +65,12 @@ def setting(profile: Profile) -> str:
 def sweep_title(sweep: Sweep) -> str:
     gated = "gated " if sweep.gated else ""
     return f"{sweep.layers} equally wide {gated}{sweep.activation} layers, {_threads(sweep.threads)}"
+
+
+def sweep_cell(cell: SweepCell) -> str:
+    if cell.busy:
+        return "busy"
+    return f"{cell.speedup:.1f}x" if cell.speedup < 9.95 else f"{cell.speedup:.0f}x"
 
 
 def _threads(count: int) -> str:

@@ -143,6 +143,32 @@ def test_optimizer_step_trains_it_as_it_would_the_module(module, packings):
     assert packings == ["compiled", "repacked"]
 
 
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "Adagrad"])
+def test_a_fused_optimizer_step_is_seen(module, kind):
+    fused = FusedMLP.from_torch(module)
+    x = torch.randn(8, width(module))
+    optimizer = getattr(torch.optim, kind)(fused.parameters(), lr=0.1, fused=True)
+    with torch.no_grad():
+        before = fused(x)
+    fused(x).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert not torch.allclose(module(x), before)
+        assert_close(fused(x), module(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_autocast_does_as_it_does_with_the_module(module, mode, dtype):
+    fused = FusedMLP.from_torch(module)
+    x = torch.randn(4, width(module)).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16), mode():
+        assert torch.equal(fused(x), module(x))
+        assert fused(x).dtype == module(x).dtype == torch.bfloat16
+    with mode():
+        assert fused(x.float()).dtype == torch.float32
+
+
 @pytest.mark.parametrize("route", ["module", "operator"])
 def test_gradients_are_those_of_the_module(module, route):
     twin = copy.deepcopy(module)
@@ -306,6 +332,10 @@ def test_what_it_cannot_take_is_refused_in_one_line():
         FusedMLP.from_torch(relu_mlp())(x[:, :19])
     with pytest.raises(RuntimeError, match=r"expected torch\.float32 on cpu, got torch\.float64"):
         FusedMLP.from_torch(relu_mlp())(x.double())
+    with pytest.raises(
+        TypeError, match=r"expected a torch\.Tensor, got ndarray; torch\.from_numpy makes one"
+    ):
+        FusedMLP.from_torch(relu_mlp())(x.numpy())
     dropping = FusedMLP.from_torch(nn.Sequential(nn.Linear(20, 3), nn.Dropout(0.5)))
     with pytest.raises(RuntimeError, match="call eval"):
         dropping(x)

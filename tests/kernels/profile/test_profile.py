@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.profile import Options, Profile, ProfileError, compare, parse_expectation, profile, random_mlp
+from kernels.profile.flames import flame_of
 from kernels.profile.shapes import work_of
 from kernels.profile.trace_events import forward_passes
 
@@ -89,7 +90,7 @@ def test_traces_are_chrome_traces_with_the_kernels_phases_inside_the_operator(pr
         spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
         assert all({"name", "ts", "dur", "pid", "tid"} <= event.keys() for event in spans)
         passes = forward_passes(trace)
-        assert len(passes) == 4
+        assert len(passes) == 9
         if key.startswith("eager"):
             assert not any(event.get("cat") == "native_kernel" for event in spans)
             continue
@@ -118,6 +119,26 @@ def test_a_gated_layer_has_an_epilogue_and_a_relu_layer_none(profiled, shape):
     )
     parts = [part.name for part in layer.children]
     assert parts == (["gemm", "epilogue"] if shape == "geglu" else ["gemm"])  # relu is part of the tile
+
+
+def test_the_kernel_alone_is_timed_beside_the_module(profiled):
+    for each in profiled.points:
+        if each.variant == "fused":
+            assert 0 < each.kernel_us < each.time_us
+        else:
+            assert each.kernel_us is None
+
+
+def test_a_flame_is_of_the_median_pass():
+    def span(name, start, us, category):
+        return {"ph": "X", "name": name, "ts": start, "dur": us, "tid": 1, "cat": category}
+
+    events = []
+    for start, us in ((0.0, 12.0), (100.0, 90_000.0), (100_000.0, 10.0)):
+        events += [span("forward", start, us, "user_annotation"), span("aten::mul", start, us - 2, "cpu_op")]
+    flame = flame_of({"traceEvents": events})
+    assert (flame.us, flame.count) == (12.0, 1)
+    assert [(child.name, child.us, child.count) for child in flame.children] == [("aten::mul", 10.0, 1)]
 
 
 def test_flames_add_up(profiled):

@@ -1,5 +1,7 @@
 """The classifier and its advice on made-up times, where the answer is plain."""
 
+from dataclasses import replace
+
 import pytest
 
 from kernels.profile import Point
@@ -42,9 +44,9 @@ def test_dispatch_bound_says_what_fusing_removes():
 
 
 def test_memory_bound_says_what_reading_takes():
-    eager = point("eager", 2000.0, overhead=30.0, memory=700.0, compute=100.0)
+    eager = point("eager", 2000.0, overhead=30.0, memory=1200.0, compute=100.0)
     fused = point("fused", 850.0, eager_us=2000.0)
-    assert "memory-bound in eager: reading the weights takes 700 of 2,000 us" in advise(eager, fused)
+    assert "memory-bound in eager: reading the weights takes 1,200 of 2,000 us" in advise(eager, fused)
 
 
 def test_compute_bound_at_the_peak_has_nothing_to_gain():
@@ -54,6 +56,21 @@ def test_compute_bound_at_the_peak_has_nothing_to_gain():
         "batch 1 is compute-bound in eager, at 95% of the machine's peak; fusing changes little (1.02x): there is no "
         "overhead left to remove"
     )
+
+
+def test_far_from_every_limit_it_blames_none_of_them():
+    eager = point("eager", 1000.0, overhead=35.0, memory=60.0, compute=240.0)
+    fused = point("fused", 400.0, eager_us=1000.0)
+    assert advise(eager, fused) == (
+        "batch 1 is at no limit in eager: of 1,000 us calling explains 35, reading and arithmetic 240, the rest is how "
+        "eager computes; fusing removes 600 of 1,000 us (2.5x)"
+    )
+
+
+def test_what_the_torch_module_costs_is_told_apart_from_the_kernel():
+    eager = point("eager", 36.0, overhead=32.0)
+    fused = replace(point("fused", 12.6, eager_us=36.0), kernel_us=2.4)
+    assert advise(eager, fused).endswith("(2.9x); as a torch module 12.6 us, in the service 2.4 us")
 
 
 def test_where_it_is_slower_it_says_so_and_names_what_is_faster():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from kernels.profile import ProfileError, run_sweep
+from kernels.profile.timing import Time
 
 
 def sweep(path, **options):
@@ -53,3 +54,36 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path):
     with pytest.raises(ProfileError, match="expected the results of a sweep, got something else"):
         sweep(path)
     assert path.read_text() == "[1, 2]"
+
+
+def on_cpu(us):
+    return Time(us, us)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "speedup"),
+    [
+        ([(on_cpu(30.0), on_cpu(10.0))], 3.0),
+        # A hiccup, whether the process slept or spun through it, is measured again.
+        ([(Time(15_390.0, 40.0), on_cpu(10.0)), (on_cpu(30.0), on_cpu(10.0))], 3.0),
+        ([(on_cpu(15_390.0), on_cpu(10.0)), (on_cpu(30.0), on_cpu(10.0))], 3.0),
+        # What is found twice is so, however much it is.
+        ([(on_cpu(500.0), on_cpu(10.0)), (on_cpu(510.0), on_cpu(10.0))], 50.0),
+        # And a machine that stays busy says nothing.
+        ([(Time(9_000.0, 40.0), on_cpu(10.0))] * 3, None),
+        ([(on_cpu(9_000.0), on_cpu(10.0)), (on_cpu(2_000.0), on_cpu(10.0)), (on_cpu(500.0), on_cpu(10.0))], None),
+    ],
+)  # fmt: skip
+def test_a_busy_moment_is_measured_again_and_never_kept(tmp_path, monkeypatch, attempts, speedup):
+    left = [dict(zip(("eager", "fused"), each, strict=True)) for each in attempts]
+    monkeypatch.setattr("kernels.profile.sweep.time_calls", lambda calls, budget: left.pop(0))
+    path = tmp_path / "sweep.json"
+    (cell,) = sweep(path, batches=(1,), widths=(8,)).cells
+    assert left == []
+    assert cell.busy == (speedup is None)
+    kept = json.loads(path.read_text())["cells"]
+    if speedup is None:
+        assert kept == []
+    else:
+        assert cell.speedup == pytest.approx(speedup)
+        assert len(kept) == 1
