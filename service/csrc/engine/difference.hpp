@@ -13,9 +13,10 @@ struct Difference {
 };
 
 // What "large" means for a model's outputs: the geometric mean, over the rows seen so far, of a row's largest
-// magnitude; not the arithmetic one, which a single enormous row would raise for good. A difference is divided by that or by its own row's largest magnitude, whichever is more. So an
-// output that happens to be near zero, where rounding in the sums before it is all there is, raises no false
-// alarm, and a model whose outputs are all tiny is judged as strictly as any other.
+// magnitude; not the arithmetic one, which a single enormous row would raise for good. A difference is
+// divided by that or by its own row's largest magnitude, whichever is more. So an output that happens to be
+// near zero, where rounding in the sums before it is all there is, raises no false alarm, and a model whose
+// outputs are all tiny is judged as strictly as any other.
 class OutputScale {
  public:
   static constexpr double kLeast = 1e-6;  // until anything but zeros has been seen
