@@ -266,6 +266,7 @@ def test_answer_taken_slowly_but_steadily_arrives() -> None:
     """16 KiB every 0.2 s take longer than send_timeout_s in sum, and are progress each time."""
     with ToyFront(send_timeout_s=1) as front, Peer(front.port) as peer:
         peer.send(SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 0}), WindowUpdateFrame(0, 1 << 20))
+        peer.ping()  # with it come the SETTINGS that let 100 KB in
         peer.on_data = lambda frame: None  # type: ignore[method-assign]
         request = framed(good_request(request_id="x" * 100_000))
         peer.begin(1)
