@@ -1,6 +1,6 @@
 """Requests per second and latency end to end: our fronts and variants, two echoes as ceilings, and what an afternoon's
 work gets. `python -m bench.serving`; every system is up at once and they take turns, so that a slow minute of the
-machine hits all alike. A full run takes about six minutes, `--quick` one; `--only ab` measures what A/B costs."""
+machine hits all alike. A full run takes about eight minutes, `--quick` one; `--only ab` measures what A/B costs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def kernel_alone(repository: Path, seconds: float) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run of h2load")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each run of h2load")
     parser.add_argument("--quick", action="store_true", help="one round of half a second")
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument(
