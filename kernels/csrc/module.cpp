@@ -117,6 +117,10 @@ std::vector<std::string> usable_isas() {
 }  // namespace
 
 NB_MODULE(_cpu, m) {
+#ifdef NDEBUG
+  // A kernel that is still referenced when the interpreter ends (a global, a REPL) is no mistake of its user.
+  nb::set_leak_warnings(false);
+#endif
   nb::class_<LayerArguments>(m, "Layer")
       .def(
           "__init__",

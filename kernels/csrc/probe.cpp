@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "buffer.hpp"
 #include "isa.hpp"
+#include "spin.hpp"
 
 namespace fused_mlp {
 
@@ -26,25 +30,37 @@ double seconds() {
 // Starts `threads` copies of work(index) together; the time from the start until the last is done.
 template <class Work>
 double time_together(unsigned threads, const Work& work) {
+  enum : int { kWait, kGo, kGiveUp };
   std::atomic<unsigned> ready{0};
+  std::atomic<int> signal{kWait};
   std::vector<double> ends(threads);
   std::vector<std::thread> others;
+  others.reserve(threads);
+  const auto finish = [&](int how) {
+    signal.store(how);
+    for (std::thread& other : others) other.join();
+  };
   for (unsigned t = 1; t < threads; ++t) {
-    others.emplace_back([&, t] {
-      ready.fetch_add(1);
-      while (ready.load() < threads) {
-      }
-      work(t);
-      ends[t] = seconds();
-    });
+    try {
+      others.emplace_back([&, t] {
+        ready.fetch_add(1);
+        while (signal.load() == kWait) pause_cpu();
+        if (signal.load() == kGiveUp) return;
+        work(t);
+        ends[t] = seconds();
+      });
+    } catch (const std::system_error& error) {
+      finish(kGiveUp);
+      throw std::runtime_error("expected to start " + std::to_string(threads) + " threads, got " +
+                               std::to_string(t) + " (" + error.what() + "): ask for fewer");
+    }
   }
-  while (ready.load() < threads - 1) {
-  }
+  while (ready.load() < threads - 1) pause_cpu();
   const double start = seconds();
-  ready.fetch_add(1);
+  signal.store(kGo);
   work(0);
   ends[0] = seconds();
-  for (std::thread& other : others) other.join();
+  finish(kGo);
   return *std::max_element(ends.begin(), ends.end()) - start;
 }
 

@@ -5,6 +5,8 @@
 
 namespace fused_mlp {
 
+// Both throw std::runtime_error when a thread cannot be started.
+
 // Floating point operations per second of multiply-adds in registers, all threads together; one measurement
 // of about a millisecond, in the best instruction set there is.
 double probe_flops(unsigned threads);

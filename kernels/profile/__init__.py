@@ -5,7 +5,7 @@ from kernels.profile.errors import ProfileError
 from kernels.profile.expectation import Difference, compare, parse_expectation
 from kernels.profile.results import VARIANTS, Point, Profile, VariantName
 from kernels.profile.run import Options, profile
-from kernels.profile.shapes import random_mlp
+from kernels.profile.shapes import check_shape, random_mlp
 from kernels.profile.sweep import Sweep, SweepCell, run_sweep
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Sweep",
     "SweepCell",
     "VariantName",
+    "check_shape",
     "compare",
     "parse_expectation",
     "profile",

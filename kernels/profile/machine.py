@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.cores import usable_cores
 from kernels.errors import KernelUnavailable
 
 
@@ -58,8 +59,12 @@ class MachineProbe:
 
 
 def measure_cpu(weight_bytes: int, threads: int) -> Limits:
-    probe = MachineProbe()
-    return Limits(probe.flops(threads, 15), probe.read_seconds(weight_bytes, threads, 15), weight_bytes)
+    """More threads than cores reach no more: they are measured with as many as there are."""
+    probe, threads = MachineProbe(), min(threads, usable_cores())
+    try:
+        return Limits(probe.flops(threads, 15), probe.read_seconds(weight_bytes, threads, 15), weight_bytes)
+    except (RuntimeError, MemoryError) as error:
+        raise KernelUnavailable(f"the machine cannot be measured: {error}") from None
 
 
 def measure_cuda(weight_bytes: int) -> Limits:

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
+from kernels.profile.errors import ProfileError
 from models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
 
+_MOST_LAYERS = 256  # of an MlpSpec
+_COPIES = 4  # of the weights: ours, the module's, those that the fused kernel and torch.compile pack
 BYTES_PER_FLOAT = 4  # what kernels compute in, on the CPU whatever the model is stored in
+
+
+def check_shape(widths: Sequence[int], gated: bool) -> None:
+    """Raises ProfileError for what no model may have, or this machine no room for."""
+    if len(widths) - 1 > _MOST_LAYERS:
+        raise ProfileError(f"expected at most {_MOST_LAYERS} layers, got {len(widths) - 1}")
+    products = [a * b for a, b in pairwise(widths)]
+    size = BYTES_PER_FLOAT * (sum(products) + gated * sum(products[:-1]))
+    if size * _COPIES > _memory():
+        raise ProfileError(
+            f"expected weights of at most {_memory() / _COPIES / 1e9:.1f} GB, {_COPIES} copies of which fit into this "
+            f"machine's memory; got {size / 1e9:,.1f} GB"
+        )
 
 
 def random_mlp(widths: Sequence[int], activation: Activation = "relu", gated: bool = False) -> Mlp:
     """widths: input, hidden ..., output. `gated` makes every hidden layer a gated one (GeGLU, SwiGLU)."""
+    check_shape(widths, gated)
     hidden = [LayerSpec(out_features=width, activation=activation, gated=gated) for width in widths[1:-1]]
     return with_random_weights(
         MlpSpec(in_features=widths[0], layers=(*hidden, LayerSpec(out_features=widths[-1])))
     )
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def with_random_weights(spec: MlpSpec) -> Mlp:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast, get_args
 import typer
 
 from service.cli.failure import fail
+from service.cli.profile_arguments import refuse_misplaced
 
 if TYPE_CHECKING:
     from kernels.profile import Profile, Sweep
@@ -29,6 +30,7 @@ def _option(help_text: str, panel: str, *names: str, **more: Any) -> Any:
 
 
 def command(
+    context: typer.Context,
     *,
     model: Annotated[
         Path | None,
@@ -45,7 +47,7 @@ def command(
     device: Annotated[str, _option("Where to run it.", _SHAPE, metavar="cpu|cuda")] = "cpu",
     threads: Annotated[
         int | None,
-        _option("Threads of one call; by the cores at hand if not given.", _SHAPE, min=1, metavar="N"),
+        _option("Threads of one call; by the cores at hand if not given.", _SHAPE, metavar="N"),
     ] = None,
     variants: Annotated[
         str, _option("Which of the three, by commas.", _SHAPE, metavar="eager,compile,fused")
@@ -95,9 +97,8 @@ def command(
     fused-mlp profile --dims 784,512,256,10 --batch 1,64 --html report.html
 
     Or what a running server does with real traffic: fused-mlp profile --live 127.0.0.1:8003 --seconds 5"""
+    refuse_misplaced(context)
     if live is not None:
-        if model is not None or dims is not None:
-            fail("expected --live, a MODEL or --dims; got more than one of them")
         _live(live, seconds, trace_dir or Path("traces"), as_json, (tls_ca, tls_cert, tls_key))
         return
     # The profiler's library otherwise writes a line for every start and stop; it reads this when torch is loaded.
@@ -116,7 +117,15 @@ def command(
             fail(f"{path}: its folder does not exist")
     from kernels.cores import usable_cores
     from kernels.errors import KernelError
-    from kernels.profile import VARIANTS, Options, ProfileError, compare, parse_expectation, profile
+    from kernels.profile import (
+        VARIANTS,
+        Options,
+        ProfileError,
+        check_shape,
+        compare,
+        parse_expectation,
+        profile,
+    )
 
     chosen = [name.strip() for name in variants.split(",")]
     if not chosen or any(name not in VARIANTS for name in chosen):
@@ -124,6 +133,8 @@ def command(
     try:
         guesses = parse_expectation(expect) if expect else {}
         mlp = _model(model, dims, activation, gated)
+        for width in widths if sweep else ():  # before minutes of measuring
+            check_shape([width] * (len(mlp.spec.layers) + 1), mlp.spec.layers[0].gated)
         options = Options(
             batches=batches,
             device=device,
