@@ -4,7 +4,11 @@ command in one line."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -111,7 +115,7 @@ def connected(
             client = connect(**_options(**{name: given.pop(name) for name in options}))
         except (OSError, ValueError) as error:  # a file of TLS that cannot be read, a certificate without key
             fail(str(error))
-        with client:
+        with client, _leaving_on_ctrl_c():
             try:
                 command(client, **given)
             except PredictError as error:
@@ -121,6 +125,20 @@ def connected(
     run.__signature__ = inspect.Signature([*keyword_only, *options.values()])  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in run.__signature__.parameters.items()}  # type: ignore[attr-defined]
     return run
+
+
+@contextmanager
+def _leaving_on_ctrl_c() -> Iterator[None]:
+    """At once and without a word: there is nothing to tidy up, and a KeyboardInterrupt that finds grpc in the middle of
+    something may come back as a failed call."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def explain(error: PredictError, *, admin: bool = False) -> str:

@@ -165,14 +165,13 @@ def test_ctrl_c_ends_quietly(scripted):
         [sys.executable, "-m", "service.cli", "predict", "stuck", "-i", "-", "--target", scripted.target],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    process.stdin.write("1 2 3 4")
-    process.stdin.close()
-    assert scripted.arrived.wait(30)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert process.stderr.read() == ""
-    process.stdout.close()
-    process.stderr.close()
+    with process:
+        process.stdin.write("1 2 3 4")
+        process.stdin.close()
+        assert scripted.arrived.wait(30)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == ""
 
 
 def test_a_reader_that_leaves_early_is_no_error(scripted):
