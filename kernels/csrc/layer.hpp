@@ -8,6 +8,7 @@
 
 #include "isa.hpp"
 #include "microkernel.hpp"
+#include "ticks.hpp"
 #include "tile_activation.hpp"
 
 namespace fused_mlp {
@@ -22,7 +23,7 @@ struct Unwatched {
 class Watched {
  public:
   explicit Watched(TileTimes* times) : times_(*times) {}
-  void begin() { last_ = now(); }
+  void begin() { last_ = ticks(); }
   void end_product() {
     times_.product += lap();
     ++times_.tiles;
@@ -30,20 +31,9 @@ class Watched {
   void end_epilogue() { times_.epilogue += lap(); }
 
  private:
-  static unsigned long long now() {
-#if defined(__x86_64__)
-    return __builtin_ia32_rdtsc();
-#elif defined(__aarch64__)
-    unsigned long long ticks;
-    asm volatile("mrs %0, cntvct_el0" : "=r"(ticks));
-    return ticks;
-#else
-    return 0;  // no counter to read from here: the parts of a layer stay unknown
-#endif
-  }
   unsigned long long lap() {
     const unsigned long long before = last_;
-    last_ = now();
+    last_ = ticks();
     return last_ - before;
   }
   TileTimes& times_;

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <mutex>
 
+#include "ticks.hpp"
+
 namespace fused_mlp {
 
 namespace {
@@ -29,18 +31,6 @@ std::uint32_t thread_number() {
 #if defined(__linux__)
   static thread_local const auto number = static_cast<std::uint32_t>(syscall(SYS_gettid));
   return number;
-#else
-  return 0;
-#endif
-}
-
-unsigned long long ticks() {
-#if defined(__x86_64__)
-  return __builtin_ia32_rdtsc();
-#elif defined(__aarch64__)
-  unsigned long long now;
-  asm volatile("mrs %0, cntvct_el0" : "=r"(now));
-  return now;
 #else
   return 0;
 #endif
