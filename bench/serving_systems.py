@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import models
+from service import child_process
 
 ROOT = Path(__file__).resolve().parent.parent
 ECHO_BUILD = ROOT / "build" / "grpc_echo"
@@ -111,22 +112,20 @@ class System:
         """Batches and rows run so far, over all lanes; zeros for systems that do not count."""
         if self.metrics_url is None:
             return 0.0, 0.0
-        return self.metric("fused_mlp_batch_rows_count"), self.metric("fused_mlp_batch_rows_sum")
+        text = self._scrape()
+        return _sum_of(text, "fused_mlp_batch_rows_count"), _sum_of(text, "fused_mlp_batch_rows_sum")
 
     def metric(self, name: str, label: str = "") -> float:
         """The sum of the samples of that name, or of those with a label like `outcome="skipped"`."""
+        return _sum_of(self._scrape(), name, label)
+
+    def _scrape(self) -> str:
         assert self.metrics_url is not None
         with urllib.request.urlopen(self.metrics_url, timeout=10) as response:
-            text = response.read().decode()
-        return sum(float(v) for v in re.findall(rf"^{name}{{[^}}]*{label}[^}}]*}} (\S+)", text, re.M))
+            return response.read().decode()
 
     def stop(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        child_process.end(self._process)
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._log.close()
@@ -136,6 +135,10 @@ class System:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _sum_of(text: str, name: str, label: str = "") -> float:
+    return sum(float(v) for v in re.findall(rf"^{name}{{[^}}]*{label}[^}}]*}} (\S+)", text, re.M))
 
 
 def service(

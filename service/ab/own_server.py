@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+from service import child_process
 from service.settings import ENV_PREFIX
 
 # Where it listens is ours to say; a split or a shadow would mix the variants that are compared.
@@ -61,12 +62,7 @@ class OwnServer:
         raise ServerDidNotStart(f"the server did not start: {said[-1].removeprefix('error: ')}")
 
     def stop(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        child_process.end(self._process)
         self._log.close()
         if self._process.stdout is not None:
             self._process.stdout.close()
