@@ -238,11 +238,12 @@ class Engine:
         route that replaces it first: then nobody is refused."""
     @property
     def lanes(self) -> list[Lane]: ...
-    def add_shadow(self, name: str, fused: Lane, unfused: Lane) -> Shadow:
-        """Make two lanes comparable, before either has traffic."""
+    def add_shadow(self, name: str, fused: Lane, unfused: Lane, cpu_time: bool = True) -> Shadow:
+        """Make two lanes comparable, before either has traffic. Kernels that compute elsewhere than on the thread
+        that calls them, as on a GPU, are timed by the clock and not by `cpu_time`."""
     def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
         """Run that share of the batches again on the other variant, after the answers; a relative difference
-        over the tolerance is a mismatch."""
+        over the tolerance is a mismatch. The thread that does it works for at most that share of the time."""
     def submit(
         self,
         lane: Lane,

@@ -223,7 +223,10 @@ class Catalog:
         lanes = {v: self._add_lane(name, found.version, v, kernel) for v, kernel in built.items()}
         shadow = None
         if fallback is None:
-            shadow = self._engine.add_shadow(f"{name}/{found.version}", lanes["fused"], lanes["unfused"])
+            on_cpu = all(kernel.describe().device == "cpu" for kernel in built.values())
+            shadow = self._engine.add_shadow(
+                f"{name}/{found.version}", lanes["fused"], lanes["unfused"], cpu_time=on_cpu
+            )
         log.info(
             "loaded %s/%d (%s) in %.0f ms", name, found.version, mlp.spec.summary(),
             1000 * (time.monotonic() - started),

@@ -182,7 +182,9 @@ def _shadows(versions: list[ServedVersion]) -> Iterator[Metric]:
         labels=VERSION,
     )
     compute = HistogramMetricFamily(
-        "fused_mlp_shadow_compute_seconds", "Each variant on the very same rows.", labels=LANE
+        "fused_mlp_shadow_compute_seconds",
+        "Each variant on the very same rows: CPU time of one thread, or elapsed on a GPU.",
+        labels=LANE,
     )
     absolute = GaugeMetricFamily(
         "fused_mlp_shadow_max_abs_difference", "Largest difference seen since load.", labels=VERSION

@@ -5,9 +5,12 @@ import logging
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import kernels
-from kernels import Backend, KernelError, KernelInputError, KernelUnavailable, registry
+import models
+from kernels import Backend, KernelError, KernelInputError, KernelUnavailable, _cpu, registry
+from kernels.cpu import NativeKernel
 from kernels.selfcheck import PROBE_ROWS, check_against_float64, probe_input
 from kernels.unfused import EagerKernel
 from models import LayerSpec, LayerWeights, Mlp, MlpSpec
@@ -191,6 +194,16 @@ def test_output_that_is_not_written_is_found():
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_eager_passes_its_own_check_in_every_dtype(dtype):
     check_against_float64(EagerKernel(make_mlp(dtype), "cpu", None), make_mlp(dtype))
+
+
+def test_a_right_kernel_is_not_refused_for_eagers_good_luck():
+    # One output: among a few rows eager's largest error may be next to nothing.
+    for seed in range(150):
+        torch.manual_seed(seed)
+        layers = nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.GELU(), nn.Linear(64, 1)
+        mlp = models.from_torch(nn.Sequential(*layers))
+        for isa in _cpu.usable_isas():
+            check_against_float64(NativeKernel(mlp, 1, isa), mlp)
 
 
 def test_a_half_precision_model_that_overflows_in_eager_is_still_checked():

@@ -149,10 +149,11 @@ void register_engine(nb::module_& m) {
       .def(
           "add_shadow",
           [](PythonEngine& self, std::string name, const std::shared_ptr<Lane>& fused,
-             const std::shared_ptr<Lane>& unfused) {
-            return self.engine().add_shadow(std::move(name), fused, unfused);
+             const std::shared_ptr<Lane>& unfused, bool cpu_time) {
+            return self.engine().add_shadow(std::move(name), fused, unfused,
+                                            cpu_time ? ShadowTime::cpu : ShadowTime::elapsed);
           },
-          nb::arg("name"), nb::arg("fused"), nb::arg("unfused"),
+          nb::arg("name"), nb::arg("fused"), nb::arg("unfused"), nb::arg("cpu_time") = true,
           "Make two lanes comparable, before either has traffic.")
       .def(
           "set_shadow",

@@ -1,5 +1,7 @@
 #include "engine/clock.hpp"
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -9,6 +11,12 @@ using Steady = std::chrono::steady_clock;
 
 Nanos SteadyClock::now() const noexcept {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Steady::now().time_since_epoch()).count();
+}
+
+Nanos SteadyClock::thread_cpu() const noexcept {
+  timespec spent{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+  return Nanos{spent.tv_sec} * 1'000'000'000 + spent.tv_nsec;
 }
 
 void SteadyClock::wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock,

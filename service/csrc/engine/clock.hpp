@@ -18,6 +18,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual Nanos now() const noexcept = 0;
+  // What the calling thread has had of a core so far: a span of it leaves out the time spent waiting for one.
+  virtual Nanos thread_cpu() const noexcept = 0;
   // Waits on `cv` until notified or until `deadline` of this clock (0: only until notified). Like every
   // wait on a condition variable it may wake for no reason: the caller looks again.
   virtual void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock,
@@ -33,6 +35,7 @@ class Clock {
 class SteadyClock final : public Clock {
  public:
   Nanos now() const noexcept override;
+  Nanos thread_cpu() const noexcept override;
   void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock, Nanos deadline) override;
 };
 
@@ -41,6 +44,7 @@ class ManualClock : public Clock {
  public:
   explicit ManualClock(Nanos start = 1'000'000'000) : now_(start) {}
   Nanos now() const noexcept override { return now_.load(std::memory_order_acquire); }
+  Nanos thread_cpu() const noexcept override { return now(); }
   void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock, Nanos deadline) override;
   void subscribe(const void* who, std::function<void()> wake) override;
   void unsubscribe(const void* who) override;

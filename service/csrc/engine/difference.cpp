@@ -17,8 +17,8 @@ double largest_finite(const float* row, std::size_t width) noexcept {
 }
 
 double distance(float value, float reference) noexcept {
-  if (value == reference || (std::isnan(value) && std::isnan(reference))) return 0;
-  if (!std::isfinite(value) || !std::isfinite(reference)) return std::numeric_limits<double>::infinity();
+  if (!std::isfinite(reference)) return 0;
+  if (!std::isfinite(value)) return std::numeric_limits<double>::infinity();
   return std::abs(static_cast<double>(value) - static_cast<double>(reference));
 }
 

@@ -8,7 +8,7 @@
 namespace fused_mlp {
 
 struct Difference {
-  double absolute = 0;  // the largest over all outputs; infinite where only one is NaN or infinite
+  double absolute = 0;  // the largest over all outputs; infinite where only the reference is finite
   double relative = 0;  // the same, each divided by the scale of its row
 };
 
@@ -35,8 +35,9 @@ class OutputScale {
   std::uint64_t rows_ = 0;
 };
 
-// values, reference: (rows, width). Equal infinities, and NaN in both, are no difference. Adds the
-// reference's rows to the scale first.
+// values, reference: (rows, width). Where the reference is not finite there is nothing to compare with: a
+// caller sent NaN or infinity, which torch's own code paths treat differently, or half precision overflowed
+// where a kernel that computes in float32 did not. Adds the reference's rows to the scale first.
 Difference compare_outputs(const float* values, const float* reference, std::size_t rows, std::size_t width,
                            OutputScale& scale) noexcept;
 

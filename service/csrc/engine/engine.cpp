@@ -84,8 +84,8 @@ void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.r
 std::vector<std::shared_ptr<Lane>> Engine::lanes() const { return core_->scheduler.lanes(); }
 
 std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
-                                           const std::shared_ptr<Lane>& unfused) {
-  auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused);
+                                           const std::shared_ptr<Lane>& unfused, ShadowTime time) {
+  auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time);
   fused->shadow_ = unfused->shadow_ = shadow;
   return shadow;
 }
@@ -103,6 +103,7 @@ void Engine::set_shadow(Shadow& shadow, double share, double tolerance) {
     }
   }
   shadow.share_.store(wanted);
+  core_->shadow.end_rest();
 }
 
 Status Engine::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {

@@ -51,10 +51,11 @@ class Engine {
 
   // Makes the two lanes of a model version comparable. Before either has traffic; once for each pair.
   std::shared_ptr<Shadow> add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
-                                     const std::shared_ptr<Lane>& unfused);
+                                     const std::shared_ptr<Lane>& unfused, ShadowTime time = ShadowTime::cpu);
   // From now on that share of the pair's batches is run again on the other variant, after the answers, and
   // counts as a mismatch when the relative difference is over the tolerance. The thread that does it is
-  // started when it is first needed. Throws std::invalid_argument unless 0 <= share <= 1.
+  // started when it is first needed, and is at work for at most that share of the time. Throws
+  // std::invalid_argument unless 0 <= share <= 1.
   void set_shadow(Shadow& shadow, double share, double tolerance);
 
   // Queues a ticket whose shape has been checked. ok: complete() will come. Otherwise the ticket stays with

@@ -12,6 +12,9 @@ namespace fused_mlp {
 
 namespace {
 
+// An hour, in nanoseconds: the largest of rests, so that no arithmetic runs over.
+constexpr double kLongestRest = 3.6e12;
+
 void raise_to(std::atomic<double>& gauge, double value) noexcept {
   if (value > gauge.load(std::memory_order_relaxed)) gauge.store(value, std::memory_order_relaxed);
 }
@@ -34,28 +37,43 @@ ShadowWorker::~ShadowWorker() { clock_.unsubscribe(this); }
 
 void ShadowWorker::offer(const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
                          BatchBuffer& y) noexcept {
+  Shadow& shadow = *lane->shadow_;
+  if (shadow.waiting_.exchange(true, std::memory_order_acquire)) return count(shadow.metrics_.skipped);
   for (Slot& slot : slots_) {
     int state = Slot::free;
     if (!slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) continue;
-    slot.job.lane = lane;
+    slot.job.shadow = lane->shadow_;
+    slot.job.fused_answered = shadow.fused_.lock() == lane;
     slot.job.rows = rows;
     std::swap(slot.job.x, x);
     std::swap(slot.job.y, y);
-    slot.job.give_up_at = clock_.now() + kPatience;
     slot.state.store(Slot::full, std::memory_order_release);
     offers_.fetch_add(1, std::memory_order_release);
-    offers_.notify_one();  // a system call only if it sleeps
+    offers_.notify_one();  // a system call only if it sleeps, and not while it rests
     return;
   }
-  count(lane->shadow_->metrics_.skipped);
+  shadow.waiting_.store(false, std::memory_order_release);
+  count(shadow.metrics_.skipped);
 }
 
 void ShadowWorker::work() {
   give_way();
   Job job;
-  while (take(job)) {
-    compare(job);
-    job.lane.reset();
+  while (Slot* const slot = wait_for_offer()) {
+    const bool quiet = wait_for_quiet();
+    std::swap(job, slot->job);
+    slot->state.store(Slot::free, std::memory_order_release);
+    Shadow& shadow = *job.shadow;
+    shadow.waiting_.store(false, std::memory_order_release);
+    const Nanos start = clock_.now();
+    if (quiet) {
+      compare(job);
+    } else {
+      count(shadow.metrics_.skipped);
+    }
+    // Having looked in vain costs something too.
+    rest(quiet ? clock_.now() - start : kLook, shadow);
+    job.shadow.reset();
   }
 }
 
@@ -69,29 +87,31 @@ void ShadowWorker::stop() {
   offers_.notify_all();
 }
 
-bool ShadowWorker::take(Job& job) {
+void ShadowWorker::end_rest() {
+  const std::lock_guard lock(mutex_);
+  rests_until_ = 0;
+  changed_.notify_all();
+}
+
+// Null once stopped and nothing is left.
+ShadowWorker::Slot* ShadowWorker::wait_for_offer() {
   while (true) {
     const std::uint32_t seen = offers_.load(std::memory_order_acquire);
-    const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& each) {
-      return each.state.load(std::memory_order_acquire) == Slot::full;
-    });
-    if (slot == slots_.end()) {
-      if (stopped_) return false;
-      offers_.wait(seen, std::memory_order_acquire);
-      continue;
+    for (std::size_t i = 0; i < kPlaces; ++i) {
+      Slot& slot = slots_[(turn_ + i) % kPlaces];
+      if (slot.state.load(std::memory_order_acquire) != Slot::full) continue;
+      turn_ = (turn_ + i + 1) % kPlaces;
+      return &slot;
     }
-    const bool quiet = wait_for_quiet(slot->job.give_up_at);
-    std::swap(job, slot->job);
-    slot->state.store(Slot::free, std::memory_order_release);
-    if (quiet) return true;
-    count(job.lane->shadow_->metrics_.skipped);
-    job.lane.reset();
+    if (stopped_) return nullptr;
+    offers_.wait(seen, std::memory_order_acquire);
   }
 }
 
 // Until a moment without live work: nothing queued, nothing running. Waiting for one costs live traffic
 // nothing; running beside it would cost it cache and memory bandwidth, even at the lowest priority.
-bool ShadowWorker::wait_for_quiet(Nanos give_up_at) {
+bool ShadowWorker::wait_for_quiet() {
+  const Nanos give_up_at = clock_.now() + kPatience;
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     if (live_.outstanding() == 0) return true;
@@ -102,15 +122,29 @@ bool ShadowWorker::wait_for_quiet(Nanos give_up_at) {
   return false;
 }
 
+// At work for a part of the time that is no larger than the share of batches: a saturated server has moments
+// without live work too, and a comparison costs it some dozens of batches. By the elapsed time, not the
+// CPU's: where cores are scarce a thread of the lowest priority takes long, and so the next comparison is far
+// away.
+void ShadowWorker::rest(Nanos worked, const Shadow& shadow) {
+  std::unique_lock lock(mutex_);
+  const double share = shadow.share();  // under the mutex: a change comes before its end_rest()
+  if (share <= 0) return;               // switched off meanwhile
+  const double owed = std::min(static_cast<double>(worked) * (1 / share - 1), kLongestRest);
+  rests_until_ = clock_.now() + static_cast<Nanos>(owed);
+  while (!stopped_ && clock_.now() < rests_until_) clock_.wait_until(changed_, lock, rests_until_);
+}
+
 void ShadowWorker::compare(Job& job) noexcept {
-  const std::shared_ptr<Shadow> shadow = job.lane->shadow_;
+  const std::shared_ptr<Shadow>& shadow = job.shadow;
   ShadowMetrics& metrics = shadow->metrics_;
   const std::shared_ptr<Lane> fused = shadow->fused_.lock(), unfused = shadow->unfused_.lock();
   if (!fused || !unfused) return count(metrics.skipped);  // unloaded meanwhile
+  const std::size_t out_features = fused->options().out_features;
   Nanos fused_ns = 0, unfused_ns = 0;
   bool ok = false;
   try {
-    const std::size_t outputs = job.rows * job.lane->options().out_features;
+    const std::size_t outputs = job.rows * out_features;
     fused_y_.reserve(outputs);
     unfused_y_.reserve(outputs);
     fused_first_ = !fused_first_;
@@ -121,10 +155,9 @@ void ShadowWorker::compare(Job& job) noexcept {
   }
   if (!ok) return count(metrics.failed);
   // What was answered is judged, not what came out just now.
-  const bool answered_fused = job.lane == fused;
-  const Difference difference = compare_outputs((answered_fused ? job.y : fused_y_).data().get(),
-                                                (answered_fused ? unfused_y_ : job.y).data().get(), job.rows,
-                                                job.lane->options().out_features, shadow->scale_);
+  const Difference difference = compare_outputs((job.fused_answered ? job.y : fused_y_).data().get(),
+                                                (job.fused_answered ? unfused_y_ : job.y).data().get(),
+                                                job.rows, out_features, shadow->scale_);
   metrics.fused.observe(fused_ns);
   metrics.unfused.observe(unfused_ns);
   raise_to(metrics.max_absolute, difference.absolute);
@@ -140,9 +173,10 @@ void ShadowWorker::compare(Job& job) noexcept {
 
 bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept {
   KernelResult result;
-  const Nanos start = clock_.now();
+  const bool cpu = lane.shadow_->time_ == ShadowTime::cpu;
+  const Nanos start = cpu ? clock_.thread_cpu() : clock_.now();
   lane.kernel_->run(job.x, job.rows, y, result);
-  took = std::max<Nanos>(0, clock_.now() - start);
+  took = std::max<Nanos>(0, (cpu ? clock_.thread_cpu() : clock_.now()) - start);
   if (result.failed && hooks_.on_error)
     hooks_.on_error(lane, "in the shadow, no caller saw it: " + result.error);
   return !result.failed;

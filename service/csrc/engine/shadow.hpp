@@ -1,6 +1,7 @@
 // The shadow: some batches are run again on the other variant, after their answers, and the outputs compared.
 // Nothing here ever answers a caller. A live thread that has run a chosen batch hands its buffers over and
-// takes empty ones in exchange: no copy, no wait. One thread of the lowest priority does the rest.
+// takes empty ones in exchange: no copy, no wait. One thread of the lowest priority does the rest, and is at
+// work for no larger a part of the time than the share of batches that it was told to compare.
 #pragma once
 
 #include <array>
@@ -26,7 +27,7 @@ class Scheduler;
 // Counted by the shadow's thread (and `skipped` also by live ones), read at scrape time.
 struct ShadowMetrics {
   std::atomic<std::uint64_t> compared{0};    // batches
-  std::atomic<std::uint64_t> skipped{0};     // chosen, but there was live work to do
+  std::atomic<std::uint64_t> skipped{0};     // chosen, but there was live work, or no time left
   std::atomic<std::uint64_t> failed{0};      // a kernel failed in the shadow
   std::atomic<std::uint64_t> rows{0};        // compared
   std::atomic<std::uint64_t> mismatches{0};  // compared batches with a difference over the tolerance
@@ -36,12 +37,19 @@ struct ShadowMetrics {
   std::atomic<double> max_relative{0};
 };
 
+// How the shadow times the kernels that it runs.
+enum class ShadowTime : std::uint8_t {
+  cpu,      // of its thread: what others make it wait for a core is no kernel's doing
+  elapsed,  // for kernels that run elsewhere, as on a GPU
+};
+
 // Both lanes of one model version, and how much of their traffic is compared.
 class Shadow {
  public:
   // Made by Engine::add_shadow.
-  Shadow(std::string name, const std::shared_ptr<Lane>& fused, const std::shared_ptr<Lane>& unfused)
-      : name_(std::move(name)), fused_(fused), unfused_(unfused) {}
+  Shadow(std::string name, const std::shared_ptr<Lane>& fused, const std::shared_ptr<Lane>& unfused,
+         ShadowTime time)
+      : name_(std::move(name)), fused_(fused), unfused_(unfused), time_(time) {}
 
   const std::string& name() const noexcept { return name_; }  // "digits/1"
   const ShadowMetrics& metrics() const noexcept { return metrics_; }
@@ -63,9 +71,11 @@ class Shadow {
   const std::string name_;
   const std::weak_ptr<Lane> fused_;  // weak: the lanes hold this
   const std::weak_ptr<Lane> unfused_;
+  const ShadowTime time_;
   AtomicShare share_;
   std::atomic<double> tolerance_{1e-3};  // of the relative difference
   std::atomic<bool> armed_{true};
+  std::atomic<bool> waiting_{false};  // a batch of this one has a place; there is one for each
   Turn turn_;
   OutputScale scale_;  // the shadow's thread only
   ShadowMetrics metrics_;
@@ -79,7 +89,7 @@ struct ShadowHooks {
 
 class ShadowWorker {
  public:
-  static constexpr std::size_t kQueue = 4;
+  static constexpr std::size_t kPlaces = 16;      // for batches of as many shadows
   static constexpr Nanos kLook = 1'000'000;       // how often it looks for a moment without live work
   static constexpr Nanos kPatience = 50'000'000;  // how long a batch waits for one before it is skipped
 
@@ -93,14 +103,16 @@ class ShadowWorker {
   // The thread's body: returns after stop().
   void work();
   void stop();
+  // A share has changed: what it rests for is not owed any more.
+  void end_rest();
 
  private:
   struct Job {
-    std::shared_ptr<Lane> lane;  // the one that answered
+    std::shared_ptr<Shadow> shadow;  // not the lanes: a job may wait for long, and they may be unloaded
+    bool fused_answered = false;
     std::size_t rows = 0;
     BatchBuffer x;
     BatchBuffer y;  // what was answered
-    Nanos give_up_at = 0;
   };
   // Taken and given back by atomic changes of state: a live thread never waits for this one, which may be
   // asleep in the middle of anything.
@@ -110,22 +122,25 @@ class ShadowWorker {
     Job job;
   };
 
-  bool take(Job& job);
-  bool wait_for_quiet(Nanos give_up_at);
+  Slot* wait_for_offer();
+  bool wait_for_quiet();
+  void rest(Nanos worked, const Shadow& shadow);
   void compare(Job& job) noexcept;
   bool run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept;
 
   Clock& clock_;
   const Scheduler& live_;
   const ShadowHooks hooks_;
-  std::array<Slot, kQueue> slots_;
+  std::array<Slot, kPlaces> slots_;
   std::atomic<std::uint32_t> offers_{
       0};  // changes with every offer, and at the end: what an idle worker waits on
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;  // for waiting by the clock; live threads never take it
   std::condition_variable changed_;
+  Nanos rests_until_ = 0;  // guarded by mutex_
 
   // The shadow's thread only.
+  std::size_t turn_ = 0;  // where it looks first, so that every shadow has its turn
   BatchBuffer fused_y_;
   BatchBuffer unfused_y_;
   bool fused_first_ = false;  // in turn, so that neither always finds the rows in the cache

@@ -110,13 +110,13 @@ TEST(shadow_never_answers_a_caller_and_never_delays_one) {
     CHECK_EQ(probe->completed.load(), 1);
     CHECK_EQ(probe->y[1], 2 * (static_cast<float>(i) + 1));
   }
-  // One is held, as many wait as there is room for, the others were skipped.
-  CHECK_EQ(rig.seen().skipped.load(), 20 - ShadowWorker::kQueue);
+  // One is held, one waits, the others were skipped.
+  CHECK_EQ(rig.seen().skipped.load(), 19u);
   CHECK_EQ(rig.seen().compared.load(), 0u);
   CHECK_EQ(rig.inbox.completions(), 21);
   rig.stages[1]->release();
   rig.wait_settled(21);
-  CHECK_EQ(rig.seen().compared.load(), 1 + ShadowWorker::kQueue);
+  CHECK_EQ(rig.seen().compared.load(), 2u);
   CHECK_EQ(rig.inbox.completions(), 21);
 }
 
@@ -136,6 +136,71 @@ TEST(shadow_waits_for_live_work_and_gives_up_in_the_end) {
   rig.answer(*rig.fused, 1);
   rig.wait_settled(2);
   CHECK_EQ(rig.seen().compared.load(), 1u);
+}
+
+// A comparison takes its time, half of it for either kernel. What is told is when the shadow ran the fused
+// one.
+struct SlowShadowRig : ShadowRig {
+  SlowShadowRig(double share, Nanos comparison) : ShadowRig(share) {
+    stages[0]->during = [this, comparison] {
+      if (std::this_thread::get_id() == live) return;
+      began.push_back(clock->now());
+      clock->advance(comparison / 2);
+    };
+    stages[1]->during = [this, comparison] { clock->advance(comparison / 2); };
+  }
+  ~SlowShadowRig() { engine.stop(); }
+
+  const std::thread::id live = std::this_thread::get_id();
+  std::vector<Nanos> began;
+};
+
+TEST(shadow_works_for_at_most_its_share_of_the_time) {
+  SlowShadowRig rig(0.25, 2'000'000);
+  const Nanos start = rig.clock->now();
+  while (rig.seen().compared < 5) {
+    rig.answer(*rig.fused, 1);
+    rig.clock->advance(ShadowWorker::kLook / 4);
+    std::this_thread::yield();
+  }
+  rig.engine.stop();
+  CHECK(rig.seen().skipped > 0);
+  // From the beginning of one to that of the next: 2 ms of work, 6 of rest.
+  for (std::size_t i = 1; i < rig.began.size(); ++i) CHECK(rig.began[i] - rig.began[i - 1] >= 7'000'000);
+  CHECK(rig.seen().compared.load() * 8'000'000 <=
+        static_cast<std::uint64_t>(rig.clock->now() - start) + 8'000'000);
+}
+
+TEST(a_new_share_ends_the_rest) {
+  SlowShadowRig rig(1e-3, 2'000'000'000);
+  for (int i = 0; i < 1000; ++i) rig.answer(*rig.fused, 1);
+  rig.wait_settled(1);
+  rig.clock->wait_asleep(1);  // for the better part of an hour
+  const Nanos asked = rig.clock->now();
+  rig.engine.set_shadow(*rig.shadow, 1, 1e-3);
+  rig.answer(*rig.fused, 1);
+  rig.wait_settled(2);
+  CHECK_EQ(rig.seen().compared.load(), 2u);
+  CHECK(rig.clock->now() - asked < 1'000'000'000'000);
+}
+
+TEST(shadows_take_turns_however_uneven_their_traffic) {
+  ShadowRig rig(0.5);
+  auto rare_fused = rig.add_lane(), rare_unfused = rig.add_lane();
+  auto rare = rig.engine.add_shadow("rare/1", rare_fused, rare_unfused);
+  rig.engine.set_shadow(*rare, 1, 1e-3);
+  rig.stages[1]->hold();
+  rig.answer(*rig.fused, 1);
+  rig.answer(*rig.fused, 1);
+  rig.stages[1]->wait_running(1);
+  for (int i = 0; i < 20; ++i) rig.answer(*rig.fused, 1);
+  rig.answer(*rare_fused, 1);  // finds a place, though the other has had far more to offer
+  CHECK_EQ(rare->metrics().skipped.load(), 0u);
+  rig.stages[1]->release();
+  while (rare->metrics().compared == 0) {
+    rig.clock->advance(ShadowWorker::kLook / 4);
+    std::this_thread::yield();
+  }
 }
 
 TEST(a_wrong_kernel_is_found_counted_and_reported_once) {
@@ -215,8 +280,9 @@ TEST(comparison_counts_what_differs_and_only_that) {
     return compare_outputs(a.data(), b.data(), 1, a.size(), scale);
   };
   CHECK_EQ(compare({1, kInfinity, kNan}, {1, kInfinity, kNan}).absolute, 0.0);
-  CHECK_EQ(compare({kInfinity}, {-kInfinity}).relative, std::numeric_limits<double>::infinity());
-  CHECK_EQ(compare({1}, {kNan}).relative, std::numeric_limits<double>::infinity());
+  CHECK_EQ(compare({kInfinity}, {1}).relative, std::numeric_limits<double>::infinity());
+  CHECK_EQ(compare({kNan}, {1}).relative, std::numeric_limits<double>::infinity());
+  CHECK_EQ(compare({1, 2, 3}, {kNan, -kInfinity, 3}).absolute, 0.0);  // nothing to compare with
   CHECK_EQ(compare({-0.0f}, {0.0f}).absolute, 0.0);
   const Difference difference = compare({10, 0.5f}, {10, 0});
   CHECK_EQ(difference.absolute, 0.5);

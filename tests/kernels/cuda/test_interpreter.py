@@ -40,6 +40,8 @@ class Run:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
     """One process for every case of a dtype (starting one costs more than most cases), side by side."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    # Eager is what infinities are compared with, and oneDNN's gelu for AVX-512 makes NaN of them.
+    environment["DNNL_MAX_CPU_ISA"] = "AVX2"
     folder = tmp_path_factory.mktemp("interpreter")
     started: dict[str, Run] = {}
     for dtype in DTYPES:
