@@ -5,6 +5,7 @@
 #include <sched.h>
 #endif
 
+#include <algorithm>
 #include <system_error>
 
 #include "spin.hpp"
@@ -20,7 +21,7 @@ Pool::~Pool() {
 
 void Pool::run(unsigned helpers, Task task, void* job) {
   std::unique_lock<std::mutex> owner(owner_, std::defer_lock);
-  if (helpers == 0 || !owner.try_lock()) return task(job, 0);
+  if (helpers == 0 || !owner.try_lock() || !worth_inviting()) return task(job, 0);
   if (helpers_.size() < helpers) grow(helpers);
 
   task_ = task;
@@ -35,9 +36,27 @@ void Pool::run(unsigned helpers, Task task, void* job) {
 
   // Late helpers find the door closed; those inside are waited for, because the job lives on our stack.
   std::uint32_t door = door_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
-  const bool missed = (door & ~kClosed) / kPlace != 0;
+  const unsigned missed = (door & ~kClosed) / kPlace;
   while ((door & kInside) != 0) door = wait_while_equal(door_, door);
-  if (missed) part_from_caller();
+  note_turnout(missed < helpers);
+  if (missed != 0) part_from_caller();
+}
+
+// On a saturated machine a core that no thread of ours needs for a moment is another process', and a helper
+// comes when the work is done: waking it was in vain, time and again. Then nobody is asked for a while. Not
+// where this process has nothing else to do: there a helper that is late costs nobody anything.
+bool Pool::worth_inviting() {
+  if (alone_ == 0) return true;
+  --alone_;
+  return false;
+}
+
+void Pool::note_turnout(bool came) {
+  if (came) {
+    in_vain_ = 0;
+  } else if (crowded_.exchange(false, std::memory_order_relaxed) && ++in_vain_ >= kInVain) {
+    alone_ = kAlone;
+  }
 }
 
 // A helper that waits for the caller's own core can't come, and the kernel may leave it there for

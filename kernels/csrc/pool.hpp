@@ -40,6 +40,9 @@ class Pool {
     // one.
     unsigned free_threads(unsigned threads, unsigned busy) const noexcept {
       const unsigned others = busy > others_ ? busy : others_;
+      if (others > 0 && !pool_.crowded_.load(std::memory_order_relaxed)) {
+        pool_.crowded_.store(true, std::memory_order_relaxed);
+      }
       return threads > others ? threads - others : 1;
     }
 
@@ -57,12 +60,16 @@ class Pool {
     std::thread thread;
   };
 
+  bool worth_inviting();
+  void note_turnout(bool came);
   void grow(unsigned helpers);
   void serve(Helper& self);
   void part_from_caller();
   bool enter(unsigned* participant);
   void leave();
 
+  static constexpr unsigned kInVain = 8;   // invitations in a row that nobody took up in time, and then
+  static constexpr unsigned kAlone = 256;  // jobs before the next one
   static constexpr std::uint32_t kClosed = 1u << 31;
   static constexpr std::uint32_t kPlace = 1u << 16;
   static constexpr std::uint32_t kInside = 0xFFFF;
@@ -77,7 +84,11 @@ class Pool {
   void* job_ = nullptr;
   unsigned invited_ = 0;
   std::atomic<unsigned> callers_{0};
-  std::deque<Helper> helpers_;  // touched by the owner only; a helper knows its own
+  std::atomic<bool> crowded_{false};  // others have been at work since the last invitation in vain
+  // Touched by the owner only; a helper knows its own.
+  std::deque<Helper> helpers_;
+  unsigned in_vain_ = 0;
+  unsigned alone_ = 0;
 };
 
 }  // namespace fused_mlp
