@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.serving_ab import change
+from bench.serving_ab import change, percent
 
 Result = dict[str, Any]
 GRPC_ECHO, OWN_ECHO = "gRPC C++ echo", "native front, echo"
@@ -117,8 +117,9 @@ def targets(result: Result) -> list[Target]:
             found.append(Target(f"mnist: 64 rows, share of the kernel's own rows/s, {said}", share, 0.85))
     if ab := result.get("ab"):
         for system, most in (("split on, in turn", 1), ("split on, by x-ab-key", 1), ("shadow 1 %", 3)):
-            lost = -change(ab, system, 128, "rate")
-            found.append(Target(f"{ab['model']}: {system}, % of req/s lost at 128", lost, most, True))
+            rate = change(ab, system, 128, "rate")
+            said = f"{ab['model']}: {system}, % of req/s lost at 128 (change {percent(rate)})"
+            found.append(Target(said, 100 * (1 - rate.value), most, True))
     return found
 
 
