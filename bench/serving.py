@@ -28,6 +28,7 @@ from bench.serving_systems import MODELS, ROOT, System, make_repository, schedul
 from kernels.profile.machine import describe_machine
 
 RESULTS = Path(__file__).parent / "results" / "serving.json"
+AB_RESULTS = RESULTS.with_name("serving-ab.json")
 MANY_ROWS = 64
 
 
@@ -130,8 +131,10 @@ def main() -> int:
     parser.add_argument(
         "--priority", action="store_true", help="run servers and load under SCHED_FIFO (needs root)"
     )
-    parser.add_argument("--only", choices=["ab"], help="this part alone; nothing is written")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--only", choices=["ab"], help="this part alone, into a file of its own")
+    parser.add_argument(
+        "--output", type=Path, help=f"default: {RESULTS.name}, or {AB_RESULTS.name} for ab alone"
+    )
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--kernel-alone", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -143,9 +146,6 @@ def main() -> int:
     console = Console(width=180, stderr=True)
     with tempfile.TemporaryDirectory() as folder:
         repository = make_repository(Path(folder) / "models")
-        if options.only == "ab":
-            print(cost_table(measure_ab(repository, options, Path(folder), console)))
-            return 0
         result: dict[str, Any] = {
             "machine": describe_machine(),
             "command": " ".join(["python -m bench.serving", *sys.argv[1:]]),
@@ -153,6 +153,13 @@ def main() -> int:
             "versions": {name: version(name) for name in ("grpcio", "torch", "fused-mlp")},
             "h2load": _first_line(["h2load", "--version"]),
             "rounds": options.rounds,
+        }
+        if options.only == "ab":
+            result["ab"] = measure_ab(repository, options, Path(folder), console)
+            _write(result, options.output or AB_RESULTS)
+            print(cost_table(result["ab"]))
+            return 0
+        result |= {
             "seconds": options.seconds,
             "loads": list(LOADS),
             "shapes": {model: "-".join(map(str, MODELS[model])) for model in options.models},
@@ -164,8 +171,7 @@ def main() -> int:
         if "mnist" in options.models:
             result["many_rows"] = measure_many_rows(repository, options, Path(folder), console)
         result["ab"] = measure_ab(repository, options, Path(folder), console)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    _write(result, options.output or RESULTS)
     show(console, result)
     for model in result["models"]:
         print(
@@ -177,6 +183,11 @@ def main() -> int:
     if options.plot:
         plot(result, options.plot)
     return 0
+
+
+def _write(result: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _first_line(command: list[str]) -> str:

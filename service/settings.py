@@ -210,6 +210,8 @@ class Settings(BaseSettings):
                 f"{ENV_PREFIX}TLS_CLIENT_CA is set without {ENV_PREFIX}TLS_CERTIFICATE and _TLS_KEY: "
                 "only TLS can ask clients for a certificate"
             )
+        for name in ("tls_certificate", "tls_key", "tls_client_ca"):
+            _check_readable(name, getattr(self, name))
         return self
 
     @property
@@ -233,6 +235,17 @@ class Settings(BaseSettings):
     def engine_workers(self) -> int:
         """Two: one batch is formed and answered while the other computes."""
         return self.workers or 2
+
+
+def _check_readable(name: str, path: Path | None) -> None:
+    """Now, not after the models were loaded. What is in it is for the front to judge."""
+    if path is None:
+        return
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise ValueError(f"{ENV_PREFIX}{name.upper()}={str(path)!r}: {error.strerror}") from None
 
 
 def join_address(host: str, port: int) -> str:

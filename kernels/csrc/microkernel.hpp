@@ -21,6 +21,8 @@ struct Tile {
   float floor;           // 0 for relu, else -infinity: max() passes NaN on
 };
 
+constexpr std::size_t kLineFloats = 16;  // of a cache line
+
 template <class V, int R, int P>
 struct Accumulator {
   using Reg = typename V::Reg;
@@ -106,7 +108,13 @@ template <class V, int R, int P, int B>
       // In a single panel that several rows use, it stops too early.
       if constexpr (P == 1 && R > 1) {
 #pragma GCC unroll 16
-        for (int b = 0; b < B; ++b) __builtin_prefetch(w + b * kSumBlock * Sums::kPanel + t.prefetch, 0, 2);
+        for (int b = 0; b < B; ++b) {
+          const float* const ahead = w + b * kSumBlock * Sums::kPanel + t.prefetch;
+#pragma GCC unroll 16
+          for (std::size_t line = 0; line < Sums::kPanel; line += kLineFloats) {
+            __builtin_prefetch(ahead + line, 0, 2);
+          }
+        }
       }
 #pragma GCC unroll 16
       for (int b = 0; b < B; ++b) {

@@ -34,12 +34,12 @@ def timeline_plot(report: Report) -> str:
     points = [point for series in report.timeline.values() for point in series]
     if not points:
         return "<p>No answers to draw.</p>"
-    x = _scale(0, max(t for t, _ in points) or 1, _LEFT, _WIDTH - _RIGHT)
+    last = max(t for t, _ in points) or 1
+    x = _scale(0, last, _LEFT, _WIDTH - _RIGHT)
     top = max(v for _, v in points) * 1.1
     y = _scale(0, top, _HEIGHT - _BOTTOM, _TOP)
-    last = max(t for t, _ in points) or 1
-    ticks = "".join(_x_tick(x(last * part / 4), f"{last * part / 4:.0f} s") for part in range(5))
-    ticks += "".join(_y_tick(y(top * part / 4), seconds_text(top * part / 4)) for part in range(1, 5))
+    ticks = "".join(_x_tick(x(t), f"{t:g} s") for t in linear_ticks(last))
+    ticks += "".join(_y_tick(y(t), seconds_text(t)) for t in linear_ticks(top)[1:])
     dots = "".join(
         f'<circle class="dot {variant}" cx="{x(t):.1f}" cy="{y(v):.1f}" r="3.5"/>'
         for variant, series in report.timeline.items()
@@ -103,6 +103,13 @@ def _legend() -> str:
         f'<text x="{x + 34}" y="{y}">{variant}</text>'
         for variant, x in (("fused", _LEFT), ("unfused", _LEFT + 100))
     )
+
+
+def linear_ticks(high: float) -> list[float]:
+    """From 0, about five, at round numbers."""
+    magnitude = 10.0 ** math.floor(math.log10(high / 4))
+    step = next(step for step in (1, 2, 2.5, 5, 10) if step * magnitude >= high / 5) * magnitude
+    return [index * step for index in range(math.floor(high / step + 1e-9) + 1)]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

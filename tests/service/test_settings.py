@@ -1,5 +1,7 @@
 """Settings come from FUSED_MLP_*, are checked, and cannot change afterwards."""
 
+from pathlib import Path
+
 import pydantic
 import pytest
 
@@ -59,6 +61,17 @@ def test_empty_variable_is_one_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSED_MLP_TLS_KEY", "")
     settings = load_settings()
     assert (settings.threads, settings.tls_key) == (None, None)
+
+
+@pytest.mark.parametrize("missing", ["tls_certificate", "tls_key", "tls_client_ca"])
+def test_a_tls_file_that_cannot_be_read_is_named(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "there.pem").touch()
+    files = dict.fromkeys(("tls_certificate", "tls_key", "tls_client_ca"), tmp_path / "there.pem")
+    load_settings(**files)
+    gone = tmp_path / "gone.pem"
+    with pytest.raises(SettingsError) as failure:
+        load_settings(**(files | {missing: gone}))
+    assert str(failure.value) == f"FUSED_MLP_{missing.upper()}={str(gone)!r}: No such file or directory"
 
 
 @pytest.mark.parametrize("given", ["tls_certificate", "tls_key", "tls_client_ca"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from service.ab.blocks import Buckets, Samples
+from service.ab.plots import linear_ticks
 from service.ab.ratio import per, ratios
 from service.ab.report import Difference, Report, latency_rows
 from service.ab.wording import seconds_text
@@ -105,3 +106,16 @@ def test_verdict_of_a_run_that_is_not_valid_says_only_that():
 )
 def test_times_have_three_digits_and_a_unit(seconds, text):
     assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("high", "expected"),
+    [
+        (1.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (29.5, [0, 10, 20]),
+        (60.0, [0, 20, 40, 60]),
+        (9e-4, [0, 2e-4, 4e-4, 6e-4, 8e-4]),
+    ],
+)
+def test_axes_are_marked_at_round_numbers(high, expected):
+    assert linear_ticks(high) == pytest.approx(expected)
