@@ -28,8 +28,8 @@ TF32_EPS = 2.0**-10
 
 
 def probe_input(mlp: Mlp) -> Float32:
-    """Deterministic rows that reach both tails of every activation: (rows, in_features), as many as eager's error is
-    taken from, the kernel's from the first. Rounded to the model's dtype, so that all start from the same values."""
+    """Deterministic rows that reach both tails of every activation: (rows, in_features). All of them are eager's, for
+    its error; the kernel gets the first few. Rounded to the model's dtype, so that both start from the same values."""
     rng = np.random.default_rng(0)
     most = max(PROBE_ROWS)
     rows = max(most, -(-BASELINE_OUTPUTS // mlp.spec.out_features))

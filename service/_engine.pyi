@@ -243,7 +243,7 @@ class Engine:
         that calls them, as on a GPU, are timed by the clock and not by `cpu_time`."""
     def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
         """Run that share of the batches again on the other variant, after the answers; a relative difference
-        over the tolerance is a mismatch. The thread that does it works for at most that share of the time."""
+        over the tolerance is a mismatch. The thread that does it works for at most the largest of all shares."""
     def submit(
         self,
         lane: Lane,

@@ -3,7 +3,9 @@ the single source of `fused-mlp serve --help` and of the table in the README."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -239,13 +241,9 @@ class Settings(BaseSettings):
 
 def _check_readable(name: str, path: Path | None) -> None:
     """Now, not after the models were loaded. What is in it is for the front to judge."""
-    if path is None:
-        return
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        raise ValueError(f"{ENV_PREFIX}{name.upper()}={str(path)!r}: {error.strerror}") from None
+    if path is not None and not os.access(path, os.R_OK):  # not opened: a pipe can be read once
+        what = errno.EACCES if path.exists() else errno.ENOENT
+        raise ValueError(f"{ENV_PREFIX}{name.upper()}={str(path)!r}: {os.strerror(what)}")
 
 
 def join_address(host: str, port: int) -> str:

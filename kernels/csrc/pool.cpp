@@ -21,7 +21,7 @@ Pool::~Pool() {
 
 void Pool::run(unsigned helpers, Task task, void* job) {
   std::unique_lock<std::mutex> owner(owner_, std::defer_lock);
-  if (helpers == 0 || !owner.try_lock() || !worth_inviting()) return task(job, 0);
+  if (helpers == 0 || !owner.try_lock()) return task(job, 0);
   if (helpers_.size() < helpers) grow(helpers);
 
   task_ = task;
@@ -45,18 +45,15 @@ void Pool::run(unsigned helpers, Task task, void* job) {
 // On a saturated machine a core that no thread of ours needs for a moment is another process', and a helper
 // comes when the work is done: waking it was in vain, time and again. Then nobody is asked for a while. Not
 // where this process has nothing else to do: there a helper that is late costs nobody anything.
-bool Pool::worth_inviting() {
-  if (alone_ == 0) return true;
-  --alone_;
-  return false;
-}
-
 void Pool::note_turnout(bool came) {
   if (came) {
     in_vain_ = 0;
-  } else if (crowded_.exchange(false, std::memory_order_relaxed) && ++in_vain_ >= kInVain) {
-    alone_ = kAlone;
+  } else if (crowded_.exchange(false, std::memory_order_relaxed)) {
+    in_vain_ = std::min(in_vain_ + 1, kInVain);
+  } else if (in_vain_ == kInVain) {
+    in_vain_ = 0;  // nobody else has worked for all that time
   }
+  alone_until_.store(in_vain_ == kInVain ? now() + kAlone : kNever, std::memory_order_relaxed);
 }
 
 // A helper that waits for the caller's own core can't come, and the kernel may leave it there for

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -37,11 +38,14 @@ class Pool {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     // Of `threads`, those that neither another caller nor one of `busy` other threads needs; at least this
-    // one.
+    // one, and no other where helpers would come too late.
     unsigned free_threads(unsigned threads, unsigned busy) const noexcept {
       const unsigned others = busy > others_ ? busy : others_;
-      if (others > 0 && !pool_.crowded_.load(std::memory_order_relaxed)) {
-        pool_.crowded_.store(true, std::memory_order_relaxed);
+      if (others > 0) {
+        if (!pool_.crowded_.load(std::memory_order_relaxed))
+          pool_.crowded_.store(true, std::memory_order_relaxed);
+      } else if (pool_.left_alone()) {
+        return 1;
       }
       return threads > others ? threads - others : 1;
     }
@@ -60,7 +64,11 @@ class Pool {
     std::thread thread;
   };
 
-  bool worth_inviting();
+  static std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+  bool left_alone() const noexcept {
+    const std::int64_t until = alone_until_.load(std::memory_order_relaxed);
+    return until != kNever && now() < until;
+  }
   void note_turnout(bool came);
   void grow(unsigned helpers);
   void serve(Helper& self);
@@ -68,8 +76,9 @@ class Pool {
   bool enter(unsigned* participant);
   void leave();
 
-  static constexpr unsigned kInVain = 8;   // invitations in a row that nobody took up in time, and then
-  static constexpr unsigned kAlone = 256;  // jobs before the next one
+  static constexpr unsigned kInVain = 8;  // invitations in a row that nobody took up in time, and then
+  static constexpr std::int64_t kAlone = 20'000'000;  // none for so many nanoseconds
+  static constexpr std::int64_t kNever = 0;
   static constexpr std::uint32_t kClosed = 1u << 31;
   static constexpr std::uint32_t kPlace = 1u << 16;
   static constexpr std::uint32_t kInside = 0xFFFF;
@@ -85,10 +94,10 @@ class Pool {
   unsigned invited_ = 0;
   std::atomic<unsigned> callers_{0};
   std::atomic<bool> crowded_{false};  // others have been at work since the last invitation in vain
+  std::atomic<std::int64_t> alone_until_{kNever};
   // Touched by the owner only; a helper knows its own.
   std::deque<Helper> helpers_;
   unsigned in_vain_ = 0;
-  unsigned alone_ = 0;
 };
 
 }  // namespace fused_mlp

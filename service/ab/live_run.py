@@ -58,14 +58,19 @@ class LiveRun:
             slices = list(plan(self.duration_s, rate))
             results: list[SliceResult] = []
             spent: list[float] = []
-            first = last = cpu.read() if cpu else Reading(0, 0)
+            first = last = cpu.first if cpu else Reading(0, 0)
             progress(0, len(slices))
             for planned in slices:
                 before = last
                 results.append(load.run(planned))
-                if cpu:
-                    last = cpu.read()
-                    spent.append(cpu.between(before, last))
+                try:
+                    if cpu:
+                        last = cpu.read()
+                        spent.append(cpu.between(before, last))
+                except (
+                    MetricsUnreadable
+                ) as error:  # the answers still count, and say more if the server is gone
+                    cpu, spent, why_no_cpu = None, [], str(error)
                 progress(len(results), len(slices))
         finally:
             load.close()

@@ -3,6 +3,7 @@ server whose metrics cannot be read, or that somebody else answers for, has no s
 
 from __future__ import annotations
 
+import http.client
 import re
 import urllib.request
 from dataclasses import dataclass
@@ -26,17 +27,17 @@ class ServerCpu:
     def __init__(self, url: str) -> None:
         """`url` ends before /metrics. Raises MetricsUnreadable."""
         self._url = url.rstrip("/") + "/metrics"
-        first = self.read()
+        start = self.read()
         for _ in range(CALIBRATION_READS):
-            last = self.read()
+            self.first = self.read()
         # To be asked costs the server too; the clock ticks 10 ms, so one question alone says nothing.
-        self.per_read_s = (last.cpu_s - first.cpu_s) / CALIBRATION_READS
+        self.per_read_s = (self.first.cpu_s - start.cpu_s) / CALIBRATION_READS
 
     def read(self) -> Reading:
         try:
             with urllib.request.urlopen(self._url, timeout=5) as response:
                 text = response.read().decode()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise MetricsUnreadable(f"{self._url} cannot be read: {error}") from None
         cpu = _CPU.search(text)
         requests = _REQUESTS.findall(text)

@@ -95,9 +95,24 @@ void callers_and_busy_threads_keep_their_cores() {
   CHECK(Pool::Turn(pool).free_threads(4, 0) == 4);
 }
 
+// Jobs that are over before a helper can come, while others are at work: after a while nobody is invited; and
+// again when that has passed.
+void helpers_that_come_too_late_are_left_alone_for_a_while() {
+  Pool pool;
+  const auto free_threads = [&pool] { return Pool::Turn(pool).free_threads(2, 0); };
+  for (int i = 0; i < 1'000'000 && free_threads() == 2; ++i) {
+    (void)Pool::Turn(pool).free_threads(2, 1);
+    pool.run(
+        1, [](void*, unsigned) {}, nullptr);
+  }
+  CHECK(free_threads() == 1);
+  while (free_threads() == 1) std::this_thread::yield();
+}
+
 }  // namespace
 
 int main() {
+  helpers_that_come_too_late_are_left_alone_for_a_while();
   callers_and_busy_threads_keep_their_cores();
   every_piece_is_done_once();
   sleeping_helpers_wake_up();

@@ -87,6 +87,7 @@ std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_p
                                            const std::shared_ptr<Lane>& unfused, ShadowTime time) {
   auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time);
   fused->shadow_ = unfused->shadow_ = shadow;
+  core_->shadow.add(shadow);
   return shadow;
 }
 
@@ -102,8 +103,9 @@ void Engine::set_shadow(Shadow& shadow, double share, double tolerance) {
       core_->shadow_started = true;
     }
   }
+  const bool changed = wanted.fraction() != shadow.share();
   shadow.share_.store(wanted);
-  core_->shadow.end_rest();
+  if (changed) core_->shadow.end_rest();
 }
 
 Status Engine::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {

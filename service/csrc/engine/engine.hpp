@@ -54,7 +54,7 @@ class Engine {
                                      const std::shared_ptr<Lane>& unfused, ShadowTime time = ShadowTime::cpu);
   // From now on that share of the pair's batches is run again on the other variant, after the answers, and
   // counts as a mismatch when the relative difference is over the tolerance. The thread that does it is
-  // started when it is first needed, and is at work for at most that share of the time. Throws
+  // started when it is first needed, and is at work for at most the largest of all shares. Throws
   // std::invalid_argument unless 0 <= share <= 1.
   void set_shadow(Shadow& shadow, double share, double tolerance);
 

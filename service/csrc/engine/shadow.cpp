@@ -71,9 +71,8 @@ void ShadowWorker::work() {
     } else {
       count(shadow.metrics_.skipped);
     }
-    // Having looked in vain costs something too.
-    rest(quiet ? clock_.now() - start : kLook, shadow);
     job.shadow.reset();
+    rest(quiet ? clock_.now() - start : kLook);  // having looked in vain costs something too
   }
 }
 
@@ -85,6 +84,12 @@ void ShadowWorker::stop() {
   }
   offers_.fetch_add(1);
   offers_.notify_all();
+}
+
+void ShadowWorker::add(const std::shared_ptr<Shadow>& shadow) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(shadows_, [](const std::weak_ptr<Shadow>& each) { return each.expired(); });
+  shadows_.push_back(shadow);
 }
 
 void ShadowWorker::end_rest() {
@@ -125,14 +130,23 @@ bool ShadowWorker::wait_for_quiet() {
 // At work for a part of the time that is no larger than the share of batches: a saturated server has moments
 // without live work too, and a comparison costs it some dozens of batches. By the elapsed time, not the
 // CPU's: where cores are scarce a thread of the lowest priority takes long, and so the next comparison is far
-// away.
-void ShadowWorker::rest(Nanos worked, const Shadow& shadow) {
+// away. By the largest share: a model that is compared rarely must not keep one that is compared often
+// waiting.
+void ShadowWorker::rest(Nanos worked) {
   std::unique_lock lock(mutex_);
-  const double share = shadow.share();  // under the mutex: a change comes before its end_rest()
-  if (share <= 0) return;               // switched off meanwhile
+  const double share = largest_share();  // under the mutex: a change comes before its end_rest()
+  if (share <= 0) return;                // switched off meanwhile
   const double owed = std::min(static_cast<double>(worked) * (1 / share - 1), kLongestRest);
   rests_until_ = clock_.now() + static_cast<Nanos>(owed);
   while (!stopped_ && clock_.now() < rests_until_) clock_.wait_until(changed_, lock, rests_until_);
+}
+
+double ShadowWorker::largest_share() {
+  double largest = 0;
+  for (const std::weak_ptr<Shadow>& each : shadows_) {
+    if (const std::shared_ptr<Shadow> shadow = each.lock()) largest = std::max(largest, shadow->share());
+  }
+  return largest;
 }
 
 void ShadowWorker::compare(Job& job) noexcept {

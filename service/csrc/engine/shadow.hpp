@@ -1,7 +1,7 @@
 // The shadow: some batches are run again on the other variant, after their answers, and the outputs compared.
 // Nothing here ever answers a caller. A live thread that has run a chosen batch hands its buffers over and
 // takes empty ones in exchange: no copy, no wait. One thread of the lowest priority does the rest, and is at
-// work for no larger a part of the time than the share of batches that it was told to compare.
+// work for no larger a part of the time than the largest share of batches that it was told to compare.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/clock.hpp"
 #include "engine/difference.hpp"
@@ -75,7 +76,7 @@ class Shadow {
   AtomicShare share_;
   std::atomic<double> tolerance_{1e-3};  // of the relative difference
   std::atomic<bool> armed_{true};
-  std::atomic<bool> waiting_{false};  // a batch of this one has a place; there is one for each
+  std::atomic<bool> waiting_{false};  // a batch of this one has a place; it takes no second one
   Turn turn_;
   OutputScale scale_;  // the shadow's thread only
   ShadowMetrics metrics_;
@@ -103,6 +104,8 @@ class ShadowWorker {
   // The thread's body: returns after stop().
   void work();
   void stop();
+  // To be compared from now on.
+  void add(const std::shared_ptr<Shadow>& shadow);
   // A share has changed: what it rests for is not owed any more.
   void end_rest();
 
@@ -124,7 +127,8 @@ class ShadowWorker {
 
   Slot* wait_for_offer();
   bool wait_for_quiet();
-  void rest(Nanos worked, const Shadow& shadow);
+  void rest(Nanos worked);
+  double largest_share();
   void compare(Job& job) noexcept;
   bool run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept;
 
@@ -137,7 +141,8 @@ class ShadowWorker {
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;  // for waiting by the clock; live threads never take it
   std::condition_variable changed_;
-  Nanos rests_until_ = 0;  // guarded by mutex_
+  Nanos rests_until_ = 0;                       // guarded by mutex_, as are the next
+  std::vector<std::weak_ptr<Shadow>> shadows_;  // all there are
 
   // The shadow's thread only.
   std::size_t turn_ = 0;  // where it looks first, so that every shadow has its turn

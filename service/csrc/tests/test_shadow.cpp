@@ -184,6 +184,22 @@ TEST(a_new_share_ends_the_rest) {
   CHECK(rig.clock->now() - asked < 1'000'000'000'000);
 }
 
+TEST(a_shadow_that_compares_rarely_does_not_keep_another_one_waiting) {
+  SlowShadowRig rig(0.01, 2'000'000'000);  // on its own it would rest for minutes
+  auto often_fused = rig.add_lane(), often_unfused = rig.add_lane();
+  auto often = rig.engine.add_shadow("often/1", often_fused, often_unfused);
+  rig.engine.set_shadow(*often, 1, 1e-3);
+  for (int i = 0; i < 100; ++i) rig.answer(*rig.fused, 1);
+  rig.wait_settled(1);
+  const Nanos asked = rig.clock->now();
+  rig.answer(*often_fused, 1);
+  while (often->metrics().compared == 0) {
+    rig.clock->advance(ShadowWorker::kLook / 4);
+    std::this_thread::yield();
+  }
+  CHECK(rig.clock->now() - asked < 100'000'000'000);
+}
+
 TEST(shadows_take_turns_however_uneven_their_traffic) {
   ShadowRig rig(0.5);
   auto rare_fused = rig.add_lane(), rare_unfused = rig.add_lane();

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import grpc
@@ -36,9 +38,10 @@ class SlowClient:
         return SimpleNamespace(output=output, timings=SimpleNamespace(compute_us=7.0))
 
 
-def live_run(client, rate):
+def live_run(client, rate, metrics_url=None, progress=lambda done, total: None):
     version = SimpleNamespace(version=1, kernels=())
-    return LiveRun(client, "m", version, INPUTS, duration_s=1.6, rate=rate).run(lambda done, total: None)
+    run = LiveRun(client, "m", version, INPUTS, duration_s=1.6, rate=rate, metrics_url=metrics_url)
+    return run.run(progress)
 
 
 def test_both_variants_get_the_same_arrivals_in_turns():
@@ -74,6 +77,35 @@ def test_refused_requests_are_told():
     report = live_run(SlowClient(0.001, refuse_every=7), rate=100)
     assert not report.valid
     assert "RESOURCE_EXHAUSTED: the queue is full" in report.verdict
+
+
+class Metrics(BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b'process_cpu_seconds_total 1.0\nfused_mlp_requests_total{code="OK"} 5.0\n'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_metrics_that_stop_answering_cost_one_figure_and_nothing_else():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    def end_server_after_first_slice(done, total):
+        if done == 1:
+            server.shutdown()
+            server.server_close()
+
+    url = f"http://127.0.0.1:{server.server_port}"
+    report = live_run(SlowClient(0.001), rate=50, metrics_url=url, progress=end_server_after_first_slice)
+    thread.join()
+    assert report.valid
+    assert any(note.startswith(f"CPU per request is not known: {url}/metrics") for note in report.notes)
 
 
 def test_difference_is_of_the_same_rows():
