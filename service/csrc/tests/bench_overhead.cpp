@@ -1,11 +1,13 @@
 // What the engine adds to a kernel that does nothing: submit, batch, complete, on the calling thread and
-// through a worker. A benchmark, not a test: prints nanoseconds per ticket, best of several rounds.
+// through a worker; and what choosing a variant takes, with and without a split, on as many threads as a
+// front has loops. A benchmark, not a test: prints nanoseconds per ticket or request, best of several rounds.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
 
 #include "engine/engine.hpp"
+#include "engine/router.hpp"
 
 namespace {
 
@@ -82,9 +84,40 @@ double best_ns_per_ticket(int tickets_per_step, int steps, Step step) {
   return best;
 }
 
+// Every thread resolves a route for each request, as a loop of the native front does.
+double choosing_ns(double split, bool by_key, unsigned threads) {
+  constexpr int kRequests = 1'000'000;
+  const Bench bench(1);
+  RouteEntry entry;
+  entry.model = "digits";
+  entry.fused = entry.unfused = bench.lane;
+  entry.split = Share(split);
+  Router router;
+  router.publish({entry});
+  return best_ns_per_ticket(kRequests, 1, [&] {
+    std::vector<std::thread> loops;
+    for (unsigned i = 0; i < threads; ++i) {
+      loops.emplace_back([&router, by_key] {
+        RouteReader reader(router);
+        for (int request = 0; request < kRequests; ++request) {
+          RouteQuery query{"digits"};
+          if (by_key) query.key = hash_key("user-4711");
+          if (!reader.current().resolve(query).ok()) std::abort();
+        }
+      });
+    }
+    for (std::thread& loop : loops) loop.join();
+  });
+}
+
 }  // namespace
 
 int main() {
+  for (const unsigned threads : {1u, 2u}) {
+    std::printf("choosing a variant, %u threads: off %.1f ns, split in turn %.1f, split by key %.1f\n",
+                threads, choosing_ns(0, false, threads), choosing_ns(1e-6, false, threads),
+                choosing_ns(1e-6, true, threads));
+  }
   for (const int burst : {1, 8, 64}) {
     Bench bench(1);
     const double ns = best_ns_per_ticket(burst, 200'000 / burst, [&] {
