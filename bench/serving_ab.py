@@ -33,6 +33,13 @@ RUNS = {1: 400, 128: 10_000}
 # turn of an arm is many short runs, and a round of the other benchmarks is many turns here.
 RUNS_PER_TURN = 10
 TURNS_PER_ROUND = 20
+# What the table shows of a turn: the title, and how the plain server's mean is written.
+COLUMNS = {
+    "rate": ("req/s", "{:,.0f}"),
+    "cpu_us": ("CPU", "{:.3f} us"),
+    "p50_ms": ("p50", "{:.3f} ms"),
+    "p99_ms": ("p99", "{:.3f} ms"),
+}
 
 
 @dataclass(frozen=True)
@@ -136,23 +143,15 @@ def percent(ratio: Ratio) -> str:
 
 
 def cost_table(result: dict[str, Any]) -> str:
-    fields = {"rate": "req/s", "cpu_us": "CPU", "p50_ms": "p50", "p99_ms": "p99"}
-    units = {"rate": "", "cpu_us": " us"}
-    columns = [(n, measure) for n in RUNS for measure in fields]
-    lines = [
-        "| A/B machinery | "
-        + " | ".join(f"{n} outstanding: {fields[measure]}" for n, measure in columns)
-        + " |",
-        "|---|" + "---:|" * len(columns),
-    ]
+    columns = [(n, measure) for n in RUNS for measure in COLUMNS]
+    titles = " | ".join(f"{n} outstanding: {COLUMNS[measure][0]}" for n, measure in columns)
+    lines = [f"| A/B machinery | {titles} |", "|---|" + "---:|" * len(columns)]
     for arm in ARMS:
         cells = []
         for n, measure in columns:
             if arm == PLAIN:
                 mean = np.mean([s[measure] for s in result["samples"][arm][str(n)]])
-                cells.append(
-                    f"{mean:,.0f}" if measure == "rate" else f"{mean:.3f}{units.get(measure, ' ms')}"
-                )
+                cells.append(COLUMNS[measure][1].format(mean))
             else:
                 cells.append(percent(change(result, arm, n, measure)))
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")

@@ -116,18 +116,14 @@ def warm_up(system: System, load: Load) -> float:
 
 
 def measure(system: System, load: Load, seconds: float) -> Sample:
-    """For about so long, at the pace of a short run."""
-    return sample(system, load, int(warm_up(system, load) * seconds))
-
-
-def sample(system: System, load: Load, requests: int) -> Sample:
-    """One run for the rate, and one for the latencies: writing the log costs h2load a system call per request, a
-    fifth of what it can send, and more than our echo takes to answer."""
+    """A short run to learn the pace, one for the rate, and one for the latencies: writing the log costs h2load a
+    system call per request, a fifth of what it can send, and more than our echo takes to answer."""
+    pace = warm_up(system, load)
     cpu, (batches, rows) = system.cpu_seconds(), system.batches()
-    requests, rate = load.run(system, requests)
+    requests, rate = load.run(system, int(pace * seconds))
     cpu = system.cpu_seconds() - cpu
     batches, rows = (after - before for after, before in zip(system.batches(), (batches, rows), strict=True))
-    times_us = load.latencies_us(system, requests // 2)
+    times_us = load.latencies_us(system, int(pace * seconds / 2))
     return Sample(
         requests=requests,
         rate=rate,

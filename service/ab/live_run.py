@@ -67,9 +67,8 @@ class LiveRun:
                     if cpu:
                         last = cpu.read()
                         spent.append(cpu.between(before, last))
-                except (
-                    MetricsUnreadable
-                ) as error:  # the answers still count, and say more if the server is gone
+                except MetricsUnreadable as error:
+                    # The answers still count, and say more if the server is gone.
                     cpu, spent, why_no_cpu = None, [], str(error)
                 progress(len(results), len(slices))
         finally:
