@@ -33,7 +33,7 @@ test-cpp-%: install-dev
 	@$(BIN)/ctest --test-dir build/cpp-$* --output-on-failure
 
 # The stand-in server of service/csrc/front/tests, built with a sanitizer, under the suite of the native front.
-FRONT_SUITE := $(wildcard tests/service/test_native_*.py)
+FRONT_SUITE := $(wildcard tests/service/fronts/test_native_*.py)
 test-front-sanitized: test-cpp ## the native front's own suite (not the conformance clients) against sanitized builds
 	FUSED_MLP_FRONT_SERVER=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
 	FUSED_MLP_FRONT_SERVER=build/cpp-address,undefined/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
@@ -102,7 +102,7 @@ format: install-dev ## rewrite the code in the house style
 	@find kernels service bench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' | xargs --no-run-if-empty clang-format -i
 
 check-cuda: install-dev ## compile the CUDA kernels for every architecture, no GPU needed
-	$(BIN)/python -m kernels.cuda.check
+	$(BIN)/python -m fused_mlp.kernels.cuda.check
 
 bench-gpu: install-dev ## on a GPU: every strategy against eager and torch.compile
 	$(BIN)/python -m bench.cuda
@@ -111,7 +111,7 @@ test-gpu: install-dev ## the tests that need a GPU, with speed against eager
 	$(BIN)/python -m pytest -m gpu -s
 
 proto: install-dev ## regenerate protos/*_pb2*
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. protos/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. fused_mlp/protos/*.proto
 
 clean: ## remove what was built
 	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

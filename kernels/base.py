@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.errors import KernelInputError
-from models import MlpSpec
+from fused_mlp.kernels.errors import KernelInputError
+from fused_mlp.models import MlpSpec
 
 Variant = Literal["fused", "unfused"]
 Device = Literal["cpu", "cuda"]

@@ -10,11 +10,11 @@ from typing import Literal
 
 import torch
 
-from kernels.base import Device, Kernel, Variant
-from kernels.errors import KernelError, KernelRefuted, KernelUnavailable
-from kernels.selfcheck import check_against_float64
-from kernels.tf32 import set_tf32
-from models import Mlp
+from fused_mlp.kernels.base import Device, Kernel, Variant
+from fused_mlp.kernels.cuda.tf32 import set_tf32
+from fused_mlp.kernels.errors import KernelError, KernelRefuted, KernelUnavailable
+from fused_mlp.kernels.selfcheck import check_against_float64
+from fused_mlp.models import Mlp
 
 log = logging.getLogger(__name__)
 

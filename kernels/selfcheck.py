@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from kernels.base import Float32, Kernel
-from kernels.errors import KernelRefuted
-from models import Mlp
-from models.weights import TORCH_DTYPES
+from fused_mlp.kernels.base import Float32, Kernel
+from fused_mlp.kernels.errors import KernelRefuted
+from fused_mlp.models import Mlp
+from fused_mlp.models.weights import TORCH_DTYPES
 
 # Batches probed: kernels choose a strategy by rows, and each has to be right. 19 is a few full register blocks
 # and a remainder.

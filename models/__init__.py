@@ -1,14 +1,14 @@
 """What an MLP is: spec, weights, file formats, and a repository of versions."""
 
-from models.errors import ModelLoadError
-from models.from_checkpoint import from_safetensors, from_state_dict
-from models.from_onnx import from_onnx
-from models.from_torch import from_torch, parameter_names
-from models.loader import load
-from models.native_format import save
-from models.repository import FoundModel, FoundVersion, Repository
-from models.spec import Activation, Dtype, LayerSpec, MlpSpec, OutputActivation
-from models.weights import LayerWeights, Mlp
+from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
+from fused_mlp.models.importers.from_onnx import from_onnx
+from fused_mlp.models.importers.from_torch import from_torch, parameter_names
+from fused_mlp.models.loader import load
+from fused_mlp.models.native_format import save
+from fused_mlp.models.repository import FoundModel, FoundVersion, Repository
+from fused_mlp.models.spec import Activation, Dtype, LayerSpec, MlpSpec, OutputActivation
+from fused_mlp.models.weights import LayerWeights, Mlp
 
 __all__ = [
     "Activation",

@@ -1,21 +1,21 @@
-"""`models.load`: one entry for every file that says on its own what model it holds."""
+"""`fused_mlp.load`: one entry for every file that says on its own what model it holds."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from models.errors import ModelLoadError
-from models.from_onnx import from_onnx
-from models.native_format import JSON_NAME, load_version
-from models.weights import Mlp
+from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.from_onnx import from_onnx
+from fused_mlp.models.native_format import JSON_NAME, load_version
+from fused_mlp.models.weights import Mlp
 
 # Formats without activations, by extension, and what reads them when told the rest.
 CHECKPOINTS = {
-    ".pt": "models.from_state_dict",
-    ".pth": "models.from_state_dict",
-    ".bin": "models.from_state_dict",
-    ".safetensors": "models.from_safetensors",
+    ".pt": "fused_mlp.from_state_dict",
+    ".pth": "fused_mlp.from_state_dict",
+    ".bin": "fused_mlp.from_state_dict",
+    ".safetensors": "fused_mlp.from_safetensors",
 }
 
 

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 
-from models.errors import ModelLoadError, first_line
-from models.spec import MlpSpec
-from models.weights import Mlp, check_shapes
+from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.spec import MlpSpec
+from fused_mlp.models.weights import Mlp, check_shapes
 
 JSON_NAME = "model.json"
 WEIGHTS_NAME = "model.safetensors"

@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.errors import ModelLoadError
-from models.native_format import JSON_NAME, WEIGHTS_NAME, inspect_version, load_version
-from models.spec import MlpSpec
-from models.weights import Mlp
+from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.native_format import JSON_NAME, WEIGHTS_NAME, inspect_version, load_version
+from fused_mlp.models.spec import MlpSpec
+from fused_mlp.models.weights import Mlp
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.errors import ModelLoadError
-from models.modules import GatedLinear, activation_module
-from models.spec import Dtype, MlpSpec
+from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.torch_modules import GatedLinear, activation_module
+from fused_mlp.models.spec import Dtype, MlpSpec
 
 TORCH_DTYPES: dict[Dtype, torch.dtype] = {
     "float32": torch.float32,

@@ -1,4 +1,4 @@
-from protos import fused_mlp_pb2 as _fused_mlp_pb2
+from fused_mlp.protos import fused_mlp_pb2 as _fused_mlp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos import admin_pb2 as protos_dot_admin__pb2
+from fused_mlp.protos import admin_pb2 as fused__mlp_dot_protos_dot_admin__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in protos/admin_pb2_grpc.py depends on'
+        + ' but the generated code in fused_mlp/protos/admin_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,18 +36,18 @@ class AdminStub:
         """
         self.GetPolicy = channel.unary_unary(
                 '/fused_mlp.v1.Admin/GetPolicy',
-                request_serializer=protos_dot_admin__pb2.GetPolicyRequest.SerializeToString,
-                response_deserializer=protos_dot_admin__pb2.GetPolicyResponse.FromString,
+                request_serializer=fused__mlp_dot_protos_dot_admin__pb2.GetPolicyRequest.SerializeToString,
+                response_deserializer=fused__mlp_dot_protos_dot_admin__pb2.GetPolicyResponse.FromString,
                 _registered_method=True)
         self.SetPolicy = channel.unary_unary(
                 '/fused_mlp.v1.Admin/SetPolicy',
-                request_serializer=protos_dot_admin__pb2.SetPolicyRequest.SerializeToString,
-                response_deserializer=protos_dot_admin__pb2.SetPolicyResponse.FromString,
+                request_serializer=fused__mlp_dot_protos_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=fused__mlp_dot_protos_dot_admin__pb2.SetPolicyResponse.FromString,
                 _registered_method=True)
         self.Trace = channel.unary_stream(
                 '/fused_mlp.v1.Admin/Trace',
-                request_serializer=protos_dot_admin__pb2.TraceRequest.SerializeToString,
-                response_deserializer=protos_dot_admin__pb2.TraceChunk.FromString,
+                request_serializer=fused__mlp_dot_protos_dot_admin__pb2.TraceRequest.SerializeToString,
+                response_deserializer=fused__mlp_dot_protos_dot_admin__pb2.TraceChunk.FromString,
                 _registered_method=True)
 
 
@@ -79,18 +79,18 @@ def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPolicy,
-                    request_deserializer=protos_dot_admin__pb2.GetPolicyRequest.FromString,
-                    response_serializer=protos_dot_admin__pb2.GetPolicyResponse.SerializeToString,
+                    request_deserializer=fused__mlp_dot_protos_dot_admin__pb2.GetPolicyRequest.FromString,
+                    response_serializer=fused__mlp_dot_protos_dot_admin__pb2.GetPolicyResponse.SerializeToString,
             ),
             'SetPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPolicy,
-                    request_deserializer=protos_dot_admin__pb2.SetPolicyRequest.FromString,
-                    response_serializer=protos_dot_admin__pb2.SetPolicyResponse.SerializeToString,
+                    request_deserializer=fused__mlp_dot_protos_dot_admin__pb2.SetPolicyRequest.FromString,
+                    response_serializer=fused__mlp_dot_protos_dot_admin__pb2.SetPolicyResponse.SerializeToString,
             ),
             'Trace': grpc.unary_stream_rpc_method_handler(
                     servicer.Trace,
-                    request_deserializer=protos_dot_admin__pb2.TraceRequest.FromString,
-                    response_serializer=protos_dot_admin__pb2.TraceChunk.SerializeToString,
+                    request_deserializer=fused__mlp_dot_protos_dot_admin__pb2.TraceRequest.FromString,
+                    response_serializer=fused__mlp_dot_protos_dot_admin__pb2.TraceChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -118,8 +118,8 @@ class Admin:
             request,
             target,
             '/fused_mlp.v1.Admin/GetPolicy',
-            protos_dot_admin__pb2.GetPolicyRequest.SerializeToString,
-            protos_dot_admin__pb2.GetPolicyResponse.FromString,
+            fused__mlp_dot_protos_dot_admin__pb2.GetPolicyRequest.SerializeToString,
+            fused__mlp_dot_protos_dot_admin__pb2.GetPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -145,8 +145,8 @@ class Admin:
             request,
             target,
             '/fused_mlp.v1.Admin/SetPolicy',
-            protos_dot_admin__pb2.SetPolicyRequest.SerializeToString,
-            protos_dot_admin__pb2.SetPolicyResponse.FromString,
+            fused__mlp_dot_protos_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+            fused__mlp_dot_protos_dot_admin__pb2.SetPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -172,8 +172,8 @@ class Admin:
             request,
             target,
             '/fused_mlp.v1.Admin/Trace',
-            protos_dot_admin__pb2.TraceRequest.SerializeToString,
-            protos_dot_admin__pb2.TraceChunk.FromString,
+            fused__mlp_dot_protos_dot_admin__pb2.TraceRequest.SerializeToString,
+            fused__mlp_dot_protos_dot_admin__pb2.TraceChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos import fused_mlp_pb2 as protos_dot_fused__mlp__pb2
+from fused_mlp.protos import fused_mlp_pb2 as fused__mlp_dot_protos_dot_fused__mlp__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in protos/fused_mlp_pb2_grpc.py depends on'
+        + ' but the generated code in fused_mlp/protos/fused_mlp_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,23 +36,23 @@ class InferenceStub:
         """
         self.Predict = channel.unary_unary(
                 '/fused_mlp.v1.Inference/Predict',
-                request_serializer=protos_dot_fused__mlp__pb2.PredictRequest.SerializeToString,
-                response_deserializer=protos_dot_fused__mlp__pb2.PredictResponse.FromString,
+                request_serializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictRequest.SerializeToString,
+                response_deserializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictResponse.FromString,
                 _registered_method=True)
         self.PredictStream = channel.stream_stream(
                 '/fused_mlp.v1.Inference/PredictStream',
-                request_serializer=protos_dot_fused__mlp__pb2.PredictRequest.SerializeToString,
-                response_deserializer=protos_dot_fused__mlp__pb2.PredictResponse.FromString,
+                request_serializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictRequest.SerializeToString,
+                response_deserializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictResponse.FromString,
                 _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/fused_mlp.v1.Inference/ListModels',
-                request_serializer=protos_dot_fused__mlp__pb2.ListModelsRequest.SerializeToString,
-                response_deserializer=protos_dot_fused__mlp__pb2.ListModelsResponse.FromString,
+                request_serializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.ListModelsRequest.SerializeToString,
+                response_deserializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
         self.GetModel = channel.unary_unary(
                 '/fused_mlp.v1.Inference/GetModel',
-                request_serializer=protos_dot_fused__mlp__pb2.GetModelRequest.SerializeToString,
-                response_deserializer=protos_dot_fused__mlp__pb2.GetModelResponse.FromString,
+                request_serializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.GetModelRequest.SerializeToString,
+                response_deserializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.GetModelResponse.FromString,
                 _registered_method=True)
 
 
@@ -91,23 +91,23 @@ def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Predict': grpc.unary_unary_rpc_method_handler(
                     servicer.Predict,
-                    request_deserializer=protos_dot_fused__mlp__pb2.PredictRequest.FromString,
-                    response_serializer=protos_dot_fused__mlp__pb2.PredictResponse.SerializeToString,
+                    request_deserializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictRequest.FromString,
+                    response_serializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictResponse.SerializeToString,
             ),
             'PredictStream': grpc.stream_stream_rpc_method_handler(
                     servicer.PredictStream,
-                    request_deserializer=protos_dot_fused__mlp__pb2.PredictRequest.FromString,
-                    response_serializer=protos_dot_fused__mlp__pb2.PredictResponse.SerializeToString,
+                    request_deserializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictRequest.FromString,
+                    response_serializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
-                    request_deserializer=protos_dot_fused__mlp__pb2.ListModelsRequest.FromString,
-                    response_serializer=protos_dot_fused__mlp__pb2.ListModelsResponse.SerializeToString,
+                    request_deserializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.ListModelsRequest.FromString,
+                    response_serializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.ListModelsResponse.SerializeToString,
             ),
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
-                    request_deserializer=protos_dot_fused__mlp__pb2.GetModelRequest.FromString,
-                    response_serializer=protos_dot_fused__mlp__pb2.GetModelResponse.SerializeToString,
+                    request_deserializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.GetModelRequest.FromString,
+                    response_serializer=fused__mlp_dot_protos_dot_fused__mlp__pb2.GetModelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,8 +135,8 @@ class Inference:
             request,
             target,
             '/fused_mlp.v1.Inference/Predict',
-            protos_dot_fused__mlp__pb2.PredictRequest.SerializeToString,
-            protos_dot_fused__mlp__pb2.PredictResponse.FromString,
+            fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictRequest.SerializeToString,
+            fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -162,8 +162,8 @@ class Inference:
             request_iterator,
             target,
             '/fused_mlp.v1.Inference/PredictStream',
-            protos_dot_fused__mlp__pb2.PredictRequest.SerializeToString,
-            protos_dot_fused__mlp__pb2.PredictResponse.FromString,
+            fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictRequest.SerializeToString,
+            fused__mlp_dot_protos_dot_fused__mlp__pb2.PredictResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -189,8 +189,8 @@ class Inference:
             request,
             target,
             '/fused_mlp.v1.Inference/ListModels',
-            protos_dot_fused__mlp__pb2.ListModelsRequest.SerializeToString,
-            protos_dot_fused__mlp__pb2.ListModelsResponse.FromString,
+            fused__mlp_dot_protos_dot_fused__mlp__pb2.ListModelsRequest.SerializeToString,
+            fused__mlp_dot_protos_dot_fused__mlp__pb2.ListModelsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -216,8 +216,8 @@ class Inference:
             request,
             target,
             '/fused_mlp.v1.Inference/GetModel',
-            protos_dot_fused__mlp__pb2.GetModelRequest.SerializeToString,
-            protos_dot_fused__mlp__pb2.GetModelResponse.FromString,
+            fused__mlp_dot_protos_dot_fused__mlp__pb2.GetModelRequest.SerializeToString,
+            fused__mlp_dot_protos_dot_fused__mlp__pb2.GetModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

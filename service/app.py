@@ -12,18 +12,18 @@ import sys
 
 import torch
 
-from kernels.cores import usable_cores
-from service import _engine
-from service.banner import banner
-from service.catalog import Catalog
-from service.fronts import make_admin, make_front
-from service.handlers import SERVED_SERVICES, Control
-from service.health import SERVER, Health, Serving
-from service.logs import set_up_logging
-from service.metrics import EngineCollector, Exposition
-from service.metrics_http import MetricsServer, Pages
-from service.settings import Settings, unknown_variables
-from service.status import status_json
+from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.service import _engine
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.fronts.selection import make_admin, make_front
+from fused_mlp.service.handlers import SERVED_SERVICES, Control
+from fused_mlp.service.observe.banner import banner
+from fused_mlp.service.observe.health import SERVER, Health, Serving
+from fused_mlp.service.observe.http import MetricsServer, Pages
+from fused_mlp.service.observe.logs import set_up_logging
+from fused_mlp.service.observe.metrics import EngineCollector, Exposition
+from fused_mlp.service.observe.status import status_json
+from fused_mlp.service.settings.settings import Settings, unknown_variables
 
 log = logging.getLogger(__name__)
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from service.client import Client
+from fused_mlp.service.client import Client
 from tests.conformance.certificates import Certificates
-from tests.server import Server
+from tests.support.server import Server
 
 
 @pytest.fixture(scope="session", params=["python", "native"])
 def transport(request: pytest.FixtureRequest) -> str:
     """Every test that asks for a server runs over both fronts."""
-    from service import _engine
+    from fused_mlp.service import _engine
 
     if request.param == "native" and not _engine.NATIVE_FRONT:
         pytest.skip("the native front was not built here: its -dev packages are missing")

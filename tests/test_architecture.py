@@ -1,5 +1,6 @@
-"""Who may import whom: service -> kernels -> models, protos a leaf, and a few libraries in one place each.
-Reads the source with `ast`, so that nothing is run and an import inside a function counts as well."""
+"""Which module may import which: service -> kernels -> models, protos a leaf, a few libraries in one place each, and
+our own code only as fused_mlp. Reads the source with `ast`, so that nothing is run and an import inside a function
+counts as well."""
 
 import ast
 import sys
@@ -23,18 +24,18 @@ MAY_IMPORT = {
 # Where a library may be imported. Everything outside the list must not know it.
 ONLY_IN = {
     "grpc": (
-        "service/python_front.py",
+        "service/fronts/python/server.py",
         "service/client/*.py",
         "service/cli/connection.py",  # turns what a client's call raises into one line
         "protos/*_pb2_grpc.py",
     ),
-    "prometheus_client": ("service/metrics.py",),
+    "prometheus_client": ("service/observe/metrics.py",),
     "triton": ("kernels/cuda/*.py",),
-    "onnx": ("models/onnx_graph.py",),
+    "onnx": ("models/importers/onnx_graph.py",),
     "sklearn": ("models/demo/train_digits.py",),
-    "safetensors": ("models/native_format.py", "models/safetensors_checkpoint.py"),
-    "pydantic": ("models/*.py", "service/*.py"),
-    "pydantic_settings": ("service/*.py",),
+    "safetensors": ("models/native_format.py", "models/importers/safetensors_checkpoint.py"),
+    "pydantic": ("models/*.py", "service/settings/*.py", "service/catalog/policy.py"),
+    "pydantic_settings": ("service/settings/*.py",),
     "typer": ("service/cli/*.py",),
 }
 
@@ -57,13 +58,25 @@ def imports(source: str, module: str, is_package: bool = False) -> Iterator[str]
                 yield str(node.args[0].value)
 
 
+def dotted(path: str) -> str:
+    return "fused_mlp." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def bare_names(path: str, source: str) -> list[str]:
+    """Imports of our rooms by their folder's name: those names belong to other people's packages."""
+    return [
+        f"{path}: imports {name}; say fused_mlp.{name}"
+        for name in imports(source, dotted(path), path.endswith("/__init__.py"))
+        if name.split(".", 1)[0] in PACKAGES
+    ]
+
+
 def problems(path: str, source: str) -> list[str]:
     """What is wrong with the imports of the file at `path`, which is relative to the root."""
     package = path.split("/", 1)[0]
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    found = []
-    for name in imports(source, module, path.endswith("/__init__.py")):
-        top = name.split(".", 1)[0]
+    found = bare_names(path, source)
+    for name in imports(source, dotted(path), path.endswith("/__init__.py")):
+        top = name.removeprefix("fused_mlp.").split(".", 1)[0]
         if top in PACKAGES and top != package and top not in MAY_IMPORT[package]:
             found.append(f"{path}: {package} must not know {top} (imports {name})")
         if top in ("tests", "bench"):
@@ -82,6 +95,17 @@ def sources() -> list[str]:
 
 def test_every_import_goes_the_right_way():
     found = [problem for path in sources() for problem in problems(path, (ROOT / path).read_text())]
+    assert found == []
+
+
+def test_only_fused_mlp_is_imported_anywhere():
+    files = [
+        path
+        for folder in ("tests", "bench", "deploy", "fused_mlp")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
+    assert len(files) > 100
+    found = [p for path in files for p in bare_names(str(path.relative_to(ROOT)), path.read_text())]
     assert found == []
 
 
@@ -105,33 +129,35 @@ def test_third_party_imports_are_declared_dependencies():
         "sklearn": "scikit_learn",
     }
     for path in sources():
-        for name in imports((ROOT / path).read_text(), path.removesuffix(".py").replace("/", ".")):
+        for name in imports((ROOT / path).read_text(), dotted(path)):
             top = name.split(".", 1)[0]
-            if top and top not in sys.stdlib_module_names and top not in PACKAGES:
+            if top and top not in sys.stdlib_module_names and top != "fused_mlp":
                 assert f'"{names.get(top, top)}' in text, f"{path} imports {top}, which is no dependency"
 
 
 @pytest.mark.parametrize(
     ("path", "source", "text"),
     [
-        ("models/x.py", "import kernels", "models must not know kernels"),
-        ("models/x.py", "from kernels.base import Kernel", "models must not know kernels"),
-        ("models/x.py", "def f():\n    import service.app", "models must not know service"),
+        ("models/x.py", "import fused_mlp.kernels", "models must not know kernels"),
+        ("models/x.py", "from fused_mlp.kernels.base import Kernel", "models must not know kernels"),
+        ("models/x.py", "def f():\n    import fused_mlp.service.app", "models must not know service"),
         ("models/demo/x.py", "from ...service import app", "models must not know service"),
-        ("kernels/x.py", "from service import settings", "kernels must not know service"),
-        ("kernels/x.py", "import protos.fused_mlp_pb2", "kernels must not know protos"),
+        ("kernels/x.py", "from fused_mlp.service import settings", "kernels must not know service"),
+        ("kernels/x.py", "import fused_mlp.protos.fused_mlp_pb2", "kernels must not know protos"),
         (
             "kernels/x.py",
-            "import importlib; importlib.import_module('service')",
+            "import importlib; importlib.import_module('fused_mlp.service')",
             "kernels must not know service",
         ),
-        ("protos/x.py", "from models import Mlp", "protos must not know models"),
+        ("protos/x.py", "from fused_mlp.models import Mlp", "protos must not know models"),
         ("kernels/x.py", "import grpc", "grpc belongs into"),
         ("service/engine.py", "from grpc import aio", "grpc belongs into"),
         ("service/engine.py", "import grpc.aio as g", "grpc belongs into"),
-        ("service/python_front.py", "import prometheus_client", "prometheus_client belongs into"),
-        ("kernels/cpu.py", "if True:\n    import triton.language as tl", "triton belongs into"),
-        ("service/x.py", "from tests.puppet import Puppet", "must not know tests"),
+        ("service/fronts/python/server.py", "import prometheus_client", "prometheus_client belongs into"),
+        ("kernels/backends/cpu.py", "if True:\n    import triton.language as tl", "triton belongs into"),
+        ("service/x.py", "from tests.support.puppet import Puppet", "must not know tests"),
+        ("service/x.py", "import kernels", "say fused_mlp.kernels"),
+        ("kernels/x.py", "def f():\n    from models.spec import MlpSpec", "say fused_mlp.models"),
     ],
 )
 def test_a_violation_would_be_found(path, source, text):
@@ -141,8 +167,8 @@ def test_a_violation_would_be_found(path, source, text):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("service/x.py", "import kernels, models; from protos import fused_mlp_pb2"),
-        ("kernels/cuda/x.py", "import triton; from models import Mlp"),
+        ("service/x.py", "from fused_mlp import kernels, models; from fused_mlp.protos import fused_mlp_pb2"),
+        ("kernels/cuda/x.py", "import triton; from fused_mlp.models import Mlp"),
         ("service/handlers/__init__.py", "from . import inference; from ..errors import InvalidInput"),
         ("service/client/sync.py", "import grpc"),
         ("models/x.py", "import numpy, torch"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service.settings import ENV_PREFIX, Settings
+from fused_mlp.service.settings.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOYMENTS = [ROOT / "Dockerfile", ROOT / "deploy/kubernetes.yaml", ROOT / "deploy/compose.yaml"]

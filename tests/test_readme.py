@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import GROUPS, Settings
-from service.settings_table import settings_table, with_table
+from fused_mlp.service.settings.readme_table import settings_table, with_table
+from fused_mlp.service.settings.settings import GROUPS, Settings
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 
 
 def test_readme_has_the_settings_as_they_are():
     text = README.read_text()
-    assert text == with_table(text), "run: python -m service.settings_table --write"
+    assert text == with_table(text), "run: python -m fused_mlp.service.settings.readme_table --write"
 
 
 def test_table_names_every_setting_once_and_nothing_of_this_machine():

@@ -9,17 +9,17 @@ import os
 
 import torch
 
-from kernels.base import Kernel, KernelInfo
-from kernels.cuda.cublas import CublasProgram
-from kernels.cuda.plans import precision_of
-from kernels.cuda.program import Program
-from kernels.cuda.rule import candidate_tiles, tile_by_rule
-from kernels.cuda.runtime import TorchRuntime
-from kernels.cuda.selection import Candidate, select
-from kernels.cuda.tiles import Tile
-from kernels.registry import Backend, register
-from kernels.tf32 import multiplies_in_tf32
-from models import Mlp
+from fused_mlp.kernels.base import Kernel, KernelInfo
+from fused_mlp.kernels.cuda.cublas import CublasProgram
+from fused_mlp.kernels.cuda.plans import precision_of
+from fused_mlp.kernels.cuda.program import Program
+from fused_mlp.kernels.cuda.rule import candidate_tiles, tile_by_rule
+from fused_mlp.kernels.cuda.runtime import TorchRuntime
+from fused_mlp.kernels.cuda.selection import Candidate, select
+from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
+from fused_mlp.kernels.cuda.tiles import Tile
+from fused_mlp.kernels.registry import Backend, register
+from fused_mlp.models import Mlp
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def _build(
 
 def _triton_candidate(mlp: Mlp, tile: Tile, device: torch.device) -> Candidate:
     def build() -> Program:
-        from kernels.cuda.triton_programs import LayeredProgram, WholeProgram  # noqa: PLC0415 - imports triton
+        from fused_mlp.kernels.cuda.triton_programs import LayeredProgram, WholeProgram  # noqa: PLC0415 - imports triton
 
         return (WholeProgram if tile.strategy == "whole" else LayeredProgram)(mlp, tile, device)
 

@@ -1,4 +1,4 @@
-"""`python -m kernels.cuda.check`: compiles every row of the tile table for every architecture that can
+"""`python -m fused_mlp.kernels.cuda.check`: compiles every row of the tile table for every architecture that can
 select it, to real machine code, without a GPU. Fails on a register spill, on too much shared memory, and on
 half precision that does not reach the tensor cores. Prints a table, writes JSON, counts launches beside
 eager's."""
@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kernels.cuda.architectures import ARCHITECTURES
-from kernels.cuda.check_jobs import Job, jobs
-from kernels.cuda.check_models import EXAMPLES
-from kernels.cuda.compilation import Resources, compile_job, triton_version
-from kernels.cuda.plans import eager_launches, layered_plans
-from kernels.cuda.rule import tile_by_rule
+from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.check_jobs import Job, jobs
+from fused_mlp.kernels.cuda.check_models import EXAMPLES
+from fused_mlp.kernels.cuda.compilation import Resources, compile_job, triton_version
+from fused_mlp.kernels.cuda.plans import eager_launches, layered_plans
+from fused_mlp.kernels.cuda.rule import tile_by_rule
 
 TENSOR_MEMORY_COLUMNS = 512  # what a multiprocessor of sm_100 has
 BY_CAPABILITY = {entry.capability: entry for entry in ARCHITECTURES}
@@ -129,7 +129,7 @@ def launch_table(rows: Sequence[dict[str, object]]) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m kernels.cuda.check", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m fused_mlp.kernels.cuda.check", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="the heaviest use of a few tiles on each architecture"
     )

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernels.cuda.architectures import ARCHITECTURES, Architecture
-from kernels.cuda.check_models import Tour, gated_layers, gated_whole, plain_layers, plain_whole
-from kernels.cuda.plans import LaunchPlan, layered_plans, whole_plan
-from kernels.cuda.tiles import TILES, Tile
-from models import Dtype
+from fused_mlp.kernels.cuda.architectures import ARCHITECTURES, Architecture
+from fused_mlp.kernels.cuda.check_models import Tour, gated_layers, gated_whole, plain_layers, plain_whole
+from fused_mlp.kernels.cuda.plans import LaunchPlan, layered_plans, whole_plan
+from fused_mlp.kernels.cuda.tiles import TILES, Tile
+from fused_mlp.models import Dtype
 
 LIGHT, HEAVY = "plain", "gated"
 LAST = " last"  # `layered` compiles its last layer apart: it writes float32, and holds the softmax

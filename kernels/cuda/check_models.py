@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 from typing import Literal, TypeVar, get_args
 
-from models import Activation, Dtype, LayerSpec, MlpSpec
-from models.spec import OutputActivation
+from fused_mlp.models import Activation, Dtype, LayerSpec, MlpSpec
+from fused_mlp.models.spec import OutputActivation
 
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 Item = TypeVar("Item")

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from kernels.base import Float32
-from kernels.cuda.program import Program
-from kernels.cuda.runtime import Graph, Runtime
-from models import MlpSpec
+from fused_mlp.kernels.base import Float32
+from fused_mlp.kernels.cuda.program import Program
+from fused_mlp.kernels.cuda.runtime import Graph, Runtime
+from fused_mlp.models import MlpSpec
 
 # A batch runs in the smallest bucket that holds it; a larger one in slices of the last. Powers of two waste
 # at most half of the rows, and 16 is the smallest tile.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from kernels.cuda.program import Allocate
-from models import LayerSpec, Mlp
-from models.modules import activation_module
-from models.weights import TORCH_DTYPES
+from fused_mlp.kernels.cuda.program import Allocate
+from fused_mlp.models import LayerSpec, Mlp
+from fused_mlp.models.importers.torch_modules import activation_module
+from fused_mlp.models.weights import TORCH_DTYPES
 
 
 class CublasProgram:

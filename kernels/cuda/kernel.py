@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import torch
 
-from kernels.base import Float32, Kernel, KernelInfo
-from kernels.cuda.contexts import ContextPool
-from kernels.errors import KernelError
-from models import MlpSpec
+from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
+from fused_mlp.kernels.cuda.contexts import ContextPool
+from fused_mlp.kernels.errors import KernelError
+from fused_mlp.models import MlpSpec
 
 
 class CudaKernel(Kernel):

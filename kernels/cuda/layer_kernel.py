@@ -5,7 +5,7 @@ second kernel."""
 import triton
 import triton.language as tl
 
-from kernels.cuda.activations import activate, softmax_tile
+from fused_mlp.kernels.cuda.activations import activate, softmax_tile
 
 
 @triton.jit(do_not_specialize=["rows"])  # one binary for every batch size

@@ -7,9 +7,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.cuda.plans import last_block, pad
-from kernels.cuda.tiles import Tile
-from models import LayerWeights, Mlp
+from fused_mlp.kernels.cuda.plans import last_block, pad
+from fused_mlp.kernels.cuda.tiles import Tile
+from fused_mlp.models import LayerWeights, Mlp
 
 
 def pack_layer(layer: LayerWeights, n_padded: int, k_padded: int) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kernels.cuda.tiles import Precision, Tile
-from models import MlpSpec
+from fused_mlp.kernels.cuda.tiles import Precision, Tile
+from fused_mlp.models import MlpSpec
 
 KernelName = Literal["whole", "layer", "softmax"]
 ELEMENT_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}

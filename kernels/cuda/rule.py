@@ -3,10 +3,10 @@ the order in which candidates are tried. Imports no triton."""
 
 from __future__ import annotations
 
-from kernels.cuda.architectures import Architecture
-from kernels.cuda.plans import hidden_width, pad, precision_of
-from kernels.cuda.tiles import Tile, select_tiles
-from models import MlpSpec
+from fused_mlp.kernels.cuda.architectures import Architecture
+from fused_mlp.kernels.cuda.plans import hidden_width, pad, precision_of
+from fused_mlp.kernels.cuda.tiles import Tile, select_tiles
+from fused_mlp.models import MlpSpec
 
 KIB = 1024
 # In `whole` every program reads all weights, through one multiprocessor (some 100 GB/s from L2): past this

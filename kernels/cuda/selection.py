@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from kernels.base import KernelInfo
-from kernels.cuda.contexts import BUCKETS, ContextPool, LaunchContext
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.plans import eager_launches
-from kernels.cuda.program import Program
-from kernels.cuda.runtime import Runtime
-from kernels.errors import KernelError
-from kernels.selfcheck import check_against_float64
-from models import Mlp
+from fused_mlp.kernels.base import KernelInfo
+from fused_mlp.kernels.cuda.contexts import BUCKETS, ContextPool, LaunchContext
+from fused_mlp.kernels.cuda.kernel import CudaKernel
+from fused_mlp.kernels.cuda.plans import eager_launches
+from fused_mlp.kernels.cuda.program import Program
+from fused_mlp.kernels.cuda.runtime import Runtime
+from fused_mlp.kernels.errors import KernelError
+from fused_mlp.kernels.selfcheck import check_against_float64
+from fused_mlp.models import Mlp
 
 # Distinct rows in the invariance probe: more than any tile has, so that each is seen at many positions.
 PROBE_ROWS = 193

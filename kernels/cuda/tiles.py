@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from kernels.cuda.architectures import ARCHITECTURES, CAPABILITIES, Architecture
+from fused_mlp.kernels.cuda.architectures import ARCHITECTURES, CAPABILITIES, Architecture
 
 Strategy = Literal["whole", "layered"]
 # half: fp16 and bf16. tf32 and ieee are the two ways to multiply float32.

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.cuda.layer_kernel import layer_kernel, softmax_kernel
-from kernels.cuda.packing import pack_layer, pack_whole
-from kernels.cuda.plans import KernelName, LaunchPlan, layered_plans, scratch_row, whole_plan
-from kernels.cuda.program import Allocate
-from kernels.cuda.tiles import Tile
-from kernels.cuda.whole_kernel import whole_kernel
-from models import Mlp
-from models.weights import TORCH_DTYPES
+from fused_mlp.kernels.cuda.layer_kernel import layer_kernel, softmax_kernel
+from fused_mlp.kernels.cuda.packing import pack_layer, pack_whole
+from fused_mlp.kernels.cuda.plans import KernelName, LaunchPlan, layered_plans, scratch_row, whole_plan
+from fused_mlp.kernels.cuda.program import Allocate
+from fused_mlp.kernels.cuda.tiles import Tile
+from fused_mlp.kernels.cuda.whole_kernel import whole_kernel
+from fused_mlp.models import Mlp
+from fused_mlp.models.weights import TORCH_DTYPES
 
 KERNELS: dict[KernelName, Any] = {"whole": whole_kernel, "layer": layer_kernel, "softmax": softmax_kernel}
 

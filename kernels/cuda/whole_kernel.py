@@ -5,7 +5,7 @@ Triton cannot slice a tile: a layer is then a small unrolled product of tiles, i
 import triton
 import triton.language as tl
 
-from kernels.cuda.activations import activate, softmax_tile
+from fused_mlp.kernels.cuda.activations import activate, softmax_tile
 
 
 @triton.jit

@@ -1,12 +1,12 @@
 """What a forward pass spends its time on, eager, compiled and fused, and why: measured, counted in the profiler's own
 events, and compared with what the machine can do. Prints nothing; `service.profile` shows it."""
 
-from kernels.profile.errors import ProfileError
-from kernels.profile.expectation import Difference, compare, parse_expectation
-from kernels.profile.results import VARIANTS, Point, Profile, VariantName
-from kernels.profile.run import Options, profile
-from kernels.profile.shapes import check_shape, random_mlp
-from kernels.profile.sweep import Sweep, SweepCell, run_sweep
+from fused_mlp.kernels.profile.errors import ProfileError
+from fused_mlp.kernels.profile.expectation import Difference, compare, parse_expectation
+from fused_mlp.kernels.profile.results import VARIANTS, Point, Profile, VariantName
+from fused_mlp.kernels.profile.run import Options, profile
+from fused_mlp.kernels.profile.shapes import check_shape, random_mlp
+from fused_mlp.kernels.profile.sweep import Sweep, SweepCell, run_sweep
 
 __all__ = [
     "VARIANTS",

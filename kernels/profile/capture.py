@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from kernels.profile.native_phases import Recording, merge, recorded_phases
-from kernels.profile.trace_events import FORWARD, Event
+from fused_mlp.kernels.profile.native_phases import Recording, merge, recorded_phases
+from fused_mlp.kernels.profile.trace_events import FORWARD, Event
 
 # The schedule: the first calls are not representative, nor is the profiler's own first round.
 _WAIT, _WARM_UP, ACTIVE = 1, 2, 9

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import torch
 
-from kernels.profile.results import Counts
-from kernels.profile.trace_events import Event, Node, forward_passes, instants
+from fused_mlp.kernels.profile.results import Counts
+from fused_mlp.kernels.profile.trace_events import Event, Node, forward_passes, instants
 
 Kind = Literal["work", "wrapper", "view", "allocation", "annotation"]
 

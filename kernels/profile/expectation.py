@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernels.profile.errors import ProfileError
-from kernels.profile.results import VARIANTS, Point
+from fused_mlp.kernels.profile.errors import ProfileError
+from fused_mlp.kernels.profile.results import VARIANTS, Point
 
 _COUNTED = {
     "ops": lambda point: point.counts.dispatched,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernels.profile.results import Flame
-from kernels.profile.trace_events import Event, Node, forward_passes
+from fused_mlp.kernels.profile.results import Flame
+from fused_mlp.kernels.profile.trace_events import Event, Node, forward_passes
 
 
 def flame_of(trace: Event) -> Flame:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from kernels.cores import usable_cores
-from kernels.errors import KernelUnavailable
+from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.kernels.errors import KernelUnavailable
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class MachineProbe:
 
     def __init__(self) -> None:
         try:
-            from kernels import _cpu  # noqa: PLC0415 - it may not have been built
+            from fused_mlp.kernels import _cpu  # noqa: PLC0415 - it may not have been built
         except ImportError:
             raise KernelUnavailable(
                 "the machine cannot be measured: the compiled module kernels._cpu is missing, run `make install`"

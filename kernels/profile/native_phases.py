@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kernels.profile.trace_events import Event
+from fused_mlp.kernels.profile.trace_events import Event
 
 try:
-    from kernels import _cpu
+    from fused_mlp.kernels import _cpu
 except ImportError:
     _cpu = None  # type: ignore[assignment]
 

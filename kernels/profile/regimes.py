@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.profile.results import Point, Regime, RegimeName
+from fused_mlp.kernels.profile.results import Point, Regime, RegimeName
 
 # Below this gain a person would not notice, and noise would.
 _WORTH_IT = 1.1

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import torch
 
-from kernels.profile.capture import capture
-from kernels.profile.counting import count
-from kernels.profile.errors import ProfileError
-from kernels.profile.flames import flame_of
-from kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
-from kernels.profile.native_phases import Recording, recorded_phases
-from kernels.profile.regimes import advise, classify
-from kernels.profile.results import VARIANTS, Counts, Flame, Point, Profile, VariantName
-from kernels.profile.shapes import Work, narrow_twin, work_of
-from kernels.profile.timing import Time, time_calls
-from kernels.profile.variants import Variant, one_line
-from models import Mlp, MlpSpec
+from fused_mlp.kernels.profile.capture import capture
+from fused_mlp.kernels.profile.counting import count
+from fused_mlp.kernels.profile.errors import ProfileError
+from fused_mlp.kernels.profile.flames import flame_of
+from fused_mlp.kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
+from fused_mlp.kernels.profile.native_phases import Recording, recorded_phases
+from fused_mlp.kernels.profile.regimes import advise, classify
+from fused_mlp.kernels.profile.results import VARIANTS, Counts, Flame, Point, Profile, VariantName
+from fused_mlp.kernels.profile.shapes import Work, narrow_twin, work_of
+from fused_mlp.kernels.profile.timing import Time, time_calls
+from fused_mlp.kernels.profile.variants import Variant, one_line
+from fused_mlp.models import Mlp, MlpSpec
 
 Progress = Callable[[str], None]
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import torch
 
-from kernels.profile.errors import ProfileError
-from models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.kernels.profile.errors import ProfileError
+from fused_mlp.models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
 
 _MOST_LAYERS = 256  # of an MlpSpec
 _COPIES = 4  # of the weights: ours, the module's, those that the fused kernel and torch.compile pack

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernels.profile.errors import ProfileError
-from kernels.profile.machine import describe_machine
-from kernels.profile.shapes import random_mlp
-from kernels.profile.timing import Time, time_calls
-from kernels.profile.variants import Variant
-from models import Activation
+from fused_mlp.kernels.profile.errors import ProfileError
+from fused_mlp.kernels.profile.machine import describe_machine
+from fused_mlp.kernels.profile.shapes import random_mlp
+from fused_mlp.kernels.profile.timing import Time, time_calls
+from fused_mlp.kernels.profile.variants import Variant
+from fused_mlp.models import Activation
 
 WIDTHS = (32, 64, 128, 256, 512, 1024)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernels.fused_module import FusedMLP
-from kernels.profile.results import VariantName
-from models import Mlp
+from fused_mlp.kernels.nn.fused_module import FusedMLP
+from fused_mlp.kernels.profile.results import VariantName
+from fused_mlp.models import Mlp
 
 Forward = Callable[[Tensor], Tensor]
 

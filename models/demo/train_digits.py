@@ -1,5 +1,5 @@
 """Trains the demo model on scikit-learn's bundled 8x8 digits and writes it to the demo repository.
-Run by hand: `python -m models.demo.train_digits [directory]` (needs the extra `train`)."""
+Run by hand: `python -m fused_mlp.models.demo.train_digits [directory]` (needs the extra `train`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from models.demo import REPOSITORY
-from models.from_torch import from_torch
-from models.native_format import save
+from fused_mlp.models.demo import REPOSITORY
+from fused_mlp.models.importers.from_torch import from_torch
+from fused_mlp.models.native_format import save
 
 SEED = 0
 HELD_OUT = 360  # of 1797, a fifth, stratified

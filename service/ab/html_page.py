@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from service.ab.plots import distribution_plot, ratio_plot, timeline_plot
-from service.ab.report import Report
-from service.ab.wording import difference_text, ratio_text, value_text
+from fused_mlp.service.ab.plots import distribution_plot, ratio_plot, timeline_plot
+from fused_mlp.service.ab.report import Report
+from fused_mlp.service.ab.wording import difference_text, ratio_text, value_text
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#5b6470;--line:#d9dee4;--paper:#fff;--card:#f6f8fa;

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.ab.blocks import Samples
-from service.ab.load import Load, SliceResult
-from service.ab.ratio import Measure, per, ratios
-from service.ab.report import Difference, Report, Row, distribution, latency_rows
-from service.ab.schedule import plan, slice_seconds
-from service.ab.server_cpu import MetricsUnreadable, Reading, ServerCpu
-from service.client import Client, Prediction, VersionInfo
-from service.client.prediction import Variant
+from fused_mlp.service.ab.blocks import Samples
+from fused_mlp.service.ab.load import Load, SliceResult
+from fused_mlp.service.ab.ratio import Measure, per, ratios
+from fused_mlp.service.ab.report import Difference, Report, Row, distribution, latency_rows
+from fused_mlp.service.ab.schedule import plan, slice_seconds
+from fused_mlp.service.ab.server_cpu import MetricsUnreadable, Reading, ServerCpu
+from fused_mlp.service.client import Client, Prediction, VersionInfo
+from fused_mlp.service.client.prediction import Variant
 
 VARIANTS: tuple[Variant, Variant] = ("fused", "unfused")
 LATE_S = 0.001

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.ab.blocks import Array
-from service.ab.schedule import Slice
-from service.client import Client, PredictError
-from service.client.prediction import Variant
+from fused_mlp.service.ab.blocks import Array
+from fused_mlp.service.ab.schedule import Slice
+from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.client.prediction import Variant
 
 SENDERS = 32  # threads; also the most requests under way
 PROBE_SENDERS = 8

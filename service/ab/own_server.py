@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from service import child_process
-from service.settings import ENV_PREFIX
+from fused_mlp.service.ab import child_process
+from fused_mlp.service.settings.settings import ENV_PREFIX
 
 # Where it listens is ours to say; a split or a shadow would mix the variants that are compared.
 _OURS = {
@@ -39,7 +39,7 @@ class OwnServer:
     def __init__(self, repository: Path | None) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve"],
+            [sys.executable, "-m", "fused_mlp.service.cli", "serve"],
             env=_environment(repository),
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from service.ab.report import Report
-from service.ab.wording import seconds_text
-from service.client.prediction import Variant
+from fused_mlp.service.ab.report import Report
+from fused_mlp.service.ab.wording import seconds_text
+from fused_mlp.service.client.prediction import Variant
 
 _WIDTH, _HEIGHT = 720, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 40

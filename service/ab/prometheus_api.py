@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from service.ab.blocks import Array
+from fused_mlp.service.ab.blocks import Array
 
 Labels = dict[str, str]
 

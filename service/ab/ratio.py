@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.ab.blocks import Array
+from fused_mlp.service.ab.blocks import Array
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95

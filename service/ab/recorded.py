@@ -9,11 +9,11 @@ import time
 
 import numpy as np
 
-from service.ab.blocks import Array, Buckets
-from service.ab.prometheus_api import Prometheus, PrometheusError
-from service.ab.ratio import per, ratios
-from service.ab.report import Difference, Report, Row, distribution, known, latency_rows
-from service.client.prediction import Variant
+from fused_mlp.service.ab.blocks import Array, Buckets
+from fused_mlp.service.ab.prometheus_api import Prometheus, PrometheusError
+from fused_mlp.service.ab.ratio import per, ratios
+from fused_mlp.service.ab.report import Difference, Report, Row, distribution, known, latency_rows
+from fused_mlp.service.client.prediction import Variant
 
 STEPS = 40
 SCRAPES_PER_STEP = 4  # fewer, and an increase within a step is made up rather than measured

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from service.ab.blocks import Blocks
-from service.ab.ratio import CONFIDENCE, Ratio, ratios
-from service.client.prediction import Variant
+from fused_mlp.service.ab.blocks import Blocks
+from fused_mlp.service.ab.ratio import CONFIDENCE, Ratio, ratios
+from fused_mlp.service.client.prediction import Variant
 
 Unit = Literal["s", "req/s"]
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.ab.blocks import Array
-from service.client.prediction import Variant
+from fused_mlp.service.ab.blocks import Array
+from fused_mlp.service.client.prediction import Variant
 
 LONGEST_SLICE_S = 1.0
 SHORTEST_SLICE_S = 0.1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from service.ab.ratio import Ratio
-from service.ab.report import Difference, Unit, say_interval, say_ratio
+from fused_mlp.service.ab.ratio import Ratio
+from fused_mlp.service.ab.report import Difference, Unit, say_interval, say_ratio
 
 
 def value_text(value: float | None, unit: Unit) -> str:

@@ -13,14 +13,14 @@ from typer.main import get_command
 
 # In the order of --help: where each command lives.
 COMMANDS = {
-    "serve": "service.cli.serve",
-    "predict": "service.cli.predict",
-    "models": "service.cli.models",
-    "import": "service.cli.import_model",
-    "profile": "service.cli.profile",
-    "health": "service.cli.health",
-    "ab": "service.cli.ab",
-    "policy": "service.cli.policy",
+    "serve": "fused_mlp.service.cli.serve",
+    "predict": "fused_mlp.service.cli.predict",
+    "models": "fused_mlp.service.cli.models",
+    "import": "fused_mlp.service.cli.import_model",
+    "profile": "fused_mlp.service.cli.profile",
+    "health": "fused_mlp.service.cli.health",
+    "ab": "fused_mlp.service.cli.ab",
+    "policy": "fused_mlp.service.cli.policy",
 }
 
 

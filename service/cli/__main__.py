@@ -1,5 +1,5 @@
-"""`python -m service.cli`, where the script `fused-mlp` is not on the path."""
+"""`python -m fused_mlp.service.cli`, where the script `fused-mlp` is not on the path."""
 
-from service.cli import main
+from fused_mlp.service.cli import main
 
 main()

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.connection import Connector, connected_later
-from service.cli.failure import fail
-from service.client import Client, PredictError, RetryPolicy, VersionInfo
+from fused_mlp.service.cli.connection import Connector, connected_later
+from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.client import Client, PredictError, RetryPolicy, VersionInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from service.ab.report import Report
+    from fused_mlp.service.ab.report import Report
 
 _DIFFERENT_INPUTS = 64
 _RECORDED = "From recorded metrics"
@@ -85,8 +85,8 @@ def command(
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
-        from service.cli.ab_view import report_view
-        from service.cli.rendering import print_table
+        from fused_mlp.service.cli.ab_view import report_view
+        from fused_mlp.service.cli.rendering import print_table
 
         print_table(report_view(report))
     if not report.valid:
@@ -104,9 +104,9 @@ def _live(
     metrics: str | None,
     repository: Path | None,
 ) -> Report:
-    from service.ab.live_run import LiveRun
-    from service.ab.own_server import OwnServer, ServerDidNotStart
-    from service.cli.ab_view import progress_bar
+    from fused_mlp.service.ab.live_run import LiveRun
+    from fused_mlp.service.ab.own_server import OwnServer, ServerDidNotStart
+    from fused_mlp.service.cli.ab_view import progress_bar
 
     with ExitStack() as stack:
         target = connector.target
@@ -159,7 +159,7 @@ def _inputs(version: VersionInfo, rows: int, source: str | None) -> NDArray[Any]
     """(n, rows, width): what was given, cut into requests; else the model's example or nothing, with noise on it."""
     import numpy as np
 
-    from service.cli.inputs import InputError, read_rows
+    from fused_mlp.service.cli.inputs import InputError, read_rows
 
     if source is None:
         around = np.asarray(version.example or np.zeros(version.in_features), np.float32)
@@ -177,7 +177,7 @@ def _inputs(version: VersionInfo, rows: int, source: str | None) -> NDArray[Any]
 
 
 def _recorded(url: str, model: str, since: str) -> Report:
-    from service.ab.recorded import NothingRecorded, recorded_report
+    from fused_mlp.service.ab.recorded import NothingRecorded, recorded_report
 
     try:
         return recorded_report(url, model, since)
@@ -186,7 +186,7 @@ def _recorded(url: str, model: str, since: str) -> Report:
 
 
 def _write_page(report: Report, path: Path) -> None:
-    from service.ab.html_page import html_page
+    from fused_mlp.service.ab.html_page import html_page
 
     try:
         path.write_text(html_page(report))

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from service.ab.report import Report
-from service.ab.wording import difference_text, ratio_text, value_text
+from fused_mlp.service.ab.report import Report
+from fused_mlp.service.ab.wording import difference_text, ratio_text, value_text
 
 
 @contextmanager

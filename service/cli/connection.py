@@ -17,9 +17,9 @@ from typing import Annotated, Any, Self
 import grpc
 import typer
 
-from service.cli.failure import fail
-from service.client import Client, PredictError, RetryPolicy, Tls
-from service.client.admin import AdminClient
+from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.client import Client, PredictError, RetryPolicy, Tls
+from fused_mlp.service.client.admin import AdminClient
 
 
 def _option(help_text: str, metavar: str, env: str | None = None, *names: str, **more: Any) -> Any:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connection import connected
-from service.client import Client
+from fused_mlp.service.cli.connection import connected
+from fused_mlp.service.client import Client
 
 
 @connected

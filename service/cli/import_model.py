@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from service.cli.failure import fail
+from fused_mlp.service.cli.failure import fail
 
 if TYPE_CHECKING:
-    from models import Activation, Dtype, OutputActivation
+    from fused_mlp.models import Activation, Dtype, OutputActivation
 
 _CHECKPOINT = "For checkpoints (.pt, .safetensors), which hold tensors alone"
 _EXTRAS = "Said about the model"
@@ -67,8 +67,8 @@ def command(
     Or tensor by tensor: --map layers.0.weight=encoder.fc1.weight --map layers.0.bias=encoder.fc1.bias"""
     names = _name_map(name_map or [])
     row = None if example is None else _example(example)
-    from models import ModelLoadError
-    from models.importer import import_model
+    from fused_mlp.models import ModelLoadError
+    from fused_mlp.models.importers.importer import import_model
 
     try:
         imported = import_model(
@@ -103,7 +103,7 @@ def _name_map(pairs: list[str]) -> dict[str, str]:
 
 
 def _example(path: str) -> list[float]:
-    from service.cli.inputs import InputError, read_rows
+    from fused_mlp.service.cli.inputs import InputError, read_rows
 
     try:
         rows = read_rows(path)

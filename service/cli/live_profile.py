@@ -8,10 +8,10 @@ from pathlib import Path
 
 import typer
 
-from service.cli.connection import explain
-from service.cli.failure import fail
-from service.client import PredictError, Tls
-from service.client.admin import AdminClient
+from fused_mlp.service.cli.connection import explain
+from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.client import PredictError, Tls
+from fused_mlp.service.client.admin import AdminClient
 
 FILE_NAME = "live.json"
 
@@ -25,7 +25,7 @@ def profile_live(target: str, seconds: float, folder: Path, as_json: bool, tls: 
             trace = admin.trace(seconds)
     except PredictError as error:
         fail(explain(error, admin=True).replace("--target", "--live"))
-    from service.profile.live import live_view, perfetto_trace, phase_times
+    from fused_mlp.service.reports.profile.live import live_view, perfetto_trace, phase_times
 
     path = folder / FILE_NAME
     try:
@@ -38,7 +38,7 @@ def profile_live(target: str, seconds: float, folder: Path, as_json: bool, tls: 
         result = {"requests": trace.requests, "dropped": trace.dropped, "phases": times, "trace": str(path)}
         typer.echo(json.dumps(result))
         return
-    from service.cli.rendering import print_table
+    from fused_mlp.service.cli.rendering import print_table
 
     print_table(live_view(trace, seconds))
     typer.echo(f"written: {path}; open it in ui.perfetto.dev")

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connection import connected
-from service.client import Client
+from fused_mlp.service.cli.connection import connected
+from fused_mlp.service.client import Client
 
 
 @connected
@@ -25,6 +25,6 @@ def command(
         described = [asdict(model) for model in models]
         typer.echo(json.dumps(described[0] if name else described))
         return
-    from service.cli.rendering import model_view, models_table, print_table
+    from fused_mlp.service.cli.rendering import model_view, models_table, print_table
 
     print_table(model_view(models[0]) if name else models_table(models))

@@ -8,9 +8,9 @@ from typing import Annotated, cast
 
 import typer
 
-from service.cli.connection import connected_to_admin
-from service.client.admin import AdminClient, OnMismatch, PolicyInfo
-from service.client.prediction import Variant
+from fused_mlp.service.cli.connection import connected_to_admin
+from fused_mlp.service.client.admin import AdminClient, OnMismatch, PolicyInfo
+from fused_mlp.service.client.prediction import Variant
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
 
@@ -85,7 +85,7 @@ def _show(policies: list[PolicyInfo], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(policy) for policy in policies]))
         return
-    from service.cli.rendering import policy_table, print_table
+    from fused_mlp.service.cli.rendering import policy_table, print_table
 
     print_table(policy_table(policies))
 

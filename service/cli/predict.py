@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from service.cli.connection import connected
-from service.cli.failure import fail
-from service.client import Client, Prediction
+from fused_mlp.service.cli.connection import connected
+from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.client import Client, Prediction
 
 if TYPE_CHECKING:
-    from service.client.prediction import Variant
-    from service.client.tensors import ArrayLike
+    from fused_mlp.service.client.prediction import Variant
+    from fused_mlp.service.client.tensors import ArrayLike
 
 
 @connected
@@ -54,7 +54,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(_as_json(prediction)))
     else:
-        from service.cli.rendering import prediction_view, print_table
+        from fused_mlp.service.cli.rendering import prediction_view, print_table
 
         served = client.model(prediction.model, version=prediction.version).version(prediction.version)
         print_table(prediction_view(prediction, served, top))
@@ -72,7 +72,7 @@ def _example(client: Client, model: str, version: int | None) -> ArrayLike:
 
 
 def _rows(source: str) -> ArrayLike:
-    from service.cli.inputs import InputError, read_rows
+    from fused_mlp.service.cli.inputs import InputError, read_rows
 
     try:
         return read_rows(source)

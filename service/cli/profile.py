@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast, get_args
 
 import typer
 
-from service.cli.failure import fail
-from service.cli.profile_arguments import refuse_misplaced
+from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.profile_arguments import refuse_misplaced
 
 if TYPE_CHECKING:
-    from kernels.profile import Profile, Sweep
-    from models import Activation, Mlp
+    from fused_mlp.kernels.profile import Profile, Sweep
+    from fused_mlp.models import Activation, Mlp
 
 _SHAPE = "What to profile"
 _RESULT = "What comes of it"
@@ -115,9 +115,9 @@ def command(
     for path in (html, sweep_file if sweep else None):
         if path is not None and not path.absolute().parent.is_dir():
             fail(f"{path}: its folder does not exist")
-    from kernels.cores import usable_cores
-    from kernels.errors import KernelError
-    from kernels.profile import (
+    from fused_mlp.kernels.cores import usable_cores
+    from fused_mlp.kernels.errors import KernelError
+    from fused_mlp.kernels.profile import (
         VARIANTS,
         Options,
         ProfileError,
@@ -154,8 +154,8 @@ def command(
         result["sweep"] = asdict(swept) if swept else None
         typer.echo(json.dumps(result))
         return
-    from service.cli.rendering import print_table
-    from service.profile.terminal import profile_view, sweep_view
+    from fused_mlp.service.cli.rendering import print_table
+    from fused_mlp.service.reports.profile.terminal import profile_view, sweep_view
 
     print_table(profile_view(found, differences))
     if swept is not None:
@@ -166,8 +166,8 @@ def command(
 
 
 def _live(target: str, seconds: float, folder: Path, as_json: bool, tls: tuple[Path | None, ...]) -> None:
-    from service.cli.live_profile import profile_live
-    from service.client import Tls
+    from fused_mlp.service.cli.live_profile import profile_live
+    from fused_mlp.service.client import Tls
 
     try:
         credentials = Tls(root_ca=tls[0], cert=tls[1], key=tls[2]) if any(tls) else None
@@ -184,8 +184,8 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _model(path: Path | None, dims: str | None, activation: str, gated: bool) -> Mlp:
-    from kernels.profile import random_mlp
-    from models import Activation, ModelLoadError, load
+    from fused_mlp.kernels.profile import random_mlp
+    from fused_mlp.models import Activation, ModelLoadError, load
 
     if path is not None:
         try:
@@ -221,7 +221,7 @@ def _sweep(mlp: Mlp, threads: int, widths: list[int], batches: list[int], path: 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from kernels.profile import run_sweep
+    from fused_mlp.kernels.profile import run_sweep
 
     first = mlp.spec.layers[0]
     columns = (TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -244,12 +244,12 @@ def _write(
 ) -> None:
     try:
         if html is not None:
-            from service.profile.html_report import html_report
+            from fused_mlp.service.reports.profile.html_report import html_report
 
             said = shlex.join(["fused-mlp", *sys.argv[1:]])
             html.write_text(html_report(found, said, differences, swept))
         if folder is not None:
-            from service.profile.flame_graph import flame_graph
+            from fused_mlp.service.reports.profile.flame_graph import flame_graph
 
             for batch in found.batches:
                 flames = {key: flame for key, flame in found.flames.items() if key.endswith(f"/{batch}")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import typer
 
-from service.cli.failure import fail
+from fused_mlp.service.cli.failure import fail
 
 _OF_LIVE = ("seconds", "tls_ca", "tls_cert", "tls_key")
 _OF_SWEEP = ("sweep_widths", "sweep_batches", "sweep_file")

@@ -12,8 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from service.client import KernelInfo, ModelInfo, Prediction, VersionInfo
-from service.client.admin import PolicyInfo
+from fused_mlp.service.client import KernelInfo, ModelInfo, Prediction, VersionInfo
+from fused_mlp.service.client.admin import PolicyInfo
 
 MOST_ROWS = 10
 MOST_COLUMNS = 6

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from service.cli.failure import fail
-from service.setting_docs import SettingDoc, setting_docs
-from service.settings import SettingsError, load_settings
+from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.settings.docs import SettingDoc, setting_docs
+from fused_mlp.service.settings.settings import SettingsError, load_settings
 
 
 def command(**given: str | None) -> None:
@@ -22,9 +22,9 @@ def command(**given: str | None) -> None:
     except SettingsError as error:
         fail(_as_typed(str(error), given))
     # torch and the compiled modules: seconds that --help and a typo need not wait for.
-    from kernels import KernelError
-    from models import ModelLoadError
-    from service.app import serve
+    from fused_mlp.kernels import KernelError
+    from fused_mlp.models import ModelLoadError
+    from fused_mlp.service.app import serve
 
     try:
         raise typer.Exit(serve(settings))

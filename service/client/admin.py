@@ -8,13 +8,13 @@ from typing import Any, Literal, Self
 
 import grpc
 
-from protos import admin_pb2 as pb
-from protos import admin_pb2_grpc
-from protos import fused_mlp_pb2 as inference_pb
-from service.client.calls import ONCE, Calls
-from service.client.channel import Tls, channel_options
-from service.client.live_trace import LiveTrace, read_trace
-from service.client.prediction import Variant, variant_name
+from fused_mlp.protos import admin_pb2 as pb
+from fused_mlp.protos import admin_pb2_grpc
+from fused_mlp.protos import fused_mlp_pb2 as inference_pb
+from fused_mlp.service.client.calls import ONCE, Calls
+from fused_mlp.service.client.channel import Tls, channel_options
+from fused_mlp.service.client.live_trace import LiveTrace, read_trace
+from fused_mlp.service.client.prediction import Variant, variant_name
 
 OnMismatch = Literal["log", "unfused"]
 _VARIANTS = {"fused": inference_pb.FUSED, "unfused": inference_pb.UNFUSED}

@@ -10,18 +10,24 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from protos import fused_mlp_pb2 as pb
-from protos import fused_mlp_pb2_grpc
-from service.client.calls import ONCE, UNTIL_READY, Calls, HealthStatus, read_health
-from service.client.channel import Tls, channel_options
-from service.client.errors import PredictError
-from service.client.model_info import ModelInfo, read_model
-from service.client.prediction import Prediction, StreamItem, Variant, build_request, read_prediction
-from service.client.retry import RetryPolicy
-from service.client.stream import Ledger
+from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.protos import fused_mlp_pb2_grpc
+from fused_mlp.service.client.calls import ONCE, UNTIL_READY, Calls, HealthStatus, read_health
+from fused_mlp.service.client.channel import Tls, channel_options
+from fused_mlp.service.client.errors import PredictError
+from fused_mlp.service.client.model_info import ModelInfo, read_model
+from fused_mlp.service.client.prediction import (
+    Prediction,
+    StreamItem,
+    Variant,
+    build_request,
+    read_prediction,
+)
+from fused_mlp.service.client.retry import RetryPolicy
+from fused_mlp.service.client.stream import Ledger
 
 if TYPE_CHECKING:
-    from service.client.tensors import ArrayLike
+    from fused_mlp.service.client.tensors import ArrayLike
 
 
 class AsyncClient:

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias, cast
 import grpc
 from grpc_health.v1 import health_pb2
 
-from service.client.errors import PredictError
-from service.client.retry import Attempts, RetryPolicy
+from fused_mlp.service.client.errors import PredictError
+from fused_mlp.service.client.retry import Attempts, RetryPolicy
 
 HealthStatus: TypeAlias = Literal["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from protos import admin_pb2 as pb
+from fused_mlp.protos import admin_pb2 as pb
 
 PHASES = tuple(phase.name.lower() for phase in pb.TracePhase.DESCRIPTOR.values)
 

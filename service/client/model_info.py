@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protos import fused_mlp_pb2 as pb
-from service.client.prediction import Variant, variant_name
+from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.service.client.prediction import Variant, variant_name
 
 
 @dataclass(frozen=True, slots=True)

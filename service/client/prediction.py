@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import grpc
 
-from protos import fused_mlp_pb2 as pb
-from service.client.errors import PredictError
-from service.client.tensors import decode, encode
+from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.service.client.errors import PredictError
+from fused_mlp.service.client.tensors import decode, encode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from service.client.tensors import ArrayLike
+    from fused_mlp.service.client.tensors import ArrayLike
 
 Variant: TypeAlias = Literal["fused", "unfused"]
 _WIRE_VARIANTS = {None: pb.VARIANT_UNSPECIFIED, "fused": pb.FUSED, "unfused": pb.UNFUSED}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from service.client.errors import PredictError
+from fused_mlp.service.client.errors import PredictError
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from protos import fused_mlp_pb2 as pb
-from service.client.errors import PredictError
-from service.client.prediction import Prediction, StreamItem, Variant, build_request, read_prediction
+from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.service.client.errors import PredictError
+from fused_mlp.service.client.prediction import (
+    Prediction,
+    StreamItem,
+    Variant,
+    build_request,
+    read_prediction,
+)
 
 if TYPE_CHECKING:
-    from service.client.tensors import ArrayLike
+    from fused_mlp.service.client.tensors import ArrayLike
 
 
 class Ledger:

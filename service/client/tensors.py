@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from protos import fused_mlp_pb2 as pb
+from fused_mlp.protos import fused_mlp_pb2 as pb
 
 if TYPE_CHECKING:
     import torch

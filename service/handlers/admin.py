@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from protos import admin_pb2 as pb
-from service.catalog import Catalog
-from service.errors import InvalidInput
-from service.handlers.inference import VARIANTS
-from service.policy import Policy
-from service.rpc import Call, Rpc, rpcs_of
-from service.served import ServedModel
-from service.tracing import check_trace, take_trace
+from fused_mlp.protos import admin_pb2 as pb
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.catalog.policy import Policy
+from fused_mlp.service.catalog.records import ServedModel
+from fused_mlp.service.errors import InvalidInput
+from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.handlers.model_info import VARIANTS
+from fused_mlp.service.observe.trace import check_trace, take_trace
 
 ON_MISMATCH = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
 FIELDS = tuple(field.name for field in pb.PolicyChange.DESCRIPTOR.fields)

@@ -9,11 +9,12 @@ from typing import Any
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from service.catalog import Catalog
-from service.handlers import health, inference, open_inference
-from service.health import Health
-from service.rpc import Call, Rpc, rpcs_of
-from service.settings import Settings
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.handlers import health, open_inference
+from fused_mlp.service.handlers import model_info as inference
+from fused_mlp.service.observe.health import Health
+from fused_mlp.service.settings.settings import Settings
 
 SERVED_SERVICES = (
     "fused_mlp.v1.Inference",

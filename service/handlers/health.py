@@ -8,11 +8,11 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2 as pb
 
-from service._engine import quote_name
-from service.catalog import Catalog
-from service.errors import ModelNotFound
-from service.health import SERVER, Health
-from service.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service._engine import quote_name
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.errors import ModelNotFound
+from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.observe.health import SERVER, Health
 
 # "digits/1 shadow_mismatch": once for each version.
 FALLBACK_KEY = "fused-mlp-fallback"

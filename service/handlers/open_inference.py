@@ -7,17 +7,17 @@ import asyncio
 from importlib.metadata import version as package_version
 from typing import Any
 
-from kernels import KernelError
-from models import ModelLoadError
-from protos import open_inference_pb2 as pb
-from service._engine import quote_name
-from service.catalog import Catalog
-from service.errors import InvalidInput, ModelNotFound, NotReady, PermissionDenied, ServiceError
-from service.handlers.statistics import model_statistics
-from service.health import Health
-from service.rpc import Call, Rpc, rpcs_of
-from service.served import ServedModel, ServedVersion
-from service.settings import Settings
+from fused_mlp.kernels import KernelError
+from fused_mlp.models import ModelLoadError
+from fused_mlp.protos import open_inference_pb2 as pb
+from fused_mlp.service._engine import quote_name
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.errors import InvalidInput, ModelNotFound, NotReady, PermissionDenied, ServiceError
+from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.handlers.statistics import model_statistics
+from fused_mlp.service.observe.health import Health
+from fused_mlp.service.settings.settings import Settings
 
 PLATFORM = "fused_mlp"
 EXTENSIONS = ("model_configuration", "model_repository", "statistics")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from protos import open_inference_pb2 as pb
-from service.errors import Code
-from service.served import ServedVersion
+from fused_mlp.protos import open_inference_pb2 as pb
+from fused_mlp.service.catalog.records import ServedVersion
+from fused_mlp.service.errors import Code
 
 
 def model_statistics(served: ServedVersion) -> Any:

@@ -14,11 +14,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import cuda, cuda_engines
-from bench.cuda_report import PEERS, markdown_table, show, summary
-from kernels.cuda.selection import Candidate
-from kernels.unfused import EagerKernel
-from models import Mlp
+from bench.cuda import __main__ as cuda
+from bench.cuda import engines as cuda_engines
+from bench.cuda.report import PEERS, markdown_table, show, summary
+from fused_mlp.kernels.backends.eager import EagerKernel
+from fused_mlp.kernels.cuda.selection import Candidate
+from fused_mlp.models import Mlp
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 

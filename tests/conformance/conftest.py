@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.certificates import Certificates
 from tests.conformance.foreign_clients import ForeignClients
-from tests.server import Server
+from tests.support.server import Server
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from protos import fused_mlp_pb2 as fm
+from fused_mlp.protos import fused_mlp_pb2 as fm
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PREDICT = "/fused_mlp.v1.Inference/Predict"

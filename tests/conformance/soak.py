@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from hyperframe.frame import RstStreamFrame
 
-from protos import fused_mlp_pb2 as fm
-from protos import open_inference_pb2 as oip
+from fused_mlp.protos import fused_mlp_pb2 as fm
+from fused_mlp.protos import open_inference_pb2 as oip
 from tests.conformance.peer import PREDICT, PREDICT_STREAM, Peer, framed, good_request
 from tests.conformance.toy_front import resident_bytes
-from tests.server import Server
+from tests.support.server import Server
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 INFER_STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"

@@ -12,8 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from protos import fused_mlp_pb2 as fm
-from protos.fused_mlp_pb2_grpc import InferenceStub
+from fused_mlp.protos import fused_mlp_pb2 as fm
+from fused_mlp.protos.fused_mlp_pb2_grpc import InferenceStub
 from tests.conformance.conftest import Endpoint
 
 TIMEOUT_S = 20

@@ -11,7 +11,7 @@ from grpclib.client import Channel, StreamStreamMethod, UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from protos import fused_mlp_pb2 as fm
+from fused_mlp.protos import fused_mlp_pb2 as fm
 from tests.conformance.conftest import Endpoint
 from tests.conformance.test_grpcio import request
 

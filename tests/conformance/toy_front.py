@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from service import _engine
+from fused_mlp.service import _engine
 
 STAND_IN = os.environ.get("FUSED_MLP_FRONT_SERVER", "")
 INPUTS, OUTPUTS = 64, 10

@@ -7,11 +7,11 @@ import grpc
 import numpy as np
 import pytest
 
-from protos import fused_mlp_pb2 as fm
-from protos import fused_mlp_pb2_grpc, open_inference_pb2_grpc
-from protos import open_inference_pb2 as oip
-from service.client import Client
-from tests.server import Server
+from fused_mlp.protos import fused_mlp_pb2 as fm
+from fused_mlp.protos import fused_mlp_pb2_grpc, open_inference_pb2_grpc
+from fused_mlp.protos import open_inference_pb2 as oip
+from fused_mlp.service.client import Client
+from tests.support.server import Server
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND

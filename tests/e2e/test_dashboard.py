@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import yaml
 
-from service.client import Client, PredictError
-from tests.prometheus import WINDOW, Prometheus, hasten
-from tests.server import Server
+from fused_mlp.service.client import Client, PredictError
+from tests.support.prometheus import WINDOW, Prometheus, hasten
+from tests.support.server import Server
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 # What Grafana puts in for its variables; every way to compare is tried.
@@ -195,7 +195,7 @@ def test_every_metric_of_the_service_is_looked_at(prometheus: Prometheus) -> Non
 def test_report_from_recorded_metrics(prometheus: Prometheus, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from service.cli import app
+    from fused_mlp.service.cli import app
 
     page = tmp_path / "report.html"
     arguments = ["ab", "--from-prometheus", prometheus.url, "--since", "12s", "--json", "--html", str(page)]

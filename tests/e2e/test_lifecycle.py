@@ -12,8 +12,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from service.client import Client, PredictError, RetryPolicy
-from tests.server import COMMAND, Server, demo_copy, environment, run_to_exit
+from fused_mlp.service.client import Client, PredictError, RetryPolicy
+from tests.support.server import COMMAND, Server, demo_copy, environment, run_to_exit
 
 
 def one_line(stderr: str) -> str:

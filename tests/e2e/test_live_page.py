@@ -11,10 +11,10 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
-from service.ab.blocks import Buckets
-from service.client import Client
-from tests.browser import LAPTOP, PHONE, open_browser, resize
-from tests.server import Server
+from fused_mlp.service.ab.blocks import Buckets
+from fused_mlp.service.client import Client
+from tests.support.browser import LAPTOP, PHONE, open_browser, resize
+from tests.support.server import Server
 
 REQUESTS = 200
 VARIANTS = ("fused", "unfused")

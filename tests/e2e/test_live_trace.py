@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service import _engine
-from service.cli.live_profile import profile_live
-from service.client import Client, PredictError
-from service.client.admin import AdminClient
-from service.client.live_trace import LiveTrace
-from service.errors import NotReady
-from service.profile.live import perfetto_trace, phase_times
-from service.tracing import take_trace
-from tests.server import Server, free_port
+from fused_mlp.service import _engine
+from fused_mlp.service.cli.live_profile import profile_live
+from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.client.admin import AdminClient
+from fused_mlp.service.client.live_trace import LiveTrace
+from fused_mlp.service.errors import NotReady
+from fused_mlp.service.observe.trace import take_trace
+from fused_mlp.service.reports.profile.live import perfetto_trace, phase_times
+from tests.support.server import Server, free_port
 
 X = np.ones((3, 64), np.float32)
 

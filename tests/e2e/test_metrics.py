@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from service.client import Client
-from tests.server import Server
+from fused_mlp.service.client import Client
+from tests.support.server import Server
 
 HISTOGRAMS = ("request_duration_seconds", "queue_duration_seconds", "compute_duration_seconds", "batch_rows")
 DIGITS_FUSED = {"model": "digits", "version": "1", "variant": "fused"}

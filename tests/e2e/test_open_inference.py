@@ -8,11 +8,11 @@ import grpc
 import numpy as np
 import pytest
 
-import models
-from protos import open_inference_pb2 as pb
-from protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from service.client import Client
-from tests.server import Server, demo_copy
+from fused_mlp import models
+from fused_mlp.protos import open_inference_pb2 as pb
+from fused_mlp.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from fused_mlp.service.client import Client
+from tests.support.server import Server, demo_copy
 
 
 @pytest.fixture(scope="module")

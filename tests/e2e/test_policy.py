@@ -10,15 +10,15 @@ import grpc
 import numpy as np
 import pytest
 
-from protos import fused_mlp_pb2 as fm
-from protos import open_inference_pb2 as oip
-from protos.fused_mlp_pb2_grpc import InferenceStub
-from protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from service import _engine
-from service.client import PredictError
-from service.client.admin import AdminClient
-from tests.puppet import PuppetService
-from tests.server import free_port
+from fused_mlp.protos import fused_mlp_pb2 as fm
+from fused_mlp.protos import open_inference_pb2 as oip
+from fused_mlp.protos.fused_mlp_pb2_grpc import InferenceStub
+from fused_mlp.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from fused_mlp.service import _engine
+from fused_mlp.service.client import PredictError
+from fused_mlp.service.client.admin import AdminClient
+from tests.support.puppet import PuppetService
+from tests.support.server import free_port
 
 SPLIT = 0.25
 X = np.ones((1, 64), np.float32)

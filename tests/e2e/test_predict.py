@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-import models
-from protos import fused_mlp_pb2 as pb
-from protos import fused_mlp_pb2_grpc
-from service.client import AsyncClient, Client, PredictError
-from service.settings import DEMO_REPOSITORY
-from tests.server import Server
+from fused_mlp import models
+from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.protos import fused_mlp_pb2_grpc
+from fused_mlp.service.client import AsyncClient, Client, PredictError
+from fused_mlp.service.settings.settings import DEMO_REPOSITORY
+from tests.support.server import Server
 
 
 @pytest.fixture(scope="module")

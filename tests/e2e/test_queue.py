@@ -7,10 +7,10 @@ import grpc
 import numpy as np
 import pytest
 
-from protos import fused_mlp_pb2 as pb
-from protos import fused_mlp_pb2_grpc
-from service.errors import Code
-from tests.puppet import POISON, PuppetService
+from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.protos import fused_mlp_pb2_grpc
+from fused_mlp.service.errors import Code
+from tests.support.puppet import POISON, PuppetService
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from service.client import Client
-from service.client.admin import AdminClient
-from tests.puppet import PuppetService
-from tests.server import free_port
+from fused_mlp.service.client import Client
+from fused_mlp.service.client.admin import AdminClient
+from tests.support.puppet import PuppetService
+from tests.support.server import free_port
 
 X = np.ones((3, 64), np.float32)
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from kernels import Kernel
-from models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec, OutputActivation
+from fused_mlp.kernels import Kernel
+from fused_mlp.models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec, OutputActivation
 
 ACTIVATIONS: list[Activation] = list(get_args(Activation))
 OUTPUT_ACTIVATIONS: list[OutputActivation] = [*ACTIVATIONS, "softmax", "log_softmax"]

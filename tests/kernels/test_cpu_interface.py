@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-import kernels
-from kernels import KernelInputError, KernelUnavailable, _cpu, cpu
-from kernels.cores import usable_cores
-from kernels.cpu import NativeKernel
+from fused_mlp import kernels
+from fused_mlp.kernels import KernelInputError, KernelUnavailable, _cpu
+from fused_mlp.kernels.backends import cpu
+from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.kernels.cores import usable_cores
 from tests.kernels.cpu_models import plain_mlp, rows_for, run
 
 SMALL = plain_mlp(64, 128, 128, 10)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels import _cpu
-from kernels.cpu import NativeKernel
-from models import LayerSpec, Mlp, MlpSpec
+from fused_mlp.kernels import _cpu
+from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from tests.kernels.cpu_models import plain_mlp, random_mlp, rows_for, run, specs
 
 ISAS = _cpu.usable_isas()

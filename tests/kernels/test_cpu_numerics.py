@@ -8,9 +8,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernels import _cpu
-from kernels.cpu import NativeKernel
-from models import LayerSpec, Mlp, MlpSpec
+from fused_mlp.kernels import _cpu
+from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from tests.kernels.cpu_models import (
     ACTIVATIONS,
     OUTPUT_ACTIVATIONS,

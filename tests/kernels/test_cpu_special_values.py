@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import _cpu
-from kernels.cpu import NativeKernel
-from models import LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.kernels import _cpu
+from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
 from tests.kernels.cpu_models import ACTIVATIONS, plain_mlp, reference, rows_for, run
 
 ISAS = _cpu.usable_isas()

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-import models
-from kernels import FusedMLP, KernelInputError, packed
-from kernels.operator import mlp as operator
-from models.modules import GatedLinear, activation_module
-from models.spec import Activation
+from fused_mlp import models
+from fused_mlp.kernels import FusedMLP, KernelInputError
+from fused_mlp.kernels.nn import packed
+from fused_mlp.kernels.nn.operator import mlp as operator
+from fused_mlp.models.importers.torch_modules import GatedLinear, activation_module
+from fused_mlp.models.spec import Activation
 
 
 def relu_mlp(dtype: torch.dtype = torch.float32) -> nn.Sequential:

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-import kernels
-import models
-from kernels import Backend, KernelError, KernelInputError, KernelUnavailable, _cpu, registry
-from kernels.cpu import NativeKernel
-from kernels.selfcheck import PROBE_ROWS, check_against_float64, probe_input
-from kernels.unfused import EagerKernel
-from models import LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp import kernels, models
+from fused_mlp.kernels import Backend, KernelError, KernelInputError, KernelUnavailable, _cpu, registry
+from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.kernels.backends.eager import EagerKernel
+from fused_mlp.kernels.selfcheck import PROBE_ROWS, check_against_float64, probe_input
+from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
 
 
 def make_mlp(dtype="float32", scale=1.0):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-import kernels
-from kernels import torch_fused
-from kernels.selfcheck import check_against_float64
-from kernels.torch_fused import TorchKernel
-from models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp import kernels
+from fused_mlp.kernels.backends import torch as torch_fused
+from fused_mlp.kernels.backends.torch import TorchKernel
+from fused_mlp.kernels.selfcheck import check_against_float64
+from fused_mlp.models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
 
 
 def make_mlp(

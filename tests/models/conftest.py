@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-import models
-from models import Mlp
+from fused_mlp import models
+from fused_mlp.models import Mlp
 
 
 @pytest.fixture

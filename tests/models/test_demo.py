@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
-from models import Repository
-from models.demo import REPOSITORY
+from fused_mlp.models import Repository
+from fused_mlp.models.demo import REPOSITORY
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def test_the_demo_repository_holds_usable_models_only():
 
 
 def test_digits_is_at_least_97_percent_right_on_its_held_out_split(digits):
-    from models.demo.train_digits import load_split
+    from fused_mlp.models.demo.train_digits import load_split
 
     _, _, pixels, truth = load_split()
     with torch.inference_mode():

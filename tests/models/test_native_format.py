@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-import models
-from models import LayerSpec, LayerWeights, Mlp, MlpSpec, ModelLoadError
+from fused_mlp import models
+from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec, ModelLoadError
 
 
 def same(a: Mlp, b: Mlp) -> bool:

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-import models
-from models import ModelLoadError, Repository
+from fused_mlp import models
+from fused_mlp.models import ModelLoadError, Repository
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models import LayerSpec, LayerWeights, Mlp, MlpSpec, ModelLoadError
+from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec, ModelLoadError
 
 
 def spec(*layers, **fields):

@@ -11,8 +11,8 @@ import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from protos import fused_mlp_pb2_grpc
-from tests.scripted_server import Failure, ScriptedServer
+from fused_mlp.protos import fused_mlp_pb2_grpc
+from tests.support.scripted_server import Failure, ScriptedServer
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from service import errors
-from service.errors import CODES, Answer, Code, EngineRefused, ServiceError, answer
+from fused_mlp.service import errors
+from fused_mlp.service.errors import CODES, Answer, Code, EngineRefused, ServiceError, answer
 
 
 def test_every_class_has_a_code() -> None:

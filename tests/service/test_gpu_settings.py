@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.tf32 import multiplies_in_tf32, set_tf32
-from service import _engine
-from service.catalog import Catalog
-from service.settings import load_settings
+from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32, set_tf32
+from fused_mlp.service import _engine
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.settings.settings import load_settings
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from service.settings import Settings, SettingsError, load_settings, unknown_variables
+from fused_mlp.service.settings.settings import Settings, SettingsError, load_settings, unknown_variables
 
 
 def test_defaults_bind_loopback_only() -> None:

@@ -35,10 +35,10 @@ void register_errors(nb::module_& m) {
       "A name a client made up, fit to be sent back.");
 
   refused_type = PyErr_NewExceptionWithDoc(
-      "service._engine.Refused", "A request that was not accepted: .status says why, str() may be sent.",
+      "fused_mlp.service._engine.Refused", "A request that was not accepted: .status says why, str() may be sent.",
       nullptr, nullptr);
   nb::object bases = nb::make_tuple(nb::handle(refused_type), nb::handle(PyExc_ValueError));
-  invalid_input_type = PyErr_NewExceptionWithDoc("service._engine.InvalidInput",
+  invalid_input_type = PyErr_NewExceptionWithDoc("fused_mlp.service._engine.InvalidInput",
                                                  "A tensor that does not fit.", bases.ptr(), nullptr);
   m.attr("Refused") = nb::handle(refused_type);
   m.attr("InvalidInput") = nb::handle(invalid_input_type);

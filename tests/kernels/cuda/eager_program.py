@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models import Mlp
+from fused_mlp.models import Mlp
 
 
 class EagerProgram:

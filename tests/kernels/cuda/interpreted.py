@@ -12,16 +12,16 @@ from typing import get_args
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from kernels.cuda import backend, selection, triton_programs
-from kernels.cuda.architectures import ARCHITECTURES
-from kernels.cuda.plans import precision_of
-from kernels.cuda.rule import candidate_tiles
-from kernels.cuda.tiles import Tile
-from kernels.cuda.triton_programs import LayeredProgram, WholeProgram, launch
-from kernels.selfcheck import BASELINE_OUTPUTS
-from models import Activation, LayerWeights, Mlp, MlpSpec
-from models.spec import OutputActivation
-from models.weights import TORCH_DTYPES
+from fused_mlp.kernels.cuda import backend, selection, triton_programs
+from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.plans import precision_of
+from fused_mlp.kernels.cuda.rule import candidate_tiles
+from fused_mlp.kernels.cuda.tiles import Tile
+from fused_mlp.kernels.cuda.triton_programs import LayeredProgram, WholeProgram, launch
+from fused_mlp.kernels.selfcheck import BASELINE_OUTPUTS
+from fused_mlp.models import Activation, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models.spec import OutputActivation
+from fused_mlp.models.weights import TORCH_DTYPES
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from models import LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
 
 
 def make_spec(

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import kernels
-from kernels import KernelInfo, KernelUnavailable
-from kernels.cuda.backend import triton_unavailable, use_kernel_cache
-from kernels.selfcheck import check_against_float64
-from kernels.tf32 import multiplies_in_tf32
-from kernels.unfused import EagerKernel
+from fused_mlp import kernels
+from fused_mlp.kernels import KernelInfo, KernelUnavailable
+from fused_mlp.kernels.backends.eager import EagerKernel
+from fused_mlp.kernels.cuda.backend import triton_unavailable, use_kernel_cache
+from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
+from fused_mlp.kernels.selfcheck import check_against_float64
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 ROOT = Path(__file__).parents[3]

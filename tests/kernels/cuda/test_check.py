@@ -1,4 +1,4 @@
-"""`python -m kernels.cuda.check`: real machine code for every architecture, on a machine without a GPU."""
+"""`python -m fused_mlp.kernels.cuda.check`: real machine code for every architecture, on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels.cuda.architectures import ARCHITECTURES
-from kernels.cuda.check_jobs import jobs
+from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.check_jobs import jobs
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 def test_quick_check_passes_on_every_architecture(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "kernels.cuda.check", "--quick", "--json", str(report)]
+    command = [sys.executable, "-m", "fused_mlp.kernels.cuda.check", "--quick", "--json", str(report)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads(report.read_text())
@@ -44,8 +44,8 @@ def test_quick_check_passes_on_every_architecture(tmp_path: Path) -> None:
 
 
 def test_spill_shared_memory_and_missing_tensor_cores_are_faults() -> None:
-    from kernels.cuda.check import faults_of
-    from kernels.cuda.compilation import Resources
+    from fused_mlp.kernels.cuda.check import faults_of
+    from fused_mlp.kernels.cuda.compilation import Resources
 
     job = next(job for job in jobs() if job.capability == 86 and job.precision == "bfloat16")
     good = Resources(registers=80, shared_bytes=99 * 1024, tensor_core_instructions={"HMMA": 4})
@@ -61,7 +61,7 @@ def test_spill_shared_memory_and_missing_tensor_cores_are_faults() -> None:
 def test_tile_that_spills_makes_the_check_fail(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kernels.cuda import check
+    from fused_mlp.kernels.cuda import check
 
     # Half of the registers that it takes.
     job = next(job for job in jobs() if job.width == 32 and job.use == "gated")

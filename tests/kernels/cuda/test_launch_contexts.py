@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import KernelError, KernelInfo
-from kernels.cuda.contexts import BUCKETS, ContextPool, LaunchContext
-from kernels.cuda.kernel import CudaKernel
-from models import Mlp
+from fused_mlp.kernels import KernelError, KernelInfo
+from fused_mlp.kernels.cuda.contexts import BUCKETS, ContextPool, LaunchContext
+from fused_mlp.kernels.cuda.kernel import CudaKernel
+from fused_mlp.models import Mlp
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec

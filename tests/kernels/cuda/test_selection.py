@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import Backend, KernelError, KernelInfo, registry
-from kernels.cuda.contexts import BUCKETS
-from kernels.cuda.cublas import CublasProgram
-from kernels.cuda.kernel import CudaKernel
-from kernels.cuda.program import Program
-from kernels.cuda.selection import Candidate, Trial, choose, select
-from kernels.unfused import EagerKernel
+from fused_mlp.kernels import Backend, KernelError, KernelInfo, registry
+from fused_mlp.kernels.backends.eager import EagerKernel
+from fused_mlp.kernels.cuda.contexts import BUCKETS
+from fused_mlp.kernels.cuda.cublas import CublasProgram
+from fused_mlp.kernels.cuda.kernel import CudaKernel
+from fused_mlp.kernels.cuda.program import Program
+from fused_mlp.kernels.cuda.selection import Candidate, Trial, choose, select
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import CountingKernels, EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.cuda.architectures import ARCHITECTURES, Architecture, architecture_of
-from kernels.cuda.check_jobs import Job, jobs
-from kernels.cuda.check_models import ACTIVATIONS, EXAMPLES, SOFTMAXES
-from kernels.cuda.plans import eager_launches, layered_plans
-from kernels.cuda.rule import tile_by_rule
-from kernels.cuda.tiles import PRECISIONS, TILES, Precision, select_tiles
-from models import MlpSpec
+from fused_mlp.kernels.cuda.architectures import ARCHITECTURES, Architecture, architecture_of
+from fused_mlp.kernels.cuda.check_jobs import Job, jobs
+from fused_mlp.kernels.cuda.check_models import ACTIVATIONS, EXAMPLES, SOFTMAXES
+from fused_mlp.kernels.cuda.plans import eager_launches, layered_plans
+from fused_mlp.kernels.cuda.rule import tile_by_rule
+from fused_mlp.kernels.cuda.tiles import PRECISIONS, TILES, Precision, select_tiles
+from fused_mlp.models import MlpSpec
 from tests.kernels.cuda.eager_program import CountingKernels
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 

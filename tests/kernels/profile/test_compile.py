@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from kernels.profile import Options, profile, random_mlp
+from fused_mlp.kernels.profile import Options, profile, random_mlp
 
 
 @pytest.mark.timeout(300)

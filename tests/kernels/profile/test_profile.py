@@ -5,10 +5,18 @@ import json
 import pytest
 import torch
 
-from kernels.profile import Options, Profile, ProfileError, compare, parse_expectation, profile, random_mlp
-from kernels.profile.flames import flame_of
-from kernels.profile.shapes import work_of
-from kernels.profile.trace_events import forward_passes
+from fused_mlp.kernels.profile import (
+    Options,
+    Profile,
+    ProfileError,
+    compare,
+    parse_expectation,
+    profile,
+    random_mlp,
+)
+from fused_mlp.kernels.profile.flames import flame_of
+from fused_mlp.kernels.profile.shapes import work_of
+from fused_mlp.kernels.profile.trace_events import forward_passes
 
 SHAPES = {"relu": random_mlp([48, 64, 32, 10]), "geglu": random_mlp([48, 96, 48], "gelu", gated=True)}
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.profile import Point
-from kernels.profile.regimes import advise, classify
-from kernels.profile.results import Counts
+from fused_mlp.kernels.profile import Point
+from fused_mlp.kernels.profile.regimes import advise, classify
+from fused_mlp.kernels.profile.results import Counts
 
 NOTHING = Counts({}, 0, {}, None, 0, 0, True)
 

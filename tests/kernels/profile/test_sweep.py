@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from kernels.profile import ProfileError, run_sweep
-from kernels.profile.timing import Time
+from fused_mlp.kernels.profile import ProfileError, run_sweep
+from fused_mlp.kernels.profile.timing import Time
 
 
 def sweep(path, **options):

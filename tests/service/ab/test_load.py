@@ -11,10 +11,10 @@ import grpc
 import numpy as np
 import pytest
 
-from service.ab.live_run import LiveRun
-from service.ab.load import Load
-from service.ab.schedule import Slice, plan
-from service.client import PredictError
+from fused_mlp.service.ab.live_run import LiveRun
+from fused_mlp.service.ab.load import Load
+from fused_mlp.service.ab.schedule import Slice, plan
+from fused_mlp.service.client import PredictError
 
 INPUTS = np.zeros((2, 1, 4), np.float32)
 

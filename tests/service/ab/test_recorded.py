@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from service.ab.recorded import NothingRecorded, recorded_report
-from service.ab.report import Report
+from fused_mlp.service.ab.recorded import NothingRecorded, recorded_report
+from fused_mlp.service.ab.report import Report
 
 BOUNDS = {"fused": ("0.0001", "0.0002", "+Inf"), "unfused": ("0.001", "0.002", "+Inf")}
 

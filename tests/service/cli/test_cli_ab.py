@@ -8,7 +8,7 @@ import re
 import grpc
 import pytest
 
-from tests.scripted_server import Failure
+from tests.support.scripted_server import Failure
 
 ROWS = ["latency p50", "latency p90", "latency p99", "kernel p50", "answered", "server CPU per request"]
 

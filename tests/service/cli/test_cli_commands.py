@@ -13,9 +13,9 @@ import pytest
 import torch
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-import models
-from service.cli import COMMANDS
-from service.settings import Settings
+from fused_mlp import models
+from fused_mlp.service.cli import COMMANDS
+from fused_mlp.service.settings.settings import Settings
 
 
 def test_models_lists_what_is_served_and_what_is_broken(cli, scripted):
@@ -162,7 +162,7 @@ def test_help_and_health_do_without_what_is_heavy():
 
 def test_ctrl_c_ends_quietly(scripted):
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", "predict", "stuck", "-i", "-", "--target", scripted.target],
+        [sys.executable, "-m", "fused_mlp.service.cli", "predict", "stuck", "-i", "-", "--target", scripted.target],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with process:

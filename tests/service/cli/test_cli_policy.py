@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.puppet import PuppetService
-from tests.server import free_port
+from tests.support.puppet import PuppetService
+from tests.support.server import free_port
 
 
 @pytest.fixture(scope="module")

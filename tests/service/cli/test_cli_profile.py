@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from kernels.profile import random_mlp
-from models import save
+from fused_mlp.kernels.profile import random_mlp
+from fused_mlp.models import save
 
 QUICK = ("--variants", "eager,fused", "--budget", "0.01", "--threads", "1")
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from service.client import AsyncClient, Client
+from fused_mlp.service.client import AsyncClient, Client
 
 
 class BlockingAsyncClient:

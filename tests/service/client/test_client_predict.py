@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from protos import fused_mlp_pb2 as pb
-from service.client import AsyncClient, Client, PredictError
+from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.service.client import AsyncClient, Client, PredictError
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4) / 8
 

@@ -10,8 +10,8 @@ import time
 import grpc
 import pytest
 
-from service.client import PredictError, RetryPolicy
-from service.client.retry import Attempts
+from fused_mlp.service.client import PredictError, RetryPolicy
+from fused_mlp.service.client.retry import Attempts
 
 X = [1.0, 2.0, 3.0, 4.0]
 FAST = RetryPolicy(attempts=3, first_wait_s=0.001, jitter=0)

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from service.client import PredictError, RetryPolicy, Tls
+from fused_mlp.service.client import PredictError, RetryPolicy, Tls
 
 
 def test_models_are_described(connect, scripted):

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import pytest
 
-from service.client import AsyncClient, PredictError, Prediction
+from fused_mlp.service.client import AsyncClient, PredictError, Prediction
 
 
 def inputs(count: int) -> list[np.ndarray]:

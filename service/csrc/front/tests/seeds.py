@@ -18,8 +18,8 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from protos import fused_mlp_pb2 as fm
-from protos import open_inference_pb2 as oip
+from fused_mlp.protos import fused_mlp_pb2 as fm
+from fused_mlp.protos import open_inference_pb2 as oip
 
 ROW = bytes(256)
 

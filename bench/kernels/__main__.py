@@ -1,0 +1,219 @@
+"""The fused CPU kernel against eager PyTorch, torch.compile, ONNX Runtime and OpenVINO, and against the
+limits of the machine. Run as `python -m bench.kernels`; engines take turns, each in a process of its own.
+
+A full run takes about ten minutes, most of it torch.compile; `--quick` a minute, without it.
+An interrupted run goes on where it stopped with `--resume`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.kernels.engines import ENGINES, versions
+from bench.kernels.report import markdown_table, plot, show, summary
+from bench.kernels.shapes import BATCHES, SHAPES, multiply_adds
+from bench.kernels.worker import set_priority
+from bench.provenance import describe_commit
+from fused_mlp.kernels.profile.machine import MachineProbe, describe_machine
+
+RESULTS = Path(__file__).parent.parent / "results" / "kernels.json"
+ROUNDS = 4  # turns of each engine per cell
+TURN_S = 0.04
+QUICK_BATCHES = (1, 8, 32, 128)
+QUICK_ENGINES = ("fused", "eager", "ONNX Runtime")
+# Where engines disagree by more than this, one of them computes something else, and the race is void.
+AGREEMENT = 1e-3
+TABLE_WIDTH = 170  # a table cut off at 80 columns says nothing
+
+
+class Worker:
+    """One engine's process."""
+
+    def __init__(self, engine: str, threads: int) -> None:
+        self.engine = engine
+        # Inductor and OpenMP take the thread count from the environment, before they are imported.
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.kernels.worker", engine, str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if not os.environ.get("BENCH_VERBOSE") else None,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        reply = self._process.stdout.readline()
+        if not reply:
+            log = self._process.stderr.read() if self._process.stderr else "(see above)"
+            raise SystemExit(f"{self.engine} ended while asked to {command}:\n{log[-2000:]}")
+        return json.loads(reply)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def measure_shape(
+    realtime: bool,
+    shape: str,
+    workers: list[Worker],
+    probe: MachineProbe,
+    threads: int,
+    batches: tuple[int, ...],
+    progress: Any,
+) -> list[dict[str, Any]]:
+    for worker in workers:
+        progress(f"{worker.engine} loads {shape}", 0)
+        worker.ask(do="load", shape=shape)
+    weights = 4 * multiply_adds(shape)
+    cells = []
+    for batch in batches:
+        samples = {w.engine: w.ask(do="bind", batch=batch)["sample"] for w in workers}
+        _check_agreement(shape, batch, samples)
+        best = {worker.engine: math.inf for worker in workers}
+        medians: dict[str, list[float]] = {worker.engine: [] for worker in workers}
+        flops, read_s = 0.0, math.inf
+        for _ in range(ROUNDS):
+            if realtime:
+                set_priority(True)
+            flops = max(flops, probe.flops(threads, samples=2))
+            read_s = min(read_s, probe.read_seconds(weights, threads, samples=3))
+            if realtime:
+                set_priority(False)
+            for worker in workers:
+                progress(f"{threads} thread{'s' * (threads > 1)}, {shape}, batch {batch}: {worker.engine}", 0)
+                reply = worker.ask(do="time", batch=batch, budget_s=TURN_S, realtime=realtime)
+                best[worker.engine] = min(best[worker.engine], reply["best"])
+                medians[worker.engine].append(reply["median"])
+                time.sleep(0.003)  # a pool that still spins should not slow down the next engine
+        compute_s = 2.0 * multiply_adds(shape) * batch / flops
+        cells.append(
+            {
+                "threads": threads,
+                "shape": shape,
+                "batch": batch,
+                "best_us": {name: value * 1e6 for name, value in best.items()},
+                "median_us": {name: sorted(m)[len(m) // 2] * 1e6 for name, m in medians.items()},
+                "peak_gflops": flops / 1e9,
+                "read_gb_per_s": weights / read_s / 1e9,
+                "limit_us": max(compute_s, read_s) * 1e6,
+                "limited_by": "compute" if compute_s > read_s else "reading weights",
+            }
+        )
+        progress("", 1)
+    return cells
+
+
+def _check_agreement(shape: str, batch: int, samples: dict[str, list[float]]) -> None:
+    expected = samples["fused"]
+    for engine, values in samples.items():
+        worst = max(abs(a - b) for a, b in zip(values, expected, strict=True))
+        if not worst < AGREEMENT:
+            raise SystemExit(f"{engine} and fused differ by {worst:.2g} on {shape}, batch {batch}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="few batches, without torch.compile and OpenVINO"
+    )
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
+    parser.add_argument("--batches", type=int, nargs="+", default=None)
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=None, metavar="ENGINE")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--plot", type=Path, default=None, help="also draw an SVG or PNG")
+    parser.add_argument(
+        "--realtime", action="store_true", help="time at real-time priority (root; busy machines)"
+    )
+    parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has measured")
+    parser.add_argument("--report", action="store_true", help="measure nothing, show --output again")
+    parser.add_argument("--markdown", action="store_true", help="print the table for the README")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _arguments()
+    console = Console(width=max(Console().width, TABLE_WIDTH))
+    partial = arguments.output.with_suffix(".tmp")
+    if arguments.report:
+        result = json.loads(arguments.output.read_text())
+    else:
+        result = run(arguments, console, partial)
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+        partial.unlink(missing_ok=True)
+        console.print(f"written to {arguments.output}")
+    if arguments.markdown:
+        print(markdown_table(result))
+    else:
+        show(console, result)
+        for line in summary(result):
+            console.print(line, highlight=False)
+    if arguments.plot:
+        plot(result, arguments.plot)
+        console.print(f"drawn to {arguments.plot}")
+
+
+def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[str, Any]:
+    engines = arguments.engines or (QUICK_ENGINES if arguments.quick else list(ENGINES))
+    engines = ["fused", *(name for name in engines if name != "fused")]
+    batches = tuple(arguments.batches or (QUICK_BATCHES if arguments.quick else BATCHES))
+    result: dict[str, Any] = {
+        "machine": describe_machine(),
+        "versions": versions(),
+        "commit": describe_commit(),
+        "command": " ".join(["python -m bench.kernels", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "engines": engines,
+        "cells": [],
+    }
+    if arguments.resume and partial.exists():
+        result["cells"] = json.loads(partial.read_text())["cells"]
+    done = {(cell["threads"], cell["shape"]) for cell in result["cells"]}
+    todo = [(t, s) for t in arguments.threads for s in arguments.shapes if (t, s) not in done]
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    probe = MachineProbe()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("starting", total=len(todo) * len(batches))
+
+        def progress(text: str, advance: int) -> None:
+            bar.update(task, advance=advance, **({"description": text} if text else {}))
+
+        for threads in arguments.threads:
+            shapes = [s for t, s in todo if t == threads]
+            if not shapes:
+                continue
+            workers = [Worker(engine, threads) for engine in engines]
+            affinity = os.sched_getaffinity(0)
+            if threads == 1:
+                os.sched_setaffinity(0, {min(affinity)})  # the probe, on the core the engines use
+            for shape in shapes:
+                result["cells"] += measure_shape(
+                    arguments.realtime, shape, workers, probe, threads, batches, progress
+                )
+                partial.write_text(json.dumps(result))
+            os.sched_setaffinity(0, affinity)
+            for worker in workers:
+                worker.close()
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""What the serving benchmark compares, each as a process of its own that can be started, loaded and stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from itertools import pairwise
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import nn
+
+from fused_mlp import models
+from fused_mlp.service.ab import child_process
+
+ROOT = Path(__file__).resolve().parents[2]
+ECHO_BUILD = ROOT / "build" / "grpc_echo"
+
+MODELS = {"mnist": (784, 512, 256, 10), "digits": (64, 128, 128, 10)}
+PYTHON = sys.executable
+
+
+def make_repository(root: Path) -> Path:
+    """784-512-256-10 with random weights, and the digits demo."""
+    torch.manual_seed(0)
+    widths = MODELS["mnist"]
+    layers: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(pairwise(widths)):
+        layers += [nn.Linear(inputs, outputs), *([nn.ReLU()] if index < len(widths) - 2 else [])]
+    target = root / "mnist" / "1"
+    target.mkdir(parents=True)
+    models.save(models.from_torch(nn.Sequential(*layers)), target)
+    shutil.copytree(Path(models.__file__).parent / "demo" / "digits", root / "digits")
+    return root
+
+
+def build_grpc_echo() -> Path:
+    """The gRPC C++ echo; raises with the compiler's words when libgrpc++-dev is not there."""
+    for command in (
+        ["cmake", "-S", str(Path(__file__).parent / "grpc_echo"), "-B", str(ECHO_BUILD)],
+        ["cmake", "--build", str(ECHO_BUILD)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(
+                f"the gRPC C++ echo could not be built (Debian: libgrpc++-dev):\n{done.stdout}{done.stderr}"
+            )
+    return ECHO_BUILD / "grpc_echo"
+
+
+def scheduling(priority: bool, cores: str | None) -> list[str]:
+    """What to put before a command to run it under SCHED_FIFO, or on some cores only."""
+    return [*(["chrt", "-f", "10"] if priority else []), *(["taskset", "-c", cores] if cores else [])]
+
+
+class System:
+    """One server process. `answers` says whether Predict gives real predictions, `metrics` whether it counts."""
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        answers: bool = True,
+        priority: bool = False,
+        cores: str | None = None,
+        **settings: object,
+    ) -> None:
+        self.name = name
+        self.answers = answers
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("FUSED_MLP_")}
+        environment |= {f"FUSED_MLP_{key.upper()}": str(value) for key, value in settings.items()}
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
+        prefix = scheduling(priority, cores)
+        self._process = subprocess.Popen(
+            [*prefix, *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            cwd=ROOT,
+        )
+        self.metrics_url: str | None = None
+        self.port = self._read_port()
+
+    def _read_port(self) -> int:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.strip().isdigit():
+                return int(line)
+            if match := re.search(r"gRPC +\S+:(\d+)", line):
+                port = int(match[1])
+            elif match := re.search(r"(http://\S+/metrics)", line):
+                self.metrics_url = match[1]
+            elif line.lstrip().startswith("model "):
+                return port
+        self._log.seek(0)
+        raise SystemExit(f"{self.name} did not start:\n{self._log.read()}")
+
+    def cpu_seconds(self) -> float:
+        """By the clock of clock_getcpuclockid(3): what /proc says is in hundredths of a second."""
+        return time.clock_gettime((~self._process.pid << 3) | 2)
+
+    def thread_cpu_seconds(self, name: str) -> float:
+        """Of the threads of that name, which helpers that they start inherit."""
+        total = 0
+        for task in Path(f"/proc/{self._process.pid}/task").iterdir():
+            if (task / "comm").read_text().strip() == name:
+                total += int((task / "schedstat").read_text().split()[0])
+        return total / 1e9
+
+    def batches(self) -> tuple[float, float]:
+        """Batches and rows run so far, over all lanes; zeros for systems that do not count."""
+        if self.metrics_url is None:
+            return 0.0, 0.0
+        text = self._scrape()
+        return _sum_of(text, "fused_mlp_batch_rows_count"), _sum_of(text, "fused_mlp_batch_rows_sum")
+
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of the samples of that name, or of those with a label like `outcome="skipped"`."""
+        return _sum_of(self._scrape(), name, label)
+
+    def _scrape(self) -> str:
+        assert self.metrics_url is not None
+        with urllib.request.urlopen(self.metrics_url, timeout=10) as response:
+            return response.read().decode()
+
+    def stop(self) -> None:
+        child_process.end(self._process)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _sum_of(text: str, name: str, label: str = "") -> float:
+    return sum(float(v) for v in re.findall(rf"^{name}{{[^}}]*{label}[^}}]*}} (\S+)", text, re.M))
+
+
+def service(
+    name: str, repository: Path, priority: bool, cores: str | None = None, **settings: object
+) -> System:
+    return System(
+        name,
+        [PYTHON, "-m", "fused_mlp.service.cli", "serve"],
+        priority=priority,
+        cores=cores,
+        grpc_port=0,
+        metrics_port=0,
+        model_repository=repository,
+        **settings,
+    )
+
+
+def start_all(repository: Path, model: str, priority: bool) -> list[System]:
+    """Everything that is compared, in the order of the table."""
+    return [
+        System("gRPC C++ echo", [str(build_grpc_echo())], answers=False, priority=priority),
+        System(
+            "native front, echo",
+            [PYTHON, "-m", "bench.serving.native_echo"],
+            answers=False,
+            priority=priority,
+        ),
+        service("native front, fused", repository, priority, transport="native"),
+        service("native front, fused, metrics off", repository, priority, transport="native", metrics=0),
+        service("native front, unfused", repository, priority, transport="native", variant="unfused"),
+        service("Python front, fused", repository, priority, transport="python"),
+        System(
+            "an afternoon's work",
+            [PYTHON, "-m", "bench.serving.afternoon", str(repository), model],
+            priority=priority,
+        ),
+    ]

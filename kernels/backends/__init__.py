@@ -1,0 +1,1 @@
+"""One module per kernel backend; importing it registers the backend."""

@@ -1,0 +1,160 @@
+"""The fused CPU kernel: hands a model's weights to the compiled module `_cpu` and wraps what comes back.
+Everything per call happens there, without the GIL; nothing here computes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fused_mlp.kernels.base import Array, Float32, Kernel, KernelInfo
+from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.kernels.errors import KernelInputError, KernelUnavailable
+from fused_mlp.kernels.registry import Backend, register
+from fused_mlp.models import LayerWeights, Mlp, MlpSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+try:
+    from fused_mlp.kernels import _cpu
+except ImportError:  # not built: the backend says so, everything else works
+    _cpu = None  # type: ignore[assignment]
+
+# Batch sizes up to which `describe()` looks for changes of strategy.
+_DESCRIBED_ROWS = 512
+
+
+class NativeKernel(Kernel):
+    """One native call for the whole MLP. Weights of half-precision models are widened to float32 once,
+    and computed in float32: closer to the exact result than eager in that dtype."""
+
+    def __init__(self, mlp: Mlp, threads: int | None, isa: str | None = None) -> None:
+        self._adopt(_build(mlp.spec, mlp.layers, threads or usable_cores(), isa))
+        self._in_features = mlp.spec.in_features
+        self._out_features = mlp.spec.out_features
+        super().__init__(
+            mlp.spec,
+            KernelInfo(
+                variant="fused",
+                backend="native",
+                device="cpu",
+                strategy=_describe_strategies(self._native),
+                isa=self._native.isa,
+                dtype="float32",
+                threads=self._native.threads,
+            ),
+        )
+
+    def repacked(self, layers: Sequence[LayerWeights]) -> NativeKernel:
+        """The same model with other weights, which nobody checks: for those that change while they are in use."""
+        other = copy.copy(self)
+        other._adopt(_build(self.spec, layers, self._native.threads, self._native.isa))
+        return other
+
+    def _adopt(self, native: _cpu.Kernel) -> None:
+        self._native = native
+        self._call_numpy = native.call_numpy
+        self._run = native.run
+        self._run_at = native.run_at
+
+    def run(self, x: Float32, y: Float32) -> str:
+        if not self._run(x, y):
+            raise KernelInputError(
+                f"expected x (rows, {self._in_features}) and y (rows, {self._out_features}), "
+                f"got {x.shape} and {y.shape}"
+            )
+        return self._native.strategy(len(x))
+
+    def capsule(self) -> object:
+        return self._native.capsule()
+
+    def __call__(self, x: Array, out: Array | None = None) -> Array:
+        # The fast paths: float32, C-contiguous, on the CPU. Whatever does not fit falls through to the base
+        # class, which converts it or says what is wrong with it.
+        # So does an `out` that lies over x: the kernel writes rows while it still reads them.
+        if out is not None and _overlap(x, out):
+            return super().__call__(x, out)
+        if type(x) is _NDARRAY:
+            y = self._call_numpy(x, out)
+            if y is not None:
+                return y
+        elif isinstance(x, _TENSOR):
+            rows = _rows_in_place(x, self._in_features)
+            if rows >= 0:
+                # Addresses: DLPack costs 3 us a tensor, x.numpy() 1 us, this 0.1 us.
+                if out is None:
+                    # numpy allocates faster than torch.
+                    result = _from_numpy(_empty((rows, self._out_features), _FLOAT32))
+                    self._run_at(x.data_ptr(), rows, result.data_ptr())
+                    return result
+                if isinstance(out, _TENSOR) and _rows_in_place(out, self._out_features) == rows:
+                    self._run_at(x.data_ptr(), rows, out.data_ptr())
+                    return out
+        return super().__call__(x, out)
+
+
+# One lookup instead of two on the fast paths.
+_NDARRAY, _TENSOR, _FLOAT32 = np.ndarray, torch.Tensor, np.float32
+_empty, _from_numpy, _torch_float32 = np.empty, torch.from_numpy, torch.float32
+
+
+def _overlap(x: Array, out: Array) -> bool:
+    """Whether two arrays of one kind may share memory; of different kinds, neither fast path takes them."""
+    if isinstance(x, _NDARRAY) and isinstance(out, _NDARRAY):
+        return np.may_share_memory(x, out)
+    if isinstance(x, _TENSOR) and isinstance(out, _TENSOR) and x.is_cpu and out.is_cpu:
+        start, other = x.data_ptr(), out.data_ptr()
+        return start < other + 4 * out.numel() and other < start + 4 * x.numel()
+    return False
+
+
+def _rows_in_place(tensor: Tensor, width: int) -> int:
+    """The rows of a tensor that the kernel can use where it is, or -1."""
+    if tensor.dtype is _torch_float32 and tensor.is_cpu and tensor.is_contiguous():
+        shape = tensor.shape
+        if len(shape) == 2 and shape[1] == width:
+            return shape[0]
+    return -1
+
+
+def _build(spec: MlpSpec, weights: Sequence[LayerWeights], threads: int, isa: str | None) -> _cpu.Kernel:
+    def widen(tensor: Tensor) -> Float32:
+        return tensor.detach().float().contiguous().numpy()
+
+    def widen_if_there(tensor: Tensor | None) -> Float32 | None:
+        return None if tensor is None else widen(tensor)
+
+    layers = [
+        _cpu.Layer(
+            weight=widen(layer.weight),
+            bias=widen_if_there(layer.bias),
+            gate_weight=widen_if_there(layer.gate_weight),
+            gate_bias=widen_if_there(layer.gate_bias),
+            activation=each.activation,
+            negative_slope=each.negative_slope,
+        )
+        for each, layer in zip(spec.layers, weights, strict=True)
+    ]
+    try:
+        return _cpu.Kernel(layers, spec.output_activation, spec.output_negative_slope, threads, isa)
+    except (ValueError, MemoryError) as error:
+        raise KernelUnavailable(f"native kernel: {error}") from error
+
+
+def _describe_strategies(native: _cpu.Kernel) -> str:
+    """`gemv to 5 rows, row_block above`: each strategy with the largest batch that uses it."""
+    names = [native.strategy(rows) for rows in range(1, _DESCRIBED_ROWS + 1)]
+    ends = [rows for rows in range(1, _DESCRIBED_ROWS) if names[rows - 1] != names[rows]]
+    parts = [f"{names[rows - 1]} to {rows} row{'s' if rows > 1 else ''}" for rows in ends]
+    return ", ".join([*parts, f"{names[-1]} above" if ends else names[-1]])
+
+
+def _unavailable(_: Mlp) -> str | None:
+    return None if _cpu is not None else "the compiled module kernels._cpu is missing: run `make install`"
+
+
+register(Backend("native", "fused", "cpu", 100, _unavailable, NativeKernel))

@@ -1,0 +1,55 @@
+"""The unfused variant: eager nn.Linear and activation modules under inference_mode. The honest baseline:
+exactly what a PyTorch user would run."""
+
+from __future__ import annotations
+
+import torch
+
+from fused_mlp.kernels.base import Device, Float32, Kernel, KernelInfo
+from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
+from fused_mlp.kernels.registry import Backend, register
+from fused_mlp.models import Mlp
+from fused_mlp.models.weights import TORCH_DTYPES
+
+
+class EagerKernel(Kernel):
+    def __init__(self, mlp: Mlp, device: Device, threads: int | None) -> None:
+        super().__init__(
+            mlp.spec,
+            KernelInfo(
+                variant="unfused",
+                backend="eager",
+                device=device,
+                strategy="layer_by_layer",
+                isa=torch.backends.cpu.get_cpu_capability().lower() if device == "cpu" else "cuda",
+                # The self-check must then hold eager to TF32's error, not to float32's.
+                dtype="tf32" if _in_tf32(mlp, device) else mlp.spec.dtype,
+                # torch has one intra-op pool for the whole process; the count is its, not ours.
+                threads=torch.get_num_threads(),
+            ),
+        )
+        self._device = device
+        self._dtype = TORCH_DTYPES[mlp.spec.dtype]
+        self._module = mlp.to_torch().to(device)
+
+    def run(self, x: Float32, y: Float32) -> str:
+        with torch.inference_mode():
+            result = self._module(torch.from_numpy(x).to(self._device, self._dtype))
+            torch.from_numpy(y).copy_(result)
+        return self._info.strategy
+
+    def _forward(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        with torch.inference_mode():
+            y.copy_(self._module(x.to(self._device, self._dtype)))
+
+
+def _in_tf32(mlp: Mlp, device: Device) -> bool:
+    return device == "cuda" and mlp.spec.dtype == "float32" and multiplies_in_tf32()
+
+
+def _no_cuda(_: Mlp) -> str | None:
+    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+register(Backend("eager", "unfused", "cpu", 0, lambda _: None, lambda m, t: EagerKernel(m, "cpu", t)))
+register(Backend("eager", "unfused", "cuda", 0, _no_cuda, lambda m, t: EagerKernel(m, "cuda", t)))

@@ -1,0 +1,1 @@
+"""The fused kernel as an `nn.Module` and an operator of torch."""

@@ -1,0 +1,228 @@
+"""`FusedMLP`: the fused kernel as one nn.Module, in place of the module it is made from."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, List  # noqa: UP035 - TorchScript reads List only
+
+import torch
+from torch import Tensor, nn
+
+from fused_mlp.kernels.base import Kernel, KernelInfo
+from fused_mlp.kernels.errors import KernelInputError
+from fused_mlp.kernels.nn import operator as _operator  # noqa: F401 - registers torch.ops.fused_mlp.mlp
+from fused_mlp.kernels.nn import reference
+from fused_mlp.kernels.nn.packed import addresses_and_versions, forget, forget_expired, kernel_for, parse_spec
+from fused_mlp.models import MlpSpec, from_torch, parameter_names
+from fused_mlp.models.weights import TORCH_DTYPES, expected_shapes
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")  # others know no autocast, and asking about it is an error
+
+
+class _Parameters(nn.Module):
+    """A module's parameters under their names, without what it does with them. TorchScript compiles every
+    submodule; these have nothing to compile."""
+
+
+class FusedMLP(nn.Module):
+    """An MLP that runs as one fused call. Shares its parameters with the module it was made from, under the same
+    names, so that a state_dict of either loads into the other and one optimizer serves both.
+
+    Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. That is cheap
+    on the CPU; every other kernel is made anew, on CUDA with the whole choice of a strategy, which takes seconds: use
+    it there where weights rest. Writes through `.data` leave no trace: call `refresh()` after them. Where autograd
+    records the call it runs as eager layers would, and is differentiated as they are; so it does under torch.autocast,
+    which decides about dtypes. Works in torch.compile, torch.export and TorchScript."""
+
+    __jit_unused_properties__ = ["spec"]  # noqa: RUF012 - as TorchScript looks for it
+
+    def __init__(self, module: nn.Module, backend: str = "auto", threads: int | None = None) -> None:
+        super().__init__()
+        mlp = from_torch(module, dtype="float32")  # checks it; the copy is not kept
+        spec = mlp.spec
+        names = parameter_names(module)
+        missing = [name for name in expected_shapes(spec) if name not in names]
+        if missing:
+            raise KernelInputError(
+                f"{missing[0]}: the other half of its gate has a bias, it has none; give both one"
+            )
+        self._spec = spec.model_dump_json()
+        self._in_features = spec.in_features
+        self._out_features = spec.out_features
+        self._backend = backend
+        self._threads = threads or 0
+        self._flatten = any(isinstance(part, nn.Flatten) for part in module.modules())
+        # Softmax over dim 1 is one over the features of (rows, features) only.
+        self._rows_only = any(getattr(part, "dim", -1) == 1 for part in module.modules())
+        self._drops = any(isinstance(part, _DROPOUTS) and part.p > 0 for part in module.modules())
+        self._slots = [self._adopt(module, names[name]) for name in expected_shapes(spec)]
+        found = [
+            (part, name) for part in self.modules() for name in ("weight", "bias") if name in part._parameters
+        ]
+        self._order = [
+            next(i for i, (part, name) in enumerate(found) if part is slot[0] and name == slot[1])
+            for slot in self._slots
+        ]
+        self._kernel: Kernel | None = None
+        self._packed_from: tuple[Any, ...] = ()
+        self.training = module.training
+        self._check_dtypes()
+        weakref.finalize(self, forget_expired).atexit = False
+        if self._weights()[0].dtype in TORCH_DTYPES.values():
+            self._fresh_kernel()  # a kernel that cannot be had, or that is wrong, is better known now
+
+    @classmethod
+    def from_torch(cls, module: nn.Module, *, backend: str = "auto", threads: int | None = None) -> FusedMLP:
+        """`module`: what `fused_mlp.from_torch` understands, of Linear, gated layers and activations. `threads`: of one
+        call; by the cores at hand if not given."""
+        return cls(module, backend, threads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (..., in_features), of the dtype and on the device of the weights."""
+        if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+            kernel = self._kernel_unseen(x)
+            if kernel is not None:
+                return kernel(x)
+            if not isinstance(x, Tensor):
+                raise TypeError(
+                    f"FusedMLP: expected a torch.Tensor, got {type(x).__name__}; torch.from_numpy makes one of an array"
+                )
+        if self._drops and self.training:
+            raise RuntimeError(
+                "FusedMLP has no dropout masks: call eval(), or make it from a module without Dropout"
+            )
+        if self._flatten and x.dim() > 1:
+            x = x.flatten(1)
+        if not self._traces():
+            fits = x.dim() > 0 and x.shape[-1] == self._in_features
+            if not fits or (self._rows_only and x.dim() != 2):
+                raise RuntimeError(f"FusedMLP: expected (rows, {self._in_features}), got {list(x.shape)}")
+        if x.dim() == 2:
+            return self._run(x)
+        shape = list(x.shape[:-1]) + [self._out_features]  # noqa: RUF005 - TorchScript has no star
+        return self._run(x.reshape(-1, self._in_features)).reshape(shape)
+
+    def _run(self, rows: Tensor) -> Tensor:
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            found: List[Tensor] = []  # noqa: UP006
+            for part in self.modules():  # unrolled when it is compiled
+                if hasattr(part, "weight"):
+                    found.append(part.weight)  # type: ignore[arg-type]
+                if hasattr(part, "bias"):
+                    found.append(part.bias)  # type: ignore[arg-type]
+            weights = [found[index] for index in self._order]
+        else:
+            weights = self._weights()
+            device = rows.device.type
+            if device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device):
+                # It decides about dtypes, layer by layer.
+                return reference.forward(rows, weights, parse_spec(self._spec))
+        if rows.dtype != weights[0].dtype or rows.device != weights[0].device:
+            raise RuntimeError(
+                f"FusedMLP: expected {weights[0].dtype} on {weights[0].device}, got {rows.dtype} on {rows.device}"
+            )
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            pass
+        elif self._is_recorded(rows, weights):
+            return reference.forward(rows, weights, parse_spec(self._spec))
+        return torch.ops.fused_mlp.mlp(rows, weights, self._spec, self._backend, self._threads)  # type: ignore[no-any-return]
+
+    def _traces(self) -> bool:
+        """torch.jit.trace records questions about shapes as tensors, and warns about each answer."""
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            return False
+        return torch.jit.is_tracing()  # type: ignore
+
+    def _adopt(self, module: nn.Module, key: str) -> tuple[nn.Module, str]:
+        """Register the parameter that `module` has under `key` under the same key here."""
+        *path, name = key.split(".")
+        place: nn.Module = self
+        for step in path:
+            if step not in place._modules:
+                place.add_module(step, _Parameters())
+            place = place._modules[step]  # type: ignore[assignment]
+        place.register_parameter(name, module.get_parameter(key))
+        return place, name
+
+    def _check_dtypes(self) -> None:
+        dtypes = {weight.dtype for weight in self._weights()}
+        if len(dtypes) > 1:
+            raise KernelInputError(
+                f"expected weights of one dtype, got {', '.join(sorted(map(str, dtypes)))}"
+            )
+
+    @torch.jit.unused
+    def _weights(self) -> List[Tensor]:  # noqa: UP006
+        return [part._parameters[name] for part, name in self._slots]  # type: ignore[misc]
+
+    @torch.jit.unused
+    def _is_recorded(self, rows: Tensor, weights: List[Tensor]) -> bool:  # noqa: UP006
+        """Whether autograd records the call, and nothing else does. A backward pass of the operator has to compute the
+        layers again, and weights in training would be packed for a single call: a training step measured twice as
+        long as eager's. What is compiled, traced or profiled keeps its one operator."""
+        return (
+            torch.is_grad_enabled()
+            and (rows.requires_grad or any(weight.requires_grad for weight in weights))
+            and not torch.compiler.is_compiling()
+            and not torch._C._is_tracing()
+            and not torch.autograd.profiler._is_profiler_enabled
+        )
+
+    @torch.jit.unused
+    def _kernel_unseen(self, x: Tensor) -> Kernel | None:
+        """The kernel, where a call around torch's dispatcher (which saves two thirds of the time of a small model) is
+        what going through it would be: plain float32 rows, nothing that records the call (autograd, a trace, a
+        profiler), nothing that stands in for the tensors."""
+        if (
+            torch.compiler.is_compiling()
+            or torch._C._is_tracing()
+            or type(x) is not Tensor
+            or x.dtype is not torch.float32
+            or not x.is_cpu
+            or x.dim() != 2
+            or x.shape[1] != self._in_features
+            or self._flatten
+            or (self._drops and self.training)
+            or torch.is_autocast_enabled("cpu")
+            or torch.autograd.profiler._is_profiler_enabled
+            or torch._C._len_torch_dispatch_stack() != 0
+            or torch._C._functorch.peek_interpreter_stack() is not None
+        ):
+            return None
+        weights = self._weights()
+        if torch.is_grad_enabled() and (x.requires_grad or any(w.requires_grad for w in weights)):
+            return None
+        if weights[0].dtype is not torch.float32 or not weights[0].is_cpu:
+            return None
+        return self._fresh_kernel(weights)
+
+    @torch.jit.unused
+    def _fresh_kernel(self, weights: List[Tensor] | None = None) -> Kernel:  # noqa: UP006
+        weights = self._weights() if weights is None else weights
+        now = addresses_and_versions(weights)
+        if self._kernel is None or self._packed_from[0] != now:
+            self._kernel = kernel_for(weights, self._spec, self._backend, self._threads)
+            # Their memory is kept as well: as long as it is, no other weights can come to lie there.
+            self._packed_from = (now, [weight.detach() for weight in weights])
+        return self._kernel
+
+    @property
+    def spec(self) -> MlpSpec:
+        return MlpSpec.model_validate_json(self._spec)
+
+    def describe(self) -> KernelInfo:
+        """The kernel that runs this module's weights as they are now."""
+        return self._fresh_kernel().describe()
+
+    def refresh(self) -> None:
+        """Pack the weights again, as after a write that left no trace in their version counters."""
+        forget(self._weights())
+        self._kernel = None
+
+    def extra_repr(self) -> str:
+        return self.spec.summary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A kernel is made again where the copy is used."""
+        return {**self.__dict__, "_kernel": None, "_packed_from": ()}

@@ -1,0 +1,75 @@
+"""A safetensors checkpoint as a mapping from tensor names to tensors: one file, or shards behind an index.
+Tensors are read when asked for, so that one block of a large checkpoint costs no more than itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fused_mlp.models.errors import ModelLoadError, first_line
+
+INDEX_SUFFIX = ".safetensors.index.json"
+
+
+class SafetensorsCheckpoint(Mapping[str, Tensor]):
+    """`path`: a `.safetensors` file, a `*.safetensors.index.json`, or a directory with either in it."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = _find(Path(path))
+        self._files = (
+            _read_index(self.path) if self.path.name.endswith(INDEX_SUFFIX) else _read_names(self.path)
+        )
+
+    def __getitem__(self, name: str) -> Tensor:
+        file = self._files[name]
+        try:
+            with safe_open(file, framework="pt") as opened:
+                tensor: Tensor = opened.get_tensor(name)
+                return tensor
+        except (SafetensorError, OSError) as error:
+            raise ModelLoadError(f"{file}: tensor {name!r} is not readable: {first_line(error)}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _find(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    found = [*path.glob(f"*{INDEX_SUFFIX}")] or [*path.glob("*.safetensors")]
+    if len(found) != 1:
+        names = ", ".join(sorted(each.name for each in found)) or "none"
+        raise ModelLoadError(f"{path}: expected one safetensors file or index in it, found {names}")
+    return found[0]
+
+
+def _read_names(path: Path) -> dict[str, Path]:
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return dict.fromkeys(opened.keys(), path)
+    except FileNotFoundError:
+        raise ModelLoadError(f"{path}: no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{path}: not a readable safetensors file: {first_line(error)}") from error
+
+
+def _read_index(path: Path) -> dict[str, Path]:
+    try:
+        weight_map = json.loads(path.read_bytes())["weight_map"]
+        shards = {str(name): str(shard) for name, shard in weight_map.items()}
+    except OSError as error:
+        raise ModelLoadError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelLoadError(f"{path}: not a safetensors index: expected JSON with a weight_map") from error
+    for shard in shards.values():
+        if Path(shard).name != shard:
+            raise ModelLoadError(f"{path}: shard {shard!r} is not a plain file name beside the index")
+    return {name: path.parent / shard for name, shard in shards.items()}

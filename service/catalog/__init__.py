@@ -1,0 +1,1 @@
+"""What is served, and under which policy."""

@@ -1,0 +1,1 @@
+"""What speaks gRPC: the native front (C++ on nghttp2) and the Python front (grpc.aio)."""

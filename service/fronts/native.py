@@ -1,0 +1,182 @@
+"""The native front as the service sees it: C++ loops answer the predictions, and hand every other call over to
+the handlers through one eventfd. Owns the hand-off; knows nothing of models. Runs on the asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from fused_mlp.service import _engine
+from fused_mlp.service.errors import Code, answer
+from fused_mlp.service.fronts.rpc import Call, Rpc, text_metadata
+from fused_mlp.service.settings.settings import Settings, SettingsError
+
+log = logging.getLogger(__name__)
+
+_END = object()  # in a call's inbox: the caller has closed its side
+
+
+class NativeFront:
+    name = "native"
+
+    def __init__(
+        self,
+        settings: Settings,
+        rpcs: Sequence[Rpc],
+        max_message_bytes: int,
+        engine: _engine.Engine,
+        router: _engine.Router,
+    ) -> None:
+        self._rpcs = {rpc.path: rpc for rpc in rpcs}
+        self._calls: dict[int, _HandedCall] = {}
+        self._handlers: dict[Any, Callable[[_engine.CallEvent], None]] = {
+            _engine.CallEventKind.start: self._on_start,
+            _engine.CallEventKind.message: self._on_message,
+            _engine.CallEventKind.half_close: self._on_half_close,
+            _engine.CallEventKind.cancel: self._on_cancel,
+            _engine.CallEventKind.writable: self._on_writable,
+            _engine.CallEventKind.failure: _log_failure,
+        }
+        try:
+            self._server = _engine.NativeServer(
+                engine=engine,
+                router=router,
+                host=settings.host,
+                port=settings.grpc_port,
+                loops=settings.loops,
+                limits=limits_of(settings, max_message_bytes),
+                rpcs=[(rpc.path, rpc.kind == "stream_stream") for rpc in rpcs],
+                certificate=str(settings.tls_certificate or ""),
+                key=str(settings.tls_key or ""),
+                client_ca=str(settings.tls_client_ca or ""),
+            )
+        except RuntimeError as error:
+            raise SettingsError(str(error)) from None
+
+    async def start(self) -> int:
+        """Listen; returns the port."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._server.fileno(), self._on_events)
+        self._server.start()
+        return self._server.port
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, let those under way end within the time, then cancel them."""
+        self._server.begin_drain()
+        await asyncio.to_thread(self._server.wait_drained, grace_s)
+        await asyncio.to_thread(self._server.stop)
+        asyncio.get_running_loop().remove_reader(self._server.fileno())
+        tasks = [call.task for call in self._calls.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def stats(self) -> dict[str, Any]:
+        """Connections and calls, and why connections ended."""
+        return self._server.stats()
+
+    def _on_events(self) -> None:
+        for event in self._server.drain():
+            self._handlers[event.kind](event)
+
+    def _on_start(self, event: _engine.CallEvent) -> None:
+        call = _HandedCall(self._server, event, self._rpcs[event.path])
+        self._calls[event.call] = call
+        call.task.add_done_callback(lambda _: self._calls.pop(event.call, None))
+
+    def _on_message(self, event: _engine.CallEvent) -> None:
+        if call := self._calls.get(event.call):
+            call.inbox.put_nowait(event.body)
+
+    def _on_half_close(self, event: _engine.CallEvent) -> None:
+        if call := self._calls.get(event.call):
+            call.inbox.put_nowait(_END)
+
+    def _on_cancel(self, event: _engine.CallEvent) -> None:
+        if call := self._calls.get(event.call):
+            call.task.cancel()
+
+    def _on_writable(self, event: _engine.CallEvent) -> None:
+        if call := self._calls.get(event.call):
+            call.writable.set()
+
+
+class _HandedCall:
+    """One call on its way through a handler, as a task."""
+
+    def __init__(self, server: _engine.NativeServer, event: _engine.CallEvent, rpc: Rpc) -> None:
+        self._server = server
+        self._number = event.call
+        self._rpc = rpc
+        self.inbox: asyncio.Queue[Any] = asyncio.Queue()  # bounded by the flow control of the call
+        self.writable = asyncio.Event()
+        call = Call(metadata=text_metadata(event.metadata), deadline_ns=event.deadline_ns)
+        self.task = asyncio.create_task(self._run(event.body, call), name=rpc.path)
+
+    async def _run(self, body: bytes, call: Call) -> None:
+        try:
+            if self._rpc.kind == "unary_unary":
+                response = await self._rpc.handle(self._rpc.decode(body), call)
+                self._server.send(self._number, self._rpc.encode(response))
+            else:
+                streams = self._rpc.kind == "stream_stream"
+                requests = self._requests() if streams else self._rpc.decode(body)
+                async for response in self._rpc.handle(requests, call):
+                    await self._send(self._rpc.encode(response))
+            self._server.finish(self._number, Code.OK, "", call.trailers)
+        except Exception as error:
+            self._fail(error)
+
+    async def _requests(self) -> AsyncIterator[Any]:
+        while (body := await self.inbox.get()) is not _END:
+            self._server.message_done(self._number)
+            yield self._rpc.decode(body)
+
+    async def _send(self, message: bytes) -> None:
+        """Returns when the peer's window and socket have taken it: a slow reader slows its handler down."""
+        self.writable.clear()
+        self._server.send(self._number, message)
+        await self.writable.wait()
+
+    def _fail(self, error: Exception) -> None:
+        request_id = secrets.token_hex(8)
+        told = answer(error, request_id)
+        if told.code is Code.INTERNAL:
+            log.error("%s failed, request id %s", self._rpc.path, request_id, exc_info=error)
+        self._server.finish(self._number, told.code, told.text, list(told.trailers))
+
+
+def limits_of(settings: Settings, max_message_bytes: int) -> _engine.Limits:
+    """The front's limits, where a setting says so, and their defaults otherwise."""
+    limits = _engine.Limits()
+    limits.max_message_bytes = max_message_bytes
+    for name in _LIMITS:
+        setattr(limits, name, getattr(settings, name))
+    return limits
+
+
+_LIMITS = (
+    "max_header_bytes",
+    "max_concurrent_streams",
+    "max_connections",
+    "max_buffered_bytes",
+    "max_output_bytes",
+    "max_resets_per_s",
+    "max_pings_per_s",
+    "max_settings_per_s",
+    "max_control_frames_per_s",
+    "handshake_timeout_s",
+    "receive_timeout_s",
+    "send_timeout_s",
+    "keepalive_s",
+    "keepalive_timeout_s",
+    "idle_timeout_s",
+    "max_connection_age_s",
+)
+
+
+def _log_failure(event: _engine.CallEvent) -> None:
+    log.error("request %s failed: %s", event.path, event.body.decode(errors="replace"))

@@ -1,0 +1,1 @@
+"""The Python front: grpc.aio in front of the same engine and handlers as the native one."""

@@ -1,0 +1,49 @@
+"""From an awaiting coroutine to the engine and back. Completions come through one eventfd that the loop
+watches: one wake-up answers a whole batch. Lives on the asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fused_mlp.service import _engine
+from fused_mlp.service.errors import EngineRefused
+
+
+class Submitter:
+    def __init__(self, engine: _engine.Engine) -> None:
+        self._engine = engine
+        self._completions = _engine.CompletionQueue()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._completions.fileno(), self._deliver)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._completions.fileno())
+
+    async def run(
+        self,
+        lane: _engine.Lane,
+        data: bytes,
+        dtype: _engine.DType,
+        rows: int,
+        deadline_ns: int,
+        *,
+        trace_id: int = 0,
+    ) -> _engine.Completion:
+        """Queue rows on a lane and wait for their result. A cancelled waiter cancels its ticket."""
+        future: asyncio.Future[_engine.Completion] = self._loop.create_future()
+        ticket = self._engine.submit(
+            lane, data, dtype, rows, deadline_ns, future, self._completions, trace_id
+        )
+        try:
+            completion = await future
+        except asyncio.CancelledError:
+            ticket.cancel()
+            raise
+        if completion.status is not _engine.Status.ok:
+            raise EngineRefused(_engine.grpc_code(completion.status), completion.detail)
+        return completion
+
+    def _deliver(self) -> None:
+        for completion in self._completions.drain():
+            if not completion.token.done():
+                completion.token.set_result(completion)

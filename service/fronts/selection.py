@@ -1,0 +1,81 @@
+"""Which front serves: the native one where it was built, else the Python one, as the settings ask."""
+
+from __future__ import annotations
+
+import logging
+from ipaddress import ip_address
+from typing import Protocol
+
+from fused_mlp.service import _engine
+from fused_mlp.service.fronts.python.predictor import Predictor
+from fused_mlp.service.fronts.python.server import Listen, PythonFront
+from fused_mlp.service.fronts.python.submission import Submitter
+from fused_mlp.service.handlers import Control, admin, control_rpcs
+from fused_mlp.service.settings.settings import Settings, SettingsError
+
+log = logging.getLogger(__name__)
+
+# A request's fields besides its rows; names and ids are short.
+MESSAGE_SLACK_BYTES = 64 << 10
+# gRPC's own default: nobody expects less.
+LEAST_MESSAGE_BYTES = 4 << 20
+WIDEST_ELEMENT_BYTES = 8
+
+
+class Front(Protocol):
+    name: str
+
+    async def start(self) -> int:
+        """Listen; returns the port."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, let those under way end within the time, then cancel them."""
+
+
+def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control) -> Front:
+    native = _engine.NATIVE_FRONT
+    if settings.transport == "native" and not native:
+        raise SettingsError(
+            "FUSED_MLP_TRANSPORT=native: the native front was not built; install libnghttp2-dev, libssl-dev and "
+            "libprotozero-dev, then build again, or take python"
+        )
+    limit = max_message_bytes(settings, control)
+    if native and settings.transport != "python":
+        # Its classes exist only where it was built.
+        from fused_mlp.service.fronts.native import NativeFront  # noqa: PLC0415
+
+        return NativeFront(settings, control_rpcs(control), limit, engine, router)
+    predictor = Predictor(engine, router, Submitter(engine))
+    rpcs = [*predictor.rpcs(), *control_rpcs(control)]
+    return PythonFront(settings, rpcs, limit, engine.now)
+
+
+def make_admin(settings: Settings, engine: _engine.Engine, control: Control) -> Front | None:
+    """The admin service on its own port, when there is one: on the Python front, for it sees a call an hour."""
+    if settings.admin_port == 0:
+        return None
+    if not _is_loopback(settings.admin_host) and settings.tls_client_ca is None:
+        log.warning(
+            "the admin port listens on %s, where others can reach it, and asks no client for a certificate",
+            settings.admin_host,
+        )
+    listen = Listen(settings.admin_host, settings.admin_port, "admin", "FUSED_MLP_ADMIN_PORT or _HOST")
+    return PythonFront(settings, admin.rpcs(control.catalog), LEAST_MESSAGE_BYTES, engine.now, listen)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def max_message_bytes(settings: Settings, control: Control) -> int:
+    """Room for the largest request that the row limit allows on the widest model."""
+    if settings.max_message_bytes is not None:
+        return settings.max_message_bytes
+    widest = max(
+        (v.mlp.spec.in_features for m in control.catalog.models() for v in m.ready if v.mlp), default=1
+    )
+    rows = settings.max_request_rows * widest * WIDEST_ELEMENT_BYTES
+    return max(LEAST_MESSAGE_BYTES, rows + MESSAGE_SLACK_BYTES)

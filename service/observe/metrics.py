@@ -1,0 +1,257 @@
+"""Prometheus: reads the engine's atomics when somebody scrapes. Nothing here runs per request, and labels come
+only from what is loaded, never from what a client sent."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version as package_version
+from itertools import accumulate
+from operator import attrgetter
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from fused_mlp.service import _engine
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.catalog.records import REASONS, ServedModel, ServedVersion
+from fused_mlp.service.errors import Code
+
+LANE = ("model", "version", "variant")
+VERSION = ("model", "version")
+NO_LANE = ("", "", "")  # requests that named no model we serve
+
+
+@dataclass(frozen=True)
+class LaneSample:
+    labels: tuple[str, str, str]
+    counters: _engine.LaneSnapshot
+    queue_rows: int
+
+
+class EngineCollector(Collector):
+    def __init__(self, engine: _engine.Engine, catalog: Catalog, front: str) -> None:
+        self._engine = engine
+        self._catalog = catalog
+        self._front = front
+
+    def collect(self) -> Iterator[Metric]:
+        models = self._catalog.models()
+        versions = [v for model in models for v in model.versions]
+        lanes = [
+            LaneSample((v.model, str(v.version), variant), lane.snapshot(), lane.queue_rows)
+            for v in versions
+            for variant, lane in v.lanes.items()
+        ]
+        yield from _histograms(lanes)
+        yield from _counters(lanes, self._engine.snapshot().unrouted)
+        yield from _gauges(lanes)
+        yield from _infos(versions, self._front)
+        yield from _shadows(versions)
+        yield from _policies(models)
+
+
+def _histograms(lanes: list[LaneSample]) -> Iterator[Metric]:
+    seconds = [bound / 1e9 for bound in _engine.DURATION_BOUNDS_NS]
+    rows = [float(bound) for bound in _engine.ROW_BOUNDS]
+    for name, text, attribute, bounds, unit in (
+        (
+            "request_duration_seconds",
+            "From a request's arrival to its answer.",
+            "requests.duration",
+            seconds,
+            1e9,
+        ),
+        (
+            "queue_duration_seconds",
+            "From acceptance to the start of the batch.",
+            "queue_duration",
+            seconds,
+            1e9,
+        ),
+        ("compute_duration_seconds", "The kernel call of one batch.", "compute_duration", seconds, 1e9),
+        ("batch_rows", "Rows in one batch.", "batch_rows", rows, 1),
+    ):
+        read = attrgetter(attribute)
+        family = HistogramMetricFamily(f"fused_mlp_{name}", text, labels=LANE)
+        for lane in lanes:
+            histogram = read(lane.counters)
+            family.add_metric(lane.labels, _cumulative(bounds, histogram.buckets), histogram.sum / unit)
+        yield family
+
+
+def _cumulative(bounds: list[float], counts: list[int]) -> list[tuple[str, float]]:
+    names = [*(format(bound, "g") for bound in bounds), "+Inf"]
+    return list(zip(names, accumulate(counts), strict=True))
+
+
+def _counters(lanes: list[LaneSample], unrouted: _engine.RequestSnapshot) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "fused_mlp_requests", "Requests answered, by gRPC code.", labels=(*LANE, "code")
+    )
+    refused = CounterMetricFamily(
+        "fused_mlp_refused", "Requests that never reached a kernel, by reason.", labels=(*LANE, "reason")
+    )
+    batches = CounterMetricFamily(
+        "fused_mlp_batches", "Kernel calls, by what released the batch.", labels=(*LANE, "release")
+    )
+    rows = CounterMetricFamily("fused_mlp_rows", "Rows accepted.", labels=LANE)
+    errors = CounterMetricFamily("fused_mlp_kernel_errors", "Batches whose kernel failed.", labels=LANE)
+    for lane in lanes:
+        _add_codes(requests, lane.labels, lane.counters.requests.codes)
+        for reason, count in lane.counters.refused.items():
+            refused.add_metric((*lane.labels, reason), count)
+        for release, count in lane.counters.batches.items():
+            batches.add_metric((*lane.labels, release), count)
+        rows.add_metric(lane.labels, lane.counters.rows)
+        errors.add_metric(lane.labels, lane.counters.kernel_errors)
+    _add_codes(requests, NO_LANE, unrouted.codes)
+    yield from (requests, refused, batches, rows, errors)
+
+
+def _add_codes(family: CounterMetricFamily, labels: tuple[str, ...], codes: dict[int, int]) -> None:
+    """OK from the start, so that rates have a zero to begin with; other codes once they have been seen."""
+    if labels is not NO_LANE:
+        codes = {Code.OK: 0, **codes}
+    for code, count in codes.items():
+        family.add_metric((*labels, Code(code).name), count)
+
+
+def _gauges(lanes: list[LaneSample]) -> Iterator[Metric]:
+    queued = GaugeMetricFamily("fused_mlp_queue_rows", "Rows waiting now.", labels=LANE)
+    capacity = GaugeMetricFamily("fused_mlp_queue_capacity_rows", "Rows that may wait.", labels=LANE)
+    in_flight = GaugeMetricFamily(
+        "fused_mlp_in_flight", "Requests accepted and not yet answered.", labels=LANE
+    )
+    for lane in lanes:
+        queued.add_metric(lane.labels, lane.counters.queued_rows)
+        capacity.add_metric(lane.labels, lane.queue_rows)
+        in_flight.add_metric(lane.labels, lane.counters.in_flight)
+    yield from (queued, capacity, in_flight)
+
+
+def _infos(versions: list[ServedVersion], front: str) -> Iterator[Metric]:
+    models = GaugeMetricFamily(
+        "fused_mlp_model_info",
+        "Model versions; 1 when ready to serve.",
+        labels=("model", "version", "shape", "dtype", "variant", "state"),
+    )
+    kernels = GaugeMetricFamily(
+        "fused_mlp_kernel_info",
+        "Loaded kernels.",
+        labels=(*LANE, "backend", "device", "strategy", "isa", "dtype", "threads"),
+    )
+    for v in versions:
+        shape = v.mlp.spec.summary() if v.mlp else ""
+        dtype = v.mlp.spec.dtype if v.mlp else ""
+        models.add_metric(
+            (v.model, str(v.version), shape, dtype, v.variant, v.state), float(v.state == "READY")
+        )
+        for k in v.kernels:
+            kernels.add_metric(
+                (v.model, str(v.version), k.variant, k.backend, k.device, k.strategy, k.isa, k.dtype, str(k.threads)), 1
+            )  # fmt: skip
+    build = GaugeMetricFamily(
+        "fused_mlp_build_info", "What runs.", labels=("version", "python", "torch", "front")
+    )
+    build.add_metric(
+        (package_version("fused-mlp"), platform.python_version(), package_version("torch"), front), 1
+    )
+    yield from (models, kernels, build)
+
+
+def _shadows(versions: list[ServedVersion]) -> Iterator[Metric]:
+    """Every series from the start, whether or not anything is compared."""
+    batches = CounterMetricFamily(
+        "fused_mlp_shadow_batches",
+        "Batches chosen to be run again on the other variant, by what became of them.",
+        labels=(*VERSION, "outcome"),
+    )
+    rows = CounterMetricFamily("fused_mlp_shadow_rows", "Rows compared.", labels=VERSION)
+    mismatches = CounterMetricFamily(
+        "fused_mlp_shadow_mismatches",
+        "Compared batches with a difference over the tolerance.",
+        labels=VERSION,
+    )
+    compute = HistogramMetricFamily(
+        "fused_mlp_shadow_compute_seconds",
+        "Each variant on the very same rows: CPU time of one thread, or elapsed on a GPU.",
+        labels=LANE,
+    )
+    absolute = GaugeMetricFamily(
+        "fused_mlp_shadow_max_abs_difference", "Largest difference seen since load.", labels=VERSION
+    )
+    relative = GaugeMetricFamily(
+        "fused_mlp_shadow_max_rel_difference",
+        "Largest difference seen since load, as a part of the outputs' size.",
+        labels=VERSION,
+    )
+    seconds = [bound / 1e9 for bound in _engine.DURATION_BOUNDS_NS]
+    for v in versions:
+        if v.shadow is None:
+            continue
+        labels = (v.model, str(v.version))
+        seen = v.shadow.snapshot()
+        for outcome, count in seen.batches.items():
+            batches.add_metric((*labels, outcome), count)
+        rows.add_metric(labels, seen.rows)
+        mismatches.add_metric(labels, seen.mismatches)
+        for variant, histogram in (("fused", seen.fused), ("unfused", seen.unfused)):
+            buckets = _cumulative(seconds, histogram.buckets)
+            compute.add_metric((*labels, variant), buckets, histogram.sum / 1e9)
+        absolute.add_metric(labels, seen.max_absolute)
+        relative.add_metric(labels, seen.max_relative)
+    yield from (batches, rows, mismatches, compute, absolute, relative)
+
+
+def _policies(models: list[ServedModel]) -> Iterator[Metric]:
+    info = GaugeMetricFamily(
+        "fused_mlp_policy_info", "The policy in force.", labels=("model", "variant", "on_mismatch")
+    )
+    split = GaugeMetricFamily(
+        "fused_mlp_policy_split_ratio", "Share of requests that the other variant answers.", labels=("model",)
+    )
+    shadow = GaugeMetricFamily(
+        "fused_mlp_policy_shadow_ratio", "Share of batches run again on the other variant.", labels=("model",)
+    )
+    override = GaugeMetricFamily(
+        "fused_mlp_policy_allow_override", "Whether a request may name its variant.", labels=("model",)
+    )
+    fallback = GaugeMetricFamily(
+        "fused_mlp_variant_fallback",
+        "1 where fused is wanted and unfused serves, by reason.",
+        labels=(*VERSION, "reason"),
+    )
+    for model in models:
+        policy = model.policy
+        info.add_metric((model.name, policy.variant, policy.on_mismatch), 1)
+        split.add_metric((model.name,), policy.split)
+        shadow.add_metric((model.name,), policy.shadow)
+        override.add_metric((model.name,), float(policy.allow_override))
+        for v in model.versions:
+            fallen = v.fallback.reason if v.fallback and v in model.fallen_back else None
+            for reason in REASONS:
+                fallback.add_metric((v.model, str(v.version), reason), float(reason == fallen))
+    yield from (info, split, shadow, override, fallback)
+
+
+class Exposition:
+    """The registry of this process, rendered for a scrape."""
+
+    def __init__(self, collector: EngineCollector) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(collector)
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type

@@ -1,0 +1,50 @@
+"""What is served, and how, for /status.json: everything the live page needs that is no number over time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib.metadata import version as package_version
+from typing import Any
+
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+
+
+def status_json(catalog: Catalog, front: str, ready: bool) -> str:
+    return json.dumps(
+        {
+            "version": package_version("fused-mlp"),
+            "front": front,
+            "ready": ready,
+            "default_policy": catalog.default_policy.model_dump(),
+            "models": [_model(model) for model in catalog.models()],
+        }
+    )
+
+
+def _model(model: ServedModel) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "default_version": model.default.version if model.default else None,
+        "policy": model.policy.model_dump(),
+        "versions": [_version(version) for version in model.versions],
+    }
+
+
+def _version(served: ServedVersion) -> dict[str, Any]:
+    """`variant` answers requests that name none; `fallback` says why that is not what the policy wants."""
+    spec = served.mlp.spec if served.mlp else None
+    return {
+        "version": served.version,
+        "state": served.state,
+        "reason": served.reason,
+        "variant": served.variant,
+        "fallback": asdict(served.fallback) if served.fallback else None,
+        "shape": spec.summary() if spec else None,
+        "dtype": spec.dtype if spec else None,
+        "parameters": spec.parameters if spec else None,
+        "description": spec.description if spec else None,
+        "kernels": [asdict(info) for info in served.kernels],
+        "shadow_tolerance": served.shadow.tolerance if served.shadow else None,
+    }

@@ -1,0 +1,1 @@
+"""Reports for people: tables, plots and pages, all in one style."""

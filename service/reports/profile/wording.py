@@ -1,0 +1,77 @@
+"""Numbers as people write them, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from fused_mlp.kernels.profile import Point, Profile, Sweep, SweepCell
+
+_GENERATED = re.compile(r"^graph_\d+_")
+VARIANT_TITLES = {"eager": "eager nn.Linear", "compile": "torch.compile", "fused": "fused"}
+BUSY = "busy: the machine was, at each of three attempts. Not kept; the same command measures these again."
+
+
+def microseconds(us: float | None) -> str:
+    if us is None:
+        return "—"
+    return f"{us:,.1f}" if us < 100 else f"{us:,.0f}"
+
+
+def size(count: int, known: bool = True) -> str:
+    """At least, when not all of it is known."""
+    sign = "" if known else "≥ "
+    number = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            break
+        number /= 1024
+    return f"{sign}{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{sign}{number:.1f} {unit}"
+
+
+def regime(point: Point) -> str:
+    """What bounds it, and how close to that limit it comes. Far from every limit, it is bound by how it computes."""
+    name = point.regime.name if point.regime.explains else "itself"
+    return f"{name} {point.regime.reached:.0%}"
+
+
+def counted(names: dict[str, int], longest: int = 80) -> str:
+    """`addmm 3, relu 2`, the most frequent first. Without namespaces; names are cut to `longest` characters, and those
+    that are then the same counted together."""
+    numbers: Counter[str] = Counter()
+    for name, number in names.items():
+        numbers[_short(name, longest)] += number
+    ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {number}" for name, number in ordered)
+
+
+def _short(name: str, longest: int) -> str:
+    name = "fused_mlp" if name == "fused_mlp::mlp" else name.rpartition("::")[2]
+    name = _GENERATED.sub("", name).lstrip("_")
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+
+
+def limits(profile: Profile) -> str:
+    return (
+        f"measured limits: {profile.flops_per_s / 1e9:,.0f} GFLOP/s, and {profile.bytes_per_s / 1e9:,.1f} GB/s for "
+        f"this model's weights"
+    )
+
+
+def setting(profile: Profile) -> str:
+    return f"{profile.machine['cpu']}, {profile.device}, {_threads(profile.threads)}, torch {profile.torch}"
+
+
+def sweep_title(sweep: Sweep) -> str:
+    gated = "gated " if sweep.gated else ""
+    return f"{sweep.layers} equally wide {gated}{sweep.activation} layers, {_threads(sweep.threads)}"
+
+
+def sweep_cell(cell: SweepCell) -> str:
+    if cell.busy:
+        return "busy"
+    return f"{cell.speedup:.1f}x" if cell.speedup < 9.95 else f"{cell.speedup:.0f}x"
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"

@@ -1,0 +1,65 @@
+"""What there is to say about each setting, in words: one source for `fused-mlp serve --help` and for the table
+in the README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from fused_mlp.service.settings.settings import ENV_PREFIX, GROUPS, Settings
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class SettingDoc:
+    name: str
+    group: str
+    default: str  # empty when the description says what happens without a value
+    values: str  # `a|b`, or what kind of value it takes
+    description: str
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+
+def setting_docs() -> Iterator[SettingDoc]:
+    """Every setting, in the order of the settings, grouped by the heading it stands under."""
+    group = ""
+    for name, field in Settings.model_fields.items():
+        group = GROUPS.get(name, group)
+        yield SettingDoc(
+            name=name,
+            group=group,
+            default=_default(field.default),
+            values=_values(field.annotation),
+            description=field.description or "",
+        )
+
+
+def _default(value: object) -> str:
+    if value is None or value == {}:
+        return ""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, Path) and value.is_relative_to(PACKAGE_ROOT):
+        return str(value.relative_to(PACKAGE_ROOT))  # the same wherever it is installed
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _values(annotation: Any) -> str:
+    if get_origin(annotation) in (Union, UnionType):
+        return "|".join(_values(part) for part in get_args(annotation) if part is not NoneType)
+    if get_origin(annotation) is dict:
+        return "JSON"
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    return {int: "INT", float: "NUM", bool: "0|1", str: "TEXT", Path: "PATH"}[annotation]

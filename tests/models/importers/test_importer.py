@@ -1,0 +1,113 @@
+"""Importing files of every format into a repository."""
+
+import threading
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from fused_mlp import models
+from fused_mlp.models import ModelLoadError, Repository
+from fused_mlp.models.importers.importer import import_model
+
+
+@pytest.fixture
+def state(small_module):
+    return {name: tensor.detach() for name, tensor in small_module.state_dict().items()}
+
+
+def test_versions_are_counted_up_and_broken_ones_are_not_overwritten(small_mlp, tmp_path):
+    models.save(small_mlp, tmp_path / "source")
+    root = tmp_path / "repository"
+    assert import_model(tmp_path / "source", root, "m").version == 1
+    (root / "m" / "5").mkdir()
+    (root / "m" / "5" / "model.json").write_text("broken")
+    imported = import_model(tmp_path / "source", root, "m")
+    assert (imported.version, imported.path, imported.format) == (6, root / "m" / "6", "native")
+    assert import_model(tmp_path / "source", root, "m", 3).version == 3
+    with pytest.raises(ModelLoadError, match="exists already"):
+        import_model(tmp_path / "source", root, "m", 3)
+    assert [v.version for v in Repository(root).find("m").usable] == [1, 3, 6]
+
+
+def test_imports_at_the_same_moment_get_versions_of_their_own(small_mlp, tmp_path):
+    models.save(small_mlp, tmp_path / "source")
+    start, versions = threading.Barrier(4), []
+
+    def run():
+        start.wait()
+        versions.append(import_model(tmp_path / "source", tmp_path / "r", "m").version)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(versions) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.bin", "m.ckpt", "m.safetensors", "m", "w"])
+def test_checkpoints_are_recognised_by_name_or_content(name, state, small_module, tmp_path):
+    path = tmp_path / name
+    if name in ("m.safetensors", "w"):
+        save_file(state, path)
+    else:
+        torch.save(state, path)
+    imported = import_model(path, tmp_path / "r", "m", activation="relu", output_activation="softmax")
+    mlp = Repository(tmp_path / "r").load("m")
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(mlp.to_torch()(x), small_module(x).detach())
+    assert mlp.source == f"imported from {name}"
+    assert imported.mlp.spec == mlp.spec
+
+
+def test_a_block_of_a_checkpoint_directory_with_words_around_it(tmp_path):
+    block = {f"model.layers.1.mlp.{name}_proj.weight": torch.randn(4, 4) for name in ("gate", "up", "down")}
+    (tmp_path / "checkpoint").mkdir()
+    save_file(block, tmp_path / "checkpoint" / "model.safetensors")
+    import_model(
+        tmp_path / "checkpoint", tmp_path / "r", "ffn", prefix="model.layers.1.mlp", activation="silu",
+        dtype="bfloat16", labels=["a", "b", "c", "d"], description="a block", example=[0, 1, 2, 3],
+    )  # fmt: skip
+    mlp = Repository(tmp_path / "r").load("ffn")
+    assert (mlp.spec.dtype, mlp.spec.labels, mlp.spec.description) == ("bfloat16", tuple("abcd"), "a block")
+    assert mlp.example == (0, 1, 2, 3)
+    assert mlp.source == "imported from checkpoint, model.layers.1.mlp"
+
+
+def test_a_native_version_keeps_its_words_and_may_change_dtype(small_mlp, tmp_path):
+    models.save(small_mlp.annotated(source="trained", example=[1] * 5), tmp_path / "s")
+    mlp = import_model(tmp_path / "s", tmp_path / "r", "m", dtype="float16").mlp
+    assert (mlp.source, mlp.example, mlp.spec.dtype) == ("trained", (1,) * 5, "float16")
+
+
+def test_what_is_missing_or_of_no_use_is_said(state, small_mlp, tmp_path):
+    torch.save(state, tmp_path / "m.pt")
+    models.save(small_mlp, tmp_path / "native")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("just some notes")
+    root = tmp_path / "r"
+    for source, options, text in (
+        ("m.pt", {}, "holds no activations; say which one"),
+        ("native", {"activation": "relu", "prefix": "x"}, "activation, prefix: of no use here"),
+        ("native", {"output_activation": "softmax"}, "output_activation: of no use here"),
+        ("native", {"labels": ["one"]}, "1 labels for 3 outputs"),
+        ("native", {"example": [1.0]}, "example: expected 5 values, got 1"),
+        ("native", {"version": 0}, "version: expected 1 or more, got 0"),
+        ("absent", {}, "no such file or directory"),
+        ("empty", {}, "expected model.json or safetensors files"),
+        ("notes.txt", {}, "not recognised; expected"),
+        ("m.pt", {"activation": "swoosh"}, "swoosh|activation"),
+    ):
+        with pytest.raises(ModelLoadError, match=text):
+            import_model(tmp_path / source, root, "m", **options)
+    with pytest.raises(ModelLoadError, match="model name"):
+        import_model(tmp_path / "native", root, "../m")
+    assert not root.exists()
+
+
+def test_a_module_in_a_pt_file_is_refused(tmp_path):
+    torch.save(nn.Linear(2, 2), tmp_path / "m.pt")
+    with pytest.raises(ModelLoadError, match="Python objects"):
+        import_model(tmp_path / "m.pt", tmp_path / "r", "m", activation="relu")

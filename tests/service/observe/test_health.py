@@ -1,0 +1,25 @@
+"""Health: watchers hear of every change, and nothing turns healthy again once the drain has begun."""
+
+from fused_mlp.service.observe.health import Health, Serving
+
+
+async def test_watcher_hears_the_state_now_and_each_change() -> None:
+    health = Health()
+    watch = health.watch("digits")
+    assert await anext(watch) is Serving.SERVICE_UNKNOWN
+    health.set("digits", Serving.SERVING)
+    assert await anext(watch) is Serving.SERVING
+    health.set("other", Serving.SERVING)  # wakes the watcher, tells it nothing
+    health.remove("digits")
+    assert await anext(watch) is Serving.SERVICE_UNKNOWN
+
+
+async def test_drain_tells_watchers_and_ends_them() -> None:
+    health = Health()
+    health.set("", Serving.SERVING)
+    watch = health.watch("")
+    assert await anext(watch) is Serving.SERVING
+    health.drain()
+    assert [status async for status in watch] == [Serving.NOT_SERVING]
+    health.set("", Serving.SERVING)
+    assert not health.ready
