@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/at_work.hpp"
+#include "engine/busy_threads.hpp"
 
 namespace fused_mlp {
 
@@ -43,7 +43,7 @@ std::vector<SetThreads> find_runtimes() {
 }  // namespace
 
 void give_way() noexcept {
-  this_thread_gives_way = true;
+  this_thread_low_priority = true;
   const sched_param none{};
   [[maybe_unused]] const int batch = sched_setscheduler(0, SCHED_BATCH, &none);
   [[maybe_unused]] const int nice = setpriority(PRIO_PROCESS, 0, 19);  // of this thread alone, on Linux

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/at_work.hpp"
+#include "engine/busy_threads.hpp"
 #include "engine/batch_run.hpp"
 #include "engine/scheduler.hpp"
 
@@ -47,7 +47,7 @@ void work(const std::shared_ptr<EngineCore>& core) {
   BatchRun runner(*core->clock, core->options.on_kernel_error, core->shadow);
   TakenBatch batch;
   while (core->scheduler.wait_take(batch)) {
-    const AtWork at_work;
+    const BusyScope busy;
     run_batch(*core, runner, batch);
   }
 }

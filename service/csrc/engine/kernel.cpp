@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "engine/at_work.hpp"
+#include "engine/busy_threads.hpp"
 
 namespace fused_mlp {
 
@@ -29,7 +29,7 @@ float* BatchBuffer::reserve(std::size_t floats) {
 void CapsuleKernel::run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
                         KernelResult& result) noexcept {
   std::array<char, kErrorBytes> error{};
-  const int code = kernel_->run(kernel_->ctx, x.data().get(), rows, y.data().get(), others_at_work(),
+  const int code = kernel_->run(kernel_->ctx, x.data().get(), rows, y.data().get(), other_busy_threads(),
                                 error.data(), error.size());
   if (code == 0) {
     result.strategy = kernel_->strategy(kernel_->ctx, rows);

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "engine/at_work.hpp"
+#include "engine/busy_threads.hpp"
 #include "engine/clock.hpp"
 
 namespace fused_mlp::front {
@@ -253,7 +253,7 @@ void Loop::serve_here(std::unique_ptr<Application> application) {
 void Loop::round(int timeout_ms) {
   epoll_event events[kEventsPerRound];
   const int n = ::epoll_wait(epoll_fd_, events, kEventsPerRound, again_.empty() ? timeout_ms : 0);
-  const AtWork at_work;
+  const BusyScope busy;
   now_ns_ = clock_ns();
   for (int i = 0; i < n; ++i) handle(events[i].data.u64, events[i].events);
   if (!again_.empty()) {

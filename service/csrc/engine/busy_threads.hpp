@@ -1,0 +1,35 @@
+// The number of threads of this process that are busy with requests. A kernel uses only the cores that they
+// leave free: an idle server answers one request with all cores, a busy one does not oversubscribe them.
+#pragma once
+
+#include <atomic>
+#include <limits>
+
+namespace fused_mlp {
+
+inline std::atomic<unsigned> busy_threads{0};
+inline thread_local bool this_thread_busy = false;
+inline thread_local bool this_thread_low_priority = false;  // kernels on this thread use no other core
+
+// Busy threads other than the calling one.
+inline unsigned other_busy_threads() noexcept {
+  if (this_thread_low_priority) return std::numeric_limits<unsigned>::max();
+  return busy_threads.load(std::memory_order_relaxed) - (this_thread_busy ? 1 : 0);
+}
+
+// Counts the calling thread as busy during its lifetime.
+class BusyScope {
+ public:
+  BusyScope() noexcept {
+    this_thread_busy = true;
+    busy_threads.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~BusyScope() {
+    busy_threads.fetch_sub(1, std::memory_order_relaxed);
+    this_thread_busy = false;
+  }
+  BusyScope(const BusyScope&) = delete;
+  BusyScope& operator=(const BusyScope&) = delete;
+};
+
+}  // namespace fused_mlp
