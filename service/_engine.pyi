@@ -30,9 +30,7 @@ class Status(enum.Enum):
     deadline_expired = 8
     cancelled = 9
     shutting_down = 10
-    unauthenticated = 11
-    kernel_error = 12
-    internal = 13
+    kernel_error = 11
 
 def grpc_code(status: Status) -> int: ...
 def quote_name(name: str) -> str:
@@ -44,15 +42,7 @@ class Refused(Exception):
     status: Status
     retry_after_ms: int
 
-class InvalidInput(Refused, ValueError): ...
-
-class Clock:
-    def now(self) -> int: ...
-
-class SteadyClock(Clock):
-    def __init__(self) -> None: ...
-
-class ManualClock(Clock):
+class ManualClock:
     """Stands still until advanced: for tests."""
 
     def __init__(self, start_ns: int = 1_000_000_000) -> None: ...
@@ -64,18 +54,17 @@ class DType(enum.Enum):
     bf16 = 2
     fp64 = 3
 
-def dtype_size(dtype: DType) -> int: ...
 def dtype_name(dtype: DType) -> str: ...
 def dtype_from_name(name: str) -> DType:
-    """From 'FP32' and the like. Raises InvalidInput."""
+    """From 'FP32' and the like. Raises Refused (invalid_input)."""
 
 def dtype_from_proto(number: int) -> DType:
-    """From fused_mlp.v1.DataType. Raises InvalidInput."""
+    """From fused_mlp.v1.DataType. Raises Refused (invalid_input)."""
 
 def check_tensor(
     shape: Sequence[int], dtype: DType, byte_count: int, in_features: int, max_request_rows: int
 ) -> int:
-    """The rows of a valid tensor ([rows, width], or [width] for one). Raises InvalidInput."""
+    """The rows of a valid tensor ([rows, width], or [width] for one). Raises Refused (invalid_input)."""
 
 def check_values(shape: Sequence[int], value_count: int, in_features: int, max_request_rows: int) -> int:
     """The same for numbers sent one by one; an empty shape means one row."""
@@ -142,7 +131,7 @@ class Ticket:
     def cancel(self) -> None:
         """The caller is gone. Safe at any time; the completion still comes."""
 
-class Completion:
+class TicketResult:
     @property
     def token(self) -> Any: ...
     @property
@@ -169,7 +158,7 @@ class CompletionQueue:
 
     def __init__(self) -> None: ...
     def fileno(self) -> int: ...
-    def drain(self) -> list[Completion]: ...
+    def drain(self) -> list[TicketResult]: ...
 
 class Lane:
     """One kernel, its bounded queue and its metrics. Made by Engine.add_lane."""
@@ -177,19 +166,7 @@ class Lane:
     @property
     def name(self) -> str: ...
     @property
-    def in_features(self) -> int: ...
-    @property
-    def out_features(self) -> int: ...
-    @property
-    def max_batch_rows(self) -> int: ...
-    @property
-    def max_wait_us(self) -> int: ...
-    @property
     def queue_rows(self) -> int: ...
-    @property
-    def needs_python(self) -> bool: ...
-    @property
-    def retry_after_ms(self) -> int: ...
     def record(self, grpc_code: int, duration_ns: int) -> None:
         """Count one finished request, whatever its end."""
     def refuse_invalid(self) -> None:
@@ -209,18 +186,8 @@ class Shadow:
         """Report the next mismatch too: only the first one is, until this is called."""
     def snapshot(self) -> ShadowSnapshot: ...
 
-class EngineSnapshot:
-    @property
-    def lanes(self) -> list[tuple[Lane, LaneSnapshot]]: ...
-    @property
-    def unrouted(self) -> RequestSnapshot: ...
-    @property
-    def outstanding(self) -> int: ...
-    @property
-    def draining(self) -> bool: ...
-
 class Engine:
-    def __init__(self, workers: int = 1, clock: Clock | None = None) -> None: ...
+    def __init__(self, workers: int = 1, clock: ManualClock | None = None) -> None: ...
     def add_lane(
         self,
         *,
@@ -236,8 +203,6 @@ class Engine:
     def remove_lane(self, lane: Lane) -> None:
         """Answer what is queued, then let the kernel go with the last reference to the lane. Publish the
         route that replaces it first: then nobody is refused."""
-    @property
-    def lanes(self) -> list[Lane]: ...
     def add_shadow(self, name: str, fused: Lane, unfused: Lane, cpu_time: bool = True) -> Shadow:
         """Make two lanes comparable, before either has traffic. Kernels that compute elsewhere than on the thread
         that calls them, as on a GPU, are timed by the clock and not by `cpu_time`."""
@@ -264,15 +229,10 @@ class Engine:
     def stop(self) -> None:
         """Complete what is queued as shutting_down, let running batches end, join the workers."""
     def now(self) -> int: ...
-    @property
-    def workers(self) -> int: ...
-    @property
-    def draining(self) -> bool: ...
-    @property
-    def outstanding(self) -> int: ...
     def record_unrouted(self, grpc_code: int, duration_ns: int) -> None:
         """Count a request that never found a lane."""
-    def snapshot(self) -> EngineSnapshot: ...
+    def unrouted(self) -> RequestSnapshot:
+        """The requests counted by record_unrouted."""
     @property
     def on_kernel_error(self) -> Callable[[str, str], object] | None:
         """Called as (lane name, traceback or message) on the thread that ran the batch, after its tickets
@@ -310,31 +270,6 @@ class RouteEntry:
         split: float = 0.0,
         withdrawn: bool = False,
     ) -> None: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def fused(self) -> Lane | None: ...
-    @property
-    def unfused(self) -> Lane | None: ...
-    @property
-    def variant(self) -> Variant: ...
-    @property
-    def allow_override(self) -> bool: ...
-    @property
-    def ready(self) -> bool: ...
-    @property
-    def in_features(self) -> int: ...
-    @property
-    def out_features(self) -> int: ...
-    @property
-    def max_request_rows(self) -> int: ...
-    @property
-    def split(self) -> float: ...
-    @property
-    def withdrawn(self) -> bool:
-        """Fused was found to be wrong: unfused serves all, also those that name fused."""
 
 class Route:
     """Where a request goes. Holding it keeps the lane alive."""

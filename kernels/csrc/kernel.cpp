@@ -29,10 +29,10 @@ constexpr std::size_t kLayerRows = 512;
 
 // Activations between layers. One per thread and reused, so that a call allocates nothing once warm.
 float* scratch(std::size_t floats) {
-  thread_local Buffer buffer;
+  thread_local FloatBuffer buffer;
   if (buffer.size() < floats) {
-    buffer = Buffer();  // free the old one first
-    buffer = Buffer(floats);
+    buffer = FloatBuffer();  // free the old one first
+    buffer = FloatBuffer(floats);
   }
   return buffer.data();
 }
@@ -100,8 +100,8 @@ void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) c
     alone.threads = 1;
     return run_planned(alone, x, rows, y);
   }
-  const Pool::Turn turn(Pool::shared());
-  const unsigned threads = turn.free_threads(threads_, busy);
+  const Pool::CallerScope caller(Pool::shared());
+  const unsigned threads = caller.free_threads(threads_, busy);
   Plan plan = threads == 1 ? planner_->plan_alone(rows) : planner_->plan(rows);
   plan.threads = std::min(plan.threads, threads);
   run_planned(plan, x, rows, y);

@@ -28,7 +28,7 @@ LayerStorage pack_layer(const LayerSource& source, std::size_t panel) {
     throw std::length_error("layer too large: its weights do not fit in the address space");
   }
 
-  LayerStorage layer{Buffer(panels * source.in * panel), Buffer(panels * panel), {}};
+  LayerStorage layer{FloatBuffer(panels * source.in * panel), FloatBuffer(panels * panel), {}};
   for (std::size_t p = 0; p < panels; ++p) {
     const std::size_t row = p * columns;
     const std::size_t count = std::min(columns, source.out - row);

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "activation.hpp"
-#include "buffer.hpp"
+#include "float_buffer.hpp"
 #include "isa.hpp"
 
 namespace fused_mlp {
@@ -22,8 +22,8 @@ struct LayerSource {
 };
 
 struct LayerStorage {
-  Buffer weights;
-  Buffer bias;
+  FloatBuffer weights;
+  FloatBuffer bias;
   PackedLayer packed;
 };
 

@@ -30,13 +30,13 @@ class Pool {
 
   // A caller for as long as it computes, alone or with helpers. Each has a core to itself as long as helpers
   // are only invited to the cores that callers leave over.
-  class Turn {
+  class CallerScope {
    public:
-    explicit Turn(Pool& pool) noexcept
+    explicit CallerScope(Pool& pool) noexcept
         : pool_(pool), others_(pool.callers_.fetch_add(1, std::memory_order_relaxed)) {}
-    ~Turn() { pool_.callers_.fetch_sub(1, std::memory_order_relaxed); }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    ~CallerScope() { pool_.callers_.fetch_sub(1, std::memory_order_relaxed); }
+    CallerScope(const CallerScope&) = delete;
+    CallerScope& operator=(const CallerScope&) = delete;
     // Of `threads`, those that neither another caller nor one of `busy` other threads needs; at least this
     // one, and no other where helpers would come too late.
     unsigned free_threads(unsigned threads, unsigned busy) const noexcept {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "buffer.hpp"
+#include "float_buffer.hpp"
 #include "isa.hpp"
 #include "spin.hpp"
 
@@ -83,7 +83,7 @@ double probe_read_seconds(std::size_t bytes, unsigned threads, unsigned samples)
   threads = std::max(threads, 1u);
   bytes = std::max(bytes, sizeof(float));
   const Isa& isa = best_isa();
-  Buffer buffer(bytes / sizeof(float));
+  FloatBuffer buffer(bytes / sizeof(float));
   std::fill_n(buffer.data(), buffer.size(), 1.0f);  // pages never written are all the same page of zeros
   const std::size_t repeats = std::max(kLeastRepeats, kReadBytes / bytes);
   double best = 0;

@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fused_mlp.service.client import KernelInfo, ModelInfo, Prediction, VersionInfo
+from fused_mlp.service.client import ModelInfo, Prediction, ServedKernel, VersionInfo
 from fused_mlp.service.client.admin import PolicyInfo
 
 MOST_ROWS = 10
@@ -165,7 +165,7 @@ def _indented(key: str, value: str) -> RenderableType:
     return grid
 
 
-def _kernel(kernel: KernelInfo) -> str:
+def _kernel(kernel: ServedKernel) -> str:
     """Short, for a column; `models NAME` says the rest, and why."""
     return f"{kernel.variant}: {kernel.backend} {kernel.isa}".rstrip()
 

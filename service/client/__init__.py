@@ -4,7 +4,7 @@ contract only, nothing of the server or of kernels. torch tensors are taken, but
 from fused_mlp.service.client.aio import AsyncClient
 from fused_mlp.service.client.channel import Tls
 from fused_mlp.service.client.errors import PredictError
-from fused_mlp.service.client.model_info import KernelInfo, LayerInfo, ModelInfo, VersionInfo
+from fused_mlp.service.client.model_info import LayerInfo, ModelInfo, ServedKernel, VersionInfo
 from fused_mlp.service.client.prediction import Prediction, StreamItem, Timings
 from fused_mlp.service.client.retry import RetryPolicy
 from fused_mlp.service.client.sync import Client
@@ -12,12 +12,12 @@ from fused_mlp.service.client.sync import Client
 __all__ = [
     "AsyncClient",
     "Client",
-    "KernelInfo",
     "LayerInfo",
     "ModelInfo",
     "PredictError",
     "Prediction",
     "RetryPolicy",
+    "ServedKernel",
     "StreamItem",
     "Timings",
     "Tls",

@@ -17,7 +17,7 @@ class LayerInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelInfo:
+class ServedKernel:
     """A loaded kernel, and why it is this one."""
 
     variant: Variant
@@ -45,7 +45,7 @@ class VersionInfo:
     parameters: int
     labels: tuple[str, ...]
     description: str
-    kernels: tuple[KernelInfo, ...]
+    kernels: tuple[ServedKernel, ...]
     example: tuple[float, ...]
     variant: Variant | None
 
@@ -100,8 +100,8 @@ def _read_version(version: pb.ModelVersion) -> VersionInfo:
     )
 
 
-def _read_kernel(kernel: pb.Kernel) -> KernelInfo:
-    return KernelInfo(
+def _read_kernel(kernel: pb.Kernel) -> ServedKernel:
+    return ServedKernel(
         variant=variant_name(kernel.variant),
         backend=kernel.backend,
         device=kernel.device,

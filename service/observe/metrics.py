@@ -52,7 +52,7 @@ class EngineCollector(Collector):
             for variant, lane in v.lanes.items()
         ]
         yield from _histograms(lanes)
-        yield from _counters(lanes, self._engine.snapshot().unrouted)
+        yield from _counters(lanes, self._engine.unrouted())
         yield from _gauges(lanes)
         yield from _infos(versions, self._front)
         yield from _shadows(versions)

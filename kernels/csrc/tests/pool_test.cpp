@@ -83,25 +83,25 @@ void a_busy_pool_lets_the_caller_work_alone() {
 void callers_and_busy_threads_keep_their_cores() {
   Pool pool;
   {
-    const Pool::Turn first(pool);
+    const Pool::CallerScope first(pool);
     CHECK(first.free_threads(4, 0) == 4);
-    const Pool::Turn second(pool);
+    const Pool::CallerScope second(pool);
     CHECK(second.free_threads(4, 0) == 3);
     CHECK(second.free_threads(4, 1) == 3);  // the busy one may well be the caller that was counted
     CHECK(second.free_threads(4, 2) == 2);
     CHECK(second.free_threads(4, 9) == 1);
     CHECK(second.free_threads(1, 0) == 1);
   }
-  CHECK(Pool::Turn(pool).free_threads(4, 0) == 4);
+  CHECK(Pool::CallerScope(pool).free_threads(4, 0) == 4);
 }
 
 // Jobs that are over before a helper can come, while others are at work: after a while nobody is invited; and
 // again when that has passed.
 void helpers_that_come_too_late_are_left_alone_for_a_while() {
   Pool pool;
-  const auto free_threads = [&pool] { return Pool::Turn(pool).free_threads(2, 0); };
+  const auto free_threads = [&pool] { return Pool::CallerScope(pool).free_threads(2, 0); };
   for (int i = 0; i < 1'000'000 && free_threads() == 2; ++i) {
-    (void)Pool::Turn(pool).free_threads(2, 1);
+    (void)Pool::CallerScope(pool).free_threads(2, 1);
     pool.run(
         1, [](void*, unsigned) {}, nullptr);
   }

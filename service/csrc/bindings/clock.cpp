@@ -9,11 +9,7 @@ namespace nb = nanobind;
 namespace fused_mlp {
 
 void register_clock(nb::module_& m) {
-  nb::class_<Clock>(m, "Clock", "Monotonic nanoseconds.").def("now", &Clock::now);
-  nb::class_<SteadyClock, Clock>(m, "SteadyClock",
-                                 "The monotonic clock of the system, as time.monotonic_ns().")
-      .def(nb::init<>());
-  nb::class_<ManualClock, Clock>(m, "ManualClock", "Stands still until advanced: for tests.")
+  nb::class_<ManualClock>(m, "ManualClock", "Stands still until advanced: for tests.")
       .def(nb::init<Nanos>(), nb::arg("start_ns") = 1'000'000'000)
       // Waking the engine takes its mutex: not with the GIL.
       .def("advance", &ManualClock::advance, nb::arg("by_ns"), nb::call_guard<nb::gil_scoped_release>());

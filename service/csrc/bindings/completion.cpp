@@ -68,24 +68,24 @@ PythonTicket::~PythonTicket() {
   }
 }
 
-Completion PythonTicket::hand_over() {
+TicketResult PythonTicket::hand_over() {
   PyBuffer_Release(&input_);
-  completion_.token = adopt(std::exchange(token_, nullptr));
-  completion_.data = adopt(std::exchange(output_, nullptr));
-  if (completion_.status != Status::ok) completion_.data.reset();
-  return std::move(completion_);
+  result_.token = adopt(std::exchange(token_, nullptr));
+  result_.data = adopt(std::exchange(output_, nullptr));
+  if (result_.status != Status::ok) result_.data.reset();
+  return std::move(result_);
 }
 
 void PythonTicket::gather(float* dst) noexcept { to_float32(dtype_, input_.buf, in_count_, dst); }
 
 void PythonTicket::complete(const Outcome& outcome) noexcept {
-  completion_.status = outcome.status;
-  completion_.rows = outcome.rows;
-  completion_.batch_rows = outcome.batch_rows;
-  completion_.queue_ns = outcome.queue_ns;
-  completion_.compute_ns = outcome.compute_ns;
-  completion_.strategy = outcome.strategy;
-  completion_.detail = outcome.detail;
+  result_.status = outcome.status;
+  result_.rows = outcome.rows;
+  result_.batch_rows = outcome.batch_rows;
+  result_.queue_ns = outcome.queue_ns;
+  result_.compute_ns = outcome.compute_ns;
+  result_.strategy = outcome.strategy;
+  result_.detail = outcome.detail;
   if (outcome.status == Status::ok) {
     from_float32(dtype_, outcome.y, out_count_, PyBytes_AS_STRING(output_));
   }
@@ -98,16 +98,17 @@ void register_completion(nb::module_& m) {
           "cancel", [](const TicketHandle& self) { self.ticket->cancel(); },
           "The caller is gone. Safe at any time; the completion still comes.");
 
-  nb::class_<Completion>(m, "Completion", "How a ticket ended.")
-      .def_prop_ro("token", [](const Completion& c) { return nb::borrow(c.token.get()); })
-      .def_prop_ro("data", [](const Completion& c) { return c.data ? nb::borrow(c.data.get()) : nb::none(); })
-      .def_ro("status", &Completion::status)
-      .def_ro("rows", &Completion::rows)
-      .def_ro("batch_rows", &Completion::batch_rows)
-      .def_ro("queue_ns", &Completion::queue_ns)
-      .def_ro("compute_ns", &Completion::compute_ns)
-      .def_ro("strategy", &Completion::strategy)
-      .def_ro("detail", &Completion::detail);
+  nb::class_<TicketResult>(m, "TicketResult", "How a ticket ended.")
+      .def_prop_ro("token", [](const TicketResult& c) { return nb::borrow(c.token.get()); })
+      .def_prop_ro("data",
+                   [](const TicketResult& c) { return c.data ? nb::borrow(c.data.get()) : nb::none(); })
+      .def_ro("status", &TicketResult::status)
+      .def_ro("rows", &TicketResult::rows)
+      .def_ro("batch_rows", &TicketResult::batch_rows)
+      .def_ro("queue_ns", &TicketResult::queue_ns)
+      .def_ro("compute_ns", &TicketResult::compute_ns)
+      .def_ro("strategy", &TicketResult::strategy)
+      .def_ro("detail", &TicketResult::detail);
 
   nb::class_<CompletionQueue>(m, "CompletionQueue", "Where one event loop hears of its finished tickets.")
       .def(nb::init<>())
@@ -121,7 +122,7 @@ void register_completion(nb::module_& m) {
             for (Ref<PythonTicket>& ticket : self.channel->take()) result.append(ticket->hand_over());
             return result;
           },
-          nb::sig("def drain(self) -> list[Completion]"), "Everything that finished since the last call.");
+          nb::sig("def drain(self) -> list[TicketResult]"), "Everything that finished since the last call.");
 }
 
 }  // namespace fused_mlp

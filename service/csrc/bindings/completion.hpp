@@ -19,7 +19,7 @@ namespace fused_mlp {
 class PythonTicket;
 
 // How a ticket ended, as Python reads it.
-struct Completion {
+struct TicketResult {
   std::shared_ptr<PyObject> token;
   std::shared_ptr<PyObject> data;  // bytes in the request's dtype; null unless ok
   Status status = Status::ok;
@@ -63,7 +63,7 @@ class PythonTicket final : public Ticket {
   bool has_output() const noexcept { return output_ != nullptr; }
   // After completion, with the GIL: moves what it holds of Python into the completion, so that whoever drops
   // the last reference, most likely a worker, needs no GIL for it.
-  Completion hand_over();
+  TicketResult hand_over();
 
  protected:
   ~PythonTicket() override;
@@ -79,7 +79,7 @@ class PythonTicket final : public Ticket {
   // Made at submit, while the GIL is held, and filled without it: nobody else has seen it yet.
   PyObject* output_;
   std::shared_ptr<CompletionChannel> channel_;
-  Completion completion_;  // its Python objects only after hand_over()
+  TicketResult result_;  // its Python objects only after hand_over()
 };
 
 }  // namespace fused_mlp

@@ -1,15 +1,14 @@
 #include "bindings/engine.hpp"
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <stdexcept>
 
 #include "bindings/completion_handles.hpp"
 #include "bindings/errors.hpp"
+#include "bindings/metrics.hpp"
 #include "bindings/python_kernel.hpp"
 #include "bindings/register.hpp"
 
@@ -85,28 +84,10 @@ bool wait_idle(PythonEngine& self, double timeout_s) {
   return self.engine().wait_idle(std::chrono::nanoseconds(static_cast<std::int64_t>(timeout_s * 1e9)));
 }
 
-EngineSnapshot take_snapshot(PythonEngine& self) {
-  EngineSnapshot result;
-  for (std::shared_ptr<Lane>& lane : self.engine().lanes()) {
-    LaneSnapshot metrics = snapshot(lane->metrics());
-    result.lanes.emplace_back(std::move(lane), std::move(metrics));
-  }
-  result.unrouted = snapshot(self.engine().unrouted());
-  result.outstanding = self.engine().outstanding();
-  result.draining = self.engine().draining();
-  return result;
-}
-
 void register_lane(nb::module_& m) {
   nb::class_<Lane>(m, "Lane", "One kernel, its bounded queue and its metrics.")
       .def_prop_ro("name", [](const Lane& lane) { return lane.options().name; })
-      .def_prop_ro("in_features", [](const Lane& lane) { return lane.options().in_features; })
-      .def_prop_ro("out_features", [](const Lane& lane) { return lane.options().out_features; })
-      .def_prop_ro("max_batch_rows", [](const Lane& lane) { return lane.options().max_batch_rows; })
-      .def_prop_ro("max_wait_us", [](const Lane& lane) { return lane.options().max_wait_us; })
       .def_prop_ro("queue_rows", [](const Lane& lane) { return lane.options().queue_rows; })
-      .def_prop_ro("needs_python", &Lane::needs_python)
-      .def_prop_ro("retry_after_ms", &Lane::retry_after_ms)
       .def("record", &Lane::record, nb::arg("grpc_code"), nb::arg("duration_ns"),
            "Count one finished request, whatever its end.")
       .def(
@@ -129,14 +110,8 @@ void register_shadow(nb::module_& m) {
 void register_engine(nb::module_& m) {
   register_lane(m);
   register_shadow(m);
-  nb::class_<EngineSnapshot>(m, "EngineSnapshot")
-      .def_ro("lanes", &EngineSnapshot::lanes)
-      .def_ro("unrouted", &EngineSnapshot::unrouted)
-      .def_ro("outstanding", &EngineSnapshot::outstanding)
-      .def_ro("draining", &EngineSnapshot::draining);
-
   nb::class_<PythonEngine>(m, "Engine", "Queues, batches and runs requests.")
-      .def(nb::init<unsigned, std::shared_ptr<Clock>>(), nb::arg("workers") = 1,
+      .def(nb::init<unsigned, std::shared_ptr<ManualClock>>(), nb::arg("workers") = 1,
            nb::arg("clock") = nb::none())
       .def("add_lane", &add_lane, nb::kw_only(), nb::arg("kernel"), nb::arg("in_features"),
            nb::arg("out_features"), nb::arg("name") = "", nb::arg("max_batch_rows") = 64,
@@ -162,7 +137,6 @@ void register_engine(nb::module_& m) {
           },
           nb::arg("shadow"), nb::arg("share"), nb::arg("tolerance"), nb::call_guard<nb::gil_scoped_release>(),
           "Run that share of the batches again on the other variant, after the answers.")
-      .def_prop_ro("lanes", [](PythonEngine& self) { return self.engine().lanes(); })
       .def("submit", &submit, nb::arg("lane"), nb::arg("data"), nb::arg("dtype"), nb::arg("rows"),
            nb::arg("deadline_ns"), nb::arg("token").none(), nb::arg("queue"), nb::arg("trace_id") = 0,
            "Queue rows; the completion arrives in `queue` with `token`. Raises Refused.")
@@ -173,14 +147,13 @@ void register_engine(nb::module_& m) {
       .def(
           "now", [](PythonEngine& self) { return self.engine().clock().now(); },
           "The engine's clock, on which deadlines are.")
-      .def_prop_ro("workers", [](PythonEngine& self) { return self.engine().workers(); })
-      .def_prop_ro("draining", [](PythonEngine& self) { return self.engine().draining(); })
-      .def_prop_ro("outstanding", [](PythonEngine& self) { return self.engine().outstanding(); })
       .def(
           "record_unrouted",
           [](PythonEngine& self, int code, Nanos ns) { self.engine().unrouted().record(code, ns); },
           nb::arg("grpc_code"), nb::arg("duration_ns"), "Count a request that never found a lane.")
-      .def("snapshot", &take_snapshot)
+      .def(
+          "unrouted", [](PythonEngine& self) { return snapshot(self.engine().unrouted()); },
+          "The requests counted by record_unrouted.")
       .def_prop_rw(
           "on_kernel_error",
           [](PythonEngine& self) -> nb::object {

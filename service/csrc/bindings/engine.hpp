@@ -2,9 +2,7 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
-#include "bindings/metrics.hpp"
 #include "bindings/python_ref.hpp"
 #include "engine/engine.hpp"
 
@@ -49,13 +47,6 @@ class PythonEngine {
   std::shared_ptr<KernelErrorHook> errors_;
   std::shared_ptr<MismatchHook> mismatches_;
   std::shared_ptr<Engine> engine_;
-};
-
-struct EngineSnapshot {
-  std::vector<std::pair<std::shared_ptr<Lane>, LaneSnapshot>> lanes;
-  RequestSnapshot unrouted;
-  std::uint64_t outstanding = 0;
-  bool draining = false;
 };
 
 }  // namespace fused_mlp

@@ -9,12 +9,11 @@ namespace fused_mlp {
 namespace {
 // Borrowed from the module, which is never unloaded.
 PyObject* refused_type = nullptr;
-PyObject* invalid_input_type = nullptr;
 }  // namespace
 
 void raise_refused(Status status, const std::string& text, std::uint32_t retry_after_ms) {
-  nb::handle type = status == Status::invalid_input ? invalid_input_type : refused_type;
-  // surrogateescape is not enough for a name cut from arbitrary bytes: replace what is not UTF-8.
+  const nb::handle type = refused_type;
+  // The text may hold a client's bytes that are not UTF-8: replace those.
   nb::object message =
       nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
   nb::object error = type(message);
@@ -35,13 +34,9 @@ void register_errors(nb::module_& m) {
       "A name a client made up, fit to be sent back.");
 
   refused_type = PyErr_NewExceptionWithDoc(
-      "fused_mlp.service._engine.Refused", "A request that was not accepted: .status says why, str() may be sent.",
-      nullptr, nullptr);
-  nb::object bases = nb::make_tuple(nb::handle(refused_type), nb::handle(PyExc_ValueError));
-  invalid_input_type = PyErr_NewExceptionWithDoc("fused_mlp.service._engine.InvalidInput",
-                                                 "A tensor that does not fit.", bases.ptr(), nullptr);
+      "fused_mlp.service._engine.Refused",
+      "A request that was not accepted: .status says why, str() may be sent.", nullptr, nullptr);
   m.attr("Refused") = nb::handle(refused_type);
-  m.attr("InvalidInput") = nb::handle(invalid_input_type);
 }
 
 }  // namespace fused_mlp

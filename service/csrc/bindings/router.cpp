@@ -54,19 +54,7 @@ void register_router(nb::module_& m) {
           nb::arg("unfused") = nb::none(), nb::arg("variant") = Variant::fused,
           nb::arg("allow_override") = false, nb::arg("ready") = true, nb::arg("in_features"),
           nb::arg("out_features"), nb::arg("max_request_rows") = 4096, nb::arg("split") = 0.0,
-          nb::arg("withdrawn") = false)
-      .def_ro("model", &RouteEntry::model)
-      .def_ro("version", &RouteEntry::version)
-      .def_ro("fused", &RouteEntry::fused)
-      .def_ro("unfused", &RouteEntry::unfused)
-      .def_ro("variant", &RouteEntry::variant)
-      .def_ro("allow_override", &RouteEntry::allow_override)
-      .def_ro("ready", &RouteEntry::ready)
-      .def_ro("in_features", &RouteEntry::in_features)
-      .def_ro("out_features", &RouteEntry::out_features)
-      .def_ro("max_request_rows", &RouteEntry::max_request_rows)
-      .def_prop_ro("split", [](const RouteEntry& entry) { return entry.split.fraction(); })
-      .def_ro("withdrawn", &RouteEntry::withdrawn);
+          nb::arg("withdrawn") = false);
 
   nb::class_<PythonRoute>(m, "Route", "Where a request goes.")
       .def_prop_ro("model", [](const PythonRoute& r) { return r.route.entry->model; })

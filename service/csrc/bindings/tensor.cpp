@@ -26,7 +26,6 @@ void register_tensor(nb::module_& m) {
       .value("bf16", DType::bf16)
       .value("fp64", DType::fp64);
 
-  m.def("dtype_size", &dtype_size, nb::arg("dtype"), "Bytes of one element.");
   m.def("dtype_name", &dtype_name, nb::arg("dtype"), "'FP32': as in the Open Inference Protocol.");
   m.def(
       "dtype_from_name",
@@ -51,7 +50,7 @@ void register_tensor(nb::module_& m) {
         return rows_or_raise(check_tensor(shape, type, byte_count, in_features, max_request_rows));
       },
       nb::arg("shape"), nb::arg("dtype"), nb::arg("byte_count"), nb::arg("in_features"),
-      nb::arg("max_request_rows"), "The rows of a valid tensor; raises InvalidInput.");
+      nb::arg("max_request_rows"), "The rows of a valid tensor; raises Refused (invalid_input).");
   m.def(
       "check_values",
       [](const std::vector<std::int64_t>& shape, std::uint64_t value_count, std::size_t in_features,

@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "engine/busy_threads.hpp"
 #include "engine/batch_run.hpp"
+#include "engine/busy_threads.hpp"
 #include "engine/scheduler.hpp"
 
 namespace fused_mlp {
@@ -81,8 +81,6 @@ std::shared_ptr<Lane> Engine::add_lane(LaneOptions options, std::unique_ptr<Kern
 
 void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.retire(lane); }
 
-std::vector<std::shared_ptr<Lane>> Engine::lanes() const { return core_->scheduler.lanes(); }
-
 std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                            const std::shared_ptr<Lane>& unfused, ShadowTime time) {
   auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time);
@@ -113,8 +111,6 @@ Status Engine::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
 }
 
 void Engine::begin_drain() { core_->scheduler.begin_drain(); }
-
-bool Engine::draining() const noexcept { return core_->scheduler.draining(); }
 
 bool Engine::wait_idle(std::chrono::nanoseconds timeout) { return core_->scheduler.wait_idle(timeout); }
 
@@ -159,25 +155,21 @@ std::uint64_t Engine::outstanding() const { return core_->scheduler.outstanding(
 RequestMetrics& Engine::unrouted() noexcept { return core_->unrouted; }
 
 struct InlineRunner::State {
-  State(std::shared_ptr<EngineCore> shared, bool share)
-      : core(std::move(shared)),
-        runner(*core->clock, core->options.on_kernel_error, core->shadow),
-        share_backlog(share) {}
+  explicit State(std::shared_ptr<EngineCore> shared)
+      : core(std::move(shared)), runner(*core->clock, core->options.on_kernel_error, core->shadow) {}
 
   std::shared_ptr<EngineCore> core;
   BatchRun runner;
   TakenBatch batch;
-  bool share_backlog;
 };
 
-InlineRunner::InlineRunner(Engine& engine, Backlog backlog)
-    : state_(std::make_unique<State>(engine.core_, backlog == Backlog::share)) {}
+InlineRunner::InlineRunner(Engine& engine) : state_(std::make_unique<State>(engine.core_)) {}
 
 InlineRunner::~InlineRunner() = default;
 
 bool InlineRunner::run_ready() {
   EngineCore* core = state_->core.get();
-  if (!core->scheduler.try_take(state_->batch, state_->share_backlog)) return false;
+  if (!core->scheduler.try_take(state_->batch)) return false;
   run_batch(*core, state_->runner, state_->batch);
   return true;
 }

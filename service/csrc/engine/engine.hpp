@@ -47,7 +47,6 @@ class Engine {
   // kernel is freed with the last reference to the lane. A caller who resolved its route just before may
   // still submit to it, so swapping a lane (publish the new route, then remove the old lane) fails nobody.
   void remove_lane(const std::shared_ptr<Lane>& lane);
-  std::vector<std::shared_ptr<Lane>> lanes() const;
 
   // Makes the two lanes of a model version comparable. Before either has traffic; once for each pair.
   std::shared_ptr<Shadow> add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
@@ -67,7 +66,6 @@ class Engine {
 
   // New submits are refused as shutting_down; what is queued no longer waits for company.
   void begin_drain();
-  bool draining() const noexcept;
   // Until every accepted ticket is complete and its sink flushed. False if the time ran out.
   bool wait_idle(std::chrono::nanoseconds timeout);
   // Completes what is still queued as shutting_down, lets running batches end, joins the workers.
@@ -94,13 +92,7 @@ void join_abandoned_workers();
 //   for (;;) { epoll_wait; read; submit...; while (runner.run_ready()) {} ; write; }
 class InlineRunner {
  public:
-  // What to do with ready batches beyond the one being run.
-  enum class Backlog : std::uint8_t {
-    keep,   // this thread comes back for them
-    share,  // wake a sleeping worker for them
-  };
-
-  explicit InlineRunner(Engine& engine, Backlog backlog = Backlog::keep);
+  explicit InlineRunner(Engine& engine);
   ~InlineRunner();
   InlineRunner(const InlineRunner&) = delete;
   InlineRunner& operator=(const InlineRunner&) = delete;

@@ -24,7 +24,7 @@ Lane* lane_of(const RouteEntry& entry, Variant variant) noexcept {
 bool falls_to_the_other(const RouteEntry& entry, const RouteQuery& query) noexcept {
   if (query.key) return entry.split.has(*query.key);
   if (!query.request_id.empty()) return entry.split.has(hash_key(query.request_id));
-  return entry.turn->take(entry.split);
+  return entry.sampler->sample(entry.split);
 }
 
 // Which variant serves the request: its own wish, else the split, else the server's choice.
@@ -37,13 +37,13 @@ Variant choose_variant(const RouteEntry& entry, const RouteQuery& query) noexcep
 }
 
 // Those that came without a turn share a new one by model.
-std::vector<RouteEntry> with_turns(std::vector<RouteEntry> entries,
-                                   std::map<std::string, std::shared_ptr<Turn>> turns = {}) {
+std::vector<RouteEntry> with_samplers(std::vector<RouteEntry> entries,
+                                      std::map<std::string, std::shared_ptr<ShareSampler>> samplers = {}) {
   for (RouteEntry& entry : entries) {
-    if (entry.turn) continue;
-    std::shared_ptr<Turn>& turn = turns[entry.model];
-    if (!turn) turn = std::make_shared<Turn>();
-    entry.turn = turn;
+    if (entry.sampler) continue;
+    std::shared_ptr<ShareSampler>& sampler = samplers[entry.model];
+    if (!sampler) sampler = std::make_shared<ShareSampler>();
+    entry.sampler = sampler;
   }
   return entries;
 }
@@ -61,7 +61,7 @@ const char* variant_name(Variant variant) noexcept {
   }
 }
 
-RouteTable::RouteTable(std::vector<RouteEntry> entries) : entries_(with_turns(std::move(entries))) {
+RouteTable::RouteTable(std::vector<RouteEntry> entries) : entries_(with_samplers(std::move(entries))) {
   for (const RouteEntry& entry : entries_) {
     if (!models_[entry.model].versions.emplace(entry.version, &entry).second) {
       throw std::invalid_argument(label(entry) + " is listed twice");
@@ -116,17 +116,17 @@ Route RouteTable::resolve(const RouteQuery& query) const {
 Router::Router() : table_(std::make_shared<RouteTable>(std::vector<RouteEntry>{})) {}
 
 void Router::publish(std::vector<RouteEntry> entries) {
-  std::map<std::string, std::shared_ptr<Turn>> turns;
+  std::map<std::string, std::shared_ptr<ShareSampler>> samplers;
   {
     const std::lock_guard lock(mutex_);
-    turns = turns_;
+    samplers = samplers_;
   }
   std::shared_ptr<const RouteTable> table =
-      std::make_shared<RouteTable>(with_turns(std::move(entries), std::move(turns)));
+      std::make_shared<RouteTable>(with_samplers(std::move(entries), std::move(samplers)));
   {
     const std::lock_guard lock(mutex_);
-    turns_.clear();
-    for (const RouteEntry& entry : table->entries()) turns_.try_emplace(entry.model, entry.turn);
+    samplers_.clear();
+    for (const RouteEntry& entry : table->entries()) samplers_.try_emplace(entry.model, entry.sampler);
     table_.swap(table);
     generation_.fetch_add(1, std::memory_order_release);
   }
@@ -136,15 +136,6 @@ void Router::publish(std::vector<RouteEntry> entries) {
 std::shared_ptr<const RouteTable> Router::table() const {
   const std::lock_guard lock(mutex_);
   return table_;
-}
-
-const RouteTable& RouteReader::current() {
-  const std::uint64_t generation = router_->generation();
-  if (generation != generation_) {
-    table_ = router_->table();
-    generation_ = generation;  // read first: a table published in between is fetched once more, never missed
-  }
-  return *table_;
 }
 
 }  // namespace fused_mlp

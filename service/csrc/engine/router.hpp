@@ -35,9 +35,9 @@ struct RouteEntry {
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::uint32_t max_request_rows = 4096;
-  Share split;                 // of the requests that name none, how many go to the other variant
-  bool withdrawn = false;      // fused was found to be wrong: unfused serves all, also those that name fused
-  std::shared_ptr<Turn> turn;  // whose turn it is for the split; one for all versions of a model
+  Share split;             // of the requests that name none, how many go to the other variant
+  bool withdrawn = false;  // fused was found to be wrong: unfused serves all, also those that name fused
+  std::shared_ptr<ShareSampler> sampler;  // whose turn it is for the split; one for all versions of a model
 };
 
 // What a request says about where it wants to go.
@@ -91,21 +91,9 @@ class Router {
  private:
   mutable std::mutex mutex_;  // for the two below, not for reading what they point to
   std::shared_ptr<const RouteTable> table_;
-  std::map<std::string, std::shared_ptr<Turn>> turns_;  // by model: shares stay exact from table to table
+  std::map<std::string, std::shared_ptr<ShareSampler>>
+      samplers_;  // by model: shares stay exact from table to table
   std::atomic<std::uint64_t> generation_{1};
-};
-
-// One thread's view of the current table: one atomic load per look, no reference counting between threads.
-// A loop that is idle should still look now and then, for it keeps the lanes of the table it saw last alive.
-class RouteReader {
- public:
-  explicit RouteReader(const Router& router) : router_(&router) {}
-  const RouteTable& current();
-
- private:
-  const Router* router_;
-  std::uint64_t generation_ = 0;
-  std::shared_ptr<const RouteTable> table_;
 };
 
 }  // namespace fused_mlp

@@ -54,11 +54,6 @@ void Scheduler::retire(const std::shared_ptr<Lane>& lane) {
   work_.notify_all();  // what was waiting for company is ready now
 }
 
-std::vector<std::shared_ptr<Lane>> Scheduler::lanes() const {
-  const std::lock_guard lock(mutex_);
-  return lanes_;
-}
-
 Status Scheduler::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
   if (ticket->arrival_ns == 0) ticket->arrival_ns = clock_.now();
   const Nanos now = ticket->arrival_ns;
@@ -178,7 +173,7 @@ bool Scheduler::wait_take(TakenBatch& batch) {
   return false;
 }
 
-bool Scheduler::try_take(TakenBatch& batch, bool share_backlog) {
+bool Scheduler::try_take(TakenBatch& batch) {
   const std::lock_guard lock(mutex_);
   if (ready_.empty()) return false;
   const Nanos now = clock_.now();
@@ -186,11 +181,9 @@ bool Scheduler::try_take(TakenBatch& batch, bool share_backlog) {
   const std::size_t index = pick(now, /*python_too=*/false, next_release);
   if (index == kNone) return false;
   take(index, now, batch);
-  if (sleeping_ > 0 && !ready_.empty()) {
-    // A lane that went back to waiting needs a worker to keep the time, whatever the caller does.
-    const bool waits = batch.lane->release_at_ != 0;
-    if (share_backlog || waits) work_.notify_one();
-  }
+  // The caller has no timer: a lane with tickets left that wait for batch mates needs a worker to keep the
+  // time.
+  if (sleeping_ > 0 && !ready_.empty() && batch.lane->release_at_ != 0) work_.notify_one();
   return true;
 }
 

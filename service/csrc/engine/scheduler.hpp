@@ -39,19 +39,17 @@ class Scheduler {
 
   void add(std::shared_ptr<Lane> lane);
   void retire(const std::shared_ptr<Lane>& lane);
-  std::vector<std::shared_ptr<Lane>> lanes() const;
 
   Status submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake);
 
   // For workers: blocks until there is a batch; false once stopped.
   bool wait_take(TakenBatch& batch);
   // For event loops: a batch that needs no Python, if one is ready.
-  bool try_take(TakenBatch& batch, bool share_backlog);
+  bool try_take(TakenBatch& batch);
   // The tickets of a batch are complete, flushed and released.
   void finished(std::size_t tickets) noexcept;
 
   void begin_drain();
-  bool draining() const noexcept { return draining_.load(std::memory_order_relaxed); }
   bool wait_idle(std::chrono::nanoseconds timeout);
   void wait_idle();
   std::uint64_t outstanding() const noexcept { return outstanding_.load(); }

@@ -62,7 +62,7 @@ class Shadow {
   // Once per batch, on a live thread: whether this one is to be run again.
   bool chooses() noexcept {
     const Share share = share_.load();
-    return !share.none() && turn_.take(share);
+    return !share.none() && sampler_.sample(share);
   }
 
  private:
@@ -77,7 +77,7 @@ class Shadow {
   std::atomic<double> tolerance_{1e-3};  // of the relative difference
   std::atomic<bool> armed_{true};
   std::atomic<bool> waiting_{false};  // a batch of this one has a place; it takes no second one
-  Turn turn_;
+  ShareSampler sampler_;
   OutputScale scale_;  // the shadow's thread only
   ShadowMetrics metrics_;
 };

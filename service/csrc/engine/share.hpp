@@ -25,7 +25,7 @@ class Share {
   constexpr bool has(std::uint64_t hash) const noexcept { return bits_ == kAll || hash < bits_; }
 
  private:
-  friend class Turn;
+  friend class ShareSampler;
   friend class AtomicShare;
   static constexpr std::uint64_t kAll = ~std::uint64_t{0};
   std::uint64_t bits_ = 0;
@@ -34,9 +34,9 @@ class Share {
 // For those without a key. Of any N that ask one after the other, N times the share are told yes, give or
 // take one, and evenly spread: each adds the share to an accumulator, and the one that makes it overflow is
 // in.
-class alignas(64) Turn {
+class alignas(64) ShareSampler {
  public:
-  bool take(Share share) noexcept {
+  bool sample(Share share) noexcept {
     const std::uint64_t before = accumulator_.fetch_add(share.bits_, std::memory_order_relaxed);
     return share.bits_ == Share::kAll || before + share.bits_ < before;
   }

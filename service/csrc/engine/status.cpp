@@ -27,9 +27,7 @@ constexpr std::array<Row, kStatusCount> kStatuses = {{
     {"deadline_expired", 4},      // DEADLINE_EXCEEDED
     {"cancelled", 1},             // CANCELLED
     {"shutting_down", 14},        // UNAVAILABLE
-    {"unauthenticated", 16},      // UNAUTHENTICATED
     {"kernel_error", 13},         // INTERNAL
-    {"internal", 13},             // INTERNAL
 }};
 
 constexpr std::array<const char*, kRefusalCount> kRefusals = {"invalid_input", "queue_full", "deadline",

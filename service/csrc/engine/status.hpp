@@ -19,11 +19,9 @@ enum class Status : std::uint8_t {
   deadline_expired,
   cancelled,
   shutting_down,
-  unauthenticated,
   kernel_error,
-  internal,
 };
-inline constexpr int kStatusCount = static_cast<int>(Status::internal) + 1;
+inline constexpr int kStatusCount = static_cast<int>(Status::kernel_error) + 1;
 
 // The numbers of google.rpc.Code, of which there are 17.
 inline constexpr int kGrpcCodeCount = 17;

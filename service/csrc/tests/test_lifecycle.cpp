@@ -76,25 +76,6 @@ TEST(worker_keeps_the_time_for_what_a_caller_left_waiting) {
   rig.inbox.wait_for(2);
 }
 
-TEST(event_loop_with_a_backlog_may_share_it_with_a_worker) {
-  Rig rig(1);
-  LaneOptions options;
-  options.max_batch_rows = 1;
-  auto lane = rig.add_lane(options);
-  rig.stages[0]->hold();
-  rig.clock->wait_asleep(1);
-  for (int i = 0; i < 2; ++i) CHECK_EQ(rig.submit(*lane, rig.ticket(1), Wake::caller), Status::ok);
-  std::thread loop([&] {
-    InlineRunner runner(rig.engine, InlineRunner::Backlog::share);
-    while (runner.run_ready()) {
-    }
-  });
-  rig.stages[0]->wait_running(2);  // both at once: one on the loop, one on the worker
-  rig.stages[0]->release();
-  loop.join();
-  rig.inbox.wait_for(2);
-}
-
 TEST(event_loop_that_serves_itself_wakes_no_worker) {
   Rig rig(1);
   auto lane = rig.add_lane();
@@ -159,7 +140,6 @@ TEST(removed_lane_answers_its_queue_and_frees_its_kernel_with_the_last_reference
   auto lane = rig.add_lane(options);
   auto queued = rig.send(*lane, 1);
   rig.engine.remove_lane(lane);
-  CHECK(rig.engine.lanes().empty());
   auto straggler = rig.send(*lane, 2);  // had resolved its route before: served like the rest
   lane.reset();
   CHECK(!rig.stages[0]->freed);

@@ -53,9 +53,9 @@ TEST(hash_is_xxh64) {  // the published vectors: others must be able to work out
 
 TEST(every_window_of_requests_has_its_share_give_or_take_one) {
   for (const double share : {0.1, 0.5, 1.0 / 3, 0.01, 0.999, 1.0, 0.0}) {
-    Turn turn;
+    ShareSampler sampler;
     std::vector<int> before = {0};  // how many were in, of the first n
-    for (int i = 0; i < 3000; ++i) before.push_back(before.back() + turn.take(Share(share)));
+    for (int i = 0; i < 3000; ++i) before.push_back(before.back() + sampler.sample(Share(share)));
     for (std::size_t from = 0; from < before.size(); from += 7) {
       for (std::size_t to = from; to < before.size(); to += 13) {
         const double expected = share * static_cast<double>(to - from);
@@ -66,12 +66,12 @@ TEST(every_window_of_requests_has_its_share_give_or_take_one) {
 }
 
 TEST(shares_are_exact_whoever_asks_at_once) {
-  Turn turn;
+  ShareSampler sampler;
   std::atomic<int> in{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 2500; ++i) in += turn.take(Share(0.1));
+      for (int i = 0; i < 2500; ++i) in += sampler.sample(Share(0.1));
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -50,15 +50,14 @@ struct Tally {
 };
 
 void submit_many(World& world, Inbox& inbox, int seed, bool inline_runner, Tally& tally) {
-  RouteReader reader(world.router);
   InlineRunner runner(world.engine);
   for (int i = 0; i < kPerSubmitter; ++i) {
     const auto value = static_cast<float>(seed * kPerSubmitter + i);
     auto probe =
         make_ref<Probe>(1u + static_cast<std::uint32_t>(i % 11 == 0 ? 12 : i % 3), kWidth, value, &inbox);
     if (i % 7 == 0) probe->deadline_ns = world.engine.clock().now() + i % 50 * 1000;
-    const Route route =
-        reader.current().resolve({"m", 0, i % 2 == 0 ? Variant::unspecified : Variant::unfused});
+    const std::shared_ptr<const RouteTable> table = world.router.table();  // keeps the lane alive
+    const Route route = table->resolve({"m", 0, i % 2 == 0 ? Variant::unspecified : Variant::unfused});
     CHECK(route.ok());
     const Status status = world.engine.submit(*route.lane, Ref<Ticket>(Ref<Probe>(probe)),
                                               inline_runner ? Wake::caller : Wake::worker);

@@ -78,7 +78,7 @@ def read_predict(request: fm.PredictRequest) -> Ask:
 
 
 def write_predict(
-    request: fm.PredictRequest, ask: Ask, route: _engine.Route, done: _engine.Completion
+    request: fm.PredictRequest, ask: Ask, route: _engine.Route, done: _engine.TicketResult
 ) -> Any:
     tensor = fm.Tensor(shape=[done.rows, route.out_features], dtype=PROTO_DTYPES[ask.dtype])
     if ask.typed:
@@ -152,7 +152,7 @@ def _typed_contents(contents: oip.InferTensorContents, dtype: _engine.DType) -> 
 
 
 def write_infer(
-    request: oip.ModelInferRequest, ask: Ask, route: _engine.Route, done: _engine.Completion
+    request: oip.ModelInferRequest, ask: Ask, route: _engine.Route, done: _engine.TicketResult
 ) -> Any:
     response = oip.ModelInferResponse(
         model_name=route.model,

@@ -41,7 +41,7 @@ class Api:
 
     message: type[Any]
     read: Callable[[Any], Ask]
-    write: Callable[[Any, Ask, _engine.Route, _engine.Completion], Any]
+    write: Callable[[Any, Ask, _engine.Route, _engine.TicketResult], Any]
     id_field: str
 
 

@@ -16,9 +16,6 @@ class Submitter:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._completions.fileno(), self._deliver)
 
-    def close(self) -> None:
-        self._loop.remove_reader(self._completions.fileno())
-
     async def run(
         self,
         lane: _engine.Lane,
@@ -28,9 +25,9 @@ class Submitter:
         deadline_ns: int,
         *,
         trace_id: int = 0,
-    ) -> _engine.Completion:
+    ) -> _engine.TicketResult:
         """Queue rows on a lane and wait for their result. A cancelled waiter cancels its ticket."""
-        future: asyncio.Future[_engine.Completion] = self._loop.create_future()
+        future: asyncio.Future[_engine.TicketResult] = self._loop.create_future()
         ticket = self._engine.submit(
             lane, data, dtype, rows, deadline_ns, future, self._completions, trace_id
         )

@@ -61,8 +61,8 @@ def submit(engine, lane, queue, x, token=None, deadline_ns=0):
     return engine.submit(lane, x.tobytes(), DType.fp32, len(x), deadline_ns, token, queue)
 
 
-def wait_for(queue: CompletionQueue, count: int = 1) -> list[_engine.Completion]:
-    done: list[_engine.Completion] = []
+def wait_for(queue: CompletionQueue, count: int = 1) -> list[_engine.TicketResult]:
+    done: list[_engine.TicketResult] = []
     while len(done) < count:
         assert select.select([queue.fileno()], [], [], PATIENCE_S)[0], "no completion came"
         done += queue.drain()
@@ -229,9 +229,8 @@ def test_kernel_that_always_fails_is_reported_at_a_bounded_rate(engine):
 def test_buffer_that_does_not_fit_is_refused(engine):
     lane, queue = add_lane(engine, PuppetKernel()), CompletionQueue()
     for data, count in [(b"", 1), (b"\0" * 15, 1), (b"\0" * 16, 2), (b"\0" * 16, 0)]:
-        with pytest.raises(_engine.InvalidInput) as refused:
+        with pytest.raises(_engine.Refused) as refused:
             engine.submit(lane, data, DType.fp32, count, 0, None, queue)
-        assert isinstance(refused.value, ValueError)
         assert refused.value.status is Status.invalid_input
     with pytest.raises(TypeError):
         engine.submit(lane, "text", DType.fp32, 1, 0, None, queue)
@@ -279,7 +278,6 @@ def test_removed_lane_answers_its_queue_and_frees_its_kernel(engine):
     submit(engine, lane, queue, rows(1))
     engine.remove_lane(lane)
     del kernel, lane
-    assert engine.lanes == []
     may_run.set()
     assert [c.status for c in wait_for(queue, 2)] == [Status.ok, Status.ok]
     assert engine.wait_idle(PATIENCE_S)
@@ -310,9 +308,7 @@ def test_metrics_add_up(engine):
         "invalid_input": 1, "queue_full": 0, "deadline": 0, "cancelled": 0, "draining": 0,
     }  # fmt: skip
     assert (metrics.queued_rows, metrics.in_flight) == (0, 0)
-    whole = engine.snapshot()
-    assert [found for found, _ in whole.lanes] == [lane]
-    assert whole.unrouted.codes == {5: 1}
+    assert engine.unrouted().codes == {5: 1}
     assert len(metrics.batch_rows.buckets) == len(_engine.ROW_BOUNDS) + 1
 
 

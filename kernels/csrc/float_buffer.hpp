@@ -6,15 +6,15 @@
 
 namespace fused_mlp {
 
-class Buffer {
+class FloatBuffer {
  public:
-  Buffer() = default;
-  explicit Buffer(std::size_t floats);  // zeroed
-  ~Buffer();
-  Buffer(Buffer&& other) noexcept;
-  Buffer& operator=(Buffer&& other) noexcept;
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
+  FloatBuffer() = default;
+  explicit FloatBuffer(std::size_t floats);  // zeroed
+  ~FloatBuffer();
+  FloatBuffer(FloatBuffer&& other) noexcept;
+  FloatBuffer& operator=(FloatBuffer&& other) noexcept;
+  FloatBuffer(const FloatBuffer&) = delete;
+  FloatBuffer& operator=(const FloatBuffer&) = delete;
 
   float* data() { return data_; }
   const float* data() const { return data_; }

@@ -1,4 +1,4 @@
-#include "buffer.hpp"
+#include "float_buffer.hpp"
 
 #include <cstdint>
 #include <cstdlib>
@@ -37,7 +37,7 @@ void* map_huge(std::size_t bytes) {
 
 }  // namespace
 
-Buffer::Buffer(std::size_t floats) : size_(floats) {
+FloatBuffer::FloatBuffer(std::size_t floats) : size_(floats) {
   if (floats == 0) return;
   if (floats > (static_cast<std::size_t>(-1) - 2 * kHugePage) / sizeof(float)) throw std::bad_alloc();
   const std::size_t wanted = floats * sizeof(float);
@@ -55,7 +55,7 @@ Buffer::Buffer(std::size_t floats) : size_(floats) {
   data_ = static_cast<float*>(block);
 }
 
-Buffer::~Buffer() {
+FloatBuffer::~FloatBuffer() {
 #if defined(__linux__)
   if (mapped_ > 0) {
     (void)munmap(data_, mapped_);
@@ -65,12 +65,12 @@ Buffer::~Buffer() {
   std::free(data_);
 }
 
-Buffer::Buffer(Buffer&& other) noexcept
+FloatBuffer::FloatBuffer(FloatBuffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       mapped_(std::exchange(other.mapped_, 0)) {}
 
-Buffer& Buffer::operator=(Buffer&& other) noexcept {
+FloatBuffer& FloatBuffer::operator=(FloatBuffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(mapped_, other.mapped_);
