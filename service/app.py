@@ -23,7 +23,7 @@ from fused_mlp.service.observe.http import MetricsServer, Pages
 from fused_mlp.service.observe.logs import set_up_logging
 from fused_mlp.service.observe.metrics import EngineCollector, Exposition
 from fused_mlp.service.observe.status import status_json
-from fused_mlp.service.settings.settings import Settings, unknown_variables
+from fused_mlp.service.settings.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def serve(settings: Settings) -> int:
     set_up_logging(settings.log_format, settings.log_level)
     # As process 1 of a container there is no default action: without this a SIGTERM while loading is lost.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    for line in unknown_variables(os.environ):
+    for line in settings.warnings:
         log.warning("%s", line)
     torch.set_num_threads(settings.threads or usable_cores())
     service = Service(settings)
@@ -80,7 +80,6 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        _engine.record_metrics(settings.metrics)
         self.engine = _engine.Engine(workers=settings.engine_workers)
         self.engine.on_kernel_error = _log_kernel_error
         self.router = _engine.Router()

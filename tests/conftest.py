@@ -25,7 +25,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def server(transport: str) -> Iterator[Server]:
     """One server for all tests that leave it as they found it."""
-    with Server(transport=transport, allow_override=1) as running:
+    with Server(front=transport, allow_override=1) as running:
         yield running
 
 

@@ -35,7 +35,6 @@ ONLY_IN = {
     "sklearn": ("models/demo/train_digits.py",),
     "safetensors": ("models/native_format.py", "models/importers/safetensors_checkpoint.py"),
     "pydantic": ("models/*.py", "service/settings/*.py", "service/catalog/policy.py"),
-    "pydantic_settings": ("service/settings/*.py",),
     "typer": ("service/cli/*.py",),
 }
 

@@ -1,26 +1,35 @@
-"""The README says what the code does: the table of settings is generated, never written by hand."""
+"""The tables of settings and limits are generated, and as the code has them."""
 
 from pathlib import Path
 
 import pytest
 
-from fused_mlp.service.settings.readme_table import settings_table, with_table
+from fused_mlp.service.settings.limits import Limits
+from fused_mlp.service.settings.readme_table import FILES, limits_table, settings_table, with_tables
 from fused_mlp.service.settings.settings import GROUPS, Settings
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_readme_has_the_settings_as_they_are():
-    text = README.read_text()
-    assert text == with_table(text), "run: python -m fused_mlp.service.settings.readme_table --write"
+@pytest.mark.parametrize("file", FILES)
+def test_tables_are_as_the_code_has_them(file: str):
+    text = (ROOT / file).read_text()
+    assert text == with_tables(text), "run: python -m fused_mlp.service.settings.readme_table --write"
 
 
 def test_table_names_every_setting_once_and_nothing_of_this_machine():
     table = settings_table()
     for name in Settings.model_fields:
         assert table.count(f"`FUSED_MLP_{name.upper()}`") == 1
-    assert str(README.parent) not in table
+    assert str(ROOT) not in table
     assert "| `FUSED_MLP_MODEL_REPOSITORY` | `models/demo` |" in table
+
+
+def test_table_names_every_limit_with_its_default():
+    table = limits_table()
+    for name in Limits.model_fields:
+        assert table.count(f"| `{name}` |") == 1
+    assert "| `max_pings_per_s` | `100` |" in table
 
 
 def test_groups_begin_with_settings_that_exist():
@@ -30,4 +39,4 @@ def test_groups_begin_with_settings_that_exist():
 
 def test_missing_markers_are_named():
     with pytest.raises(ValueError, match="<!-- settings -->"):
-        with_table("no markers here")
+        with_tables("no markers here")

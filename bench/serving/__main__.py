@@ -85,7 +85,7 @@ def _many_rows_on(
 ) -> dict[str, list[float]]:
     server_cores, generator_cores = (",".join(map(str, cores)) for cores in (ours, theirs))
     load = Load(frame, 8, 2, options.priority, cores=generator_cores)
-    system = service(FUSED, repository, options.priority, server_cores, transport="native")
+    system = service(FUSED, repository, options.priority, server_cores, front="native")
     served, alone = [], []
     with system:
         verify(system, repository, "mnist", MANY_ROWS)

@@ -69,7 +69,7 @@ def measure_ab(
     shadow_cpu = server_cpu = 0.0
     chance = random.Random(0)
     with (
-        service(PLAIN, repository, options.priority, transport="native", admin_port=admin_port) as server,
+        service(PLAIN, repository, options.priority, front="native", admin_port=admin_port) as server,
         AdminClient(f"127.0.0.1:{admin_port}") as admin,
     ):
         verify(server, repository, MODEL, 1)

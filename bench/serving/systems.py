@@ -149,12 +149,21 @@ def _sum_of(text: str, name: str, label: str = "") -> float:
     return sum(float(v) for v in re.findall(rf"^{name}{{[^}}]*{label}[^}}]*}} (\S+)", text, re.M))
 
 
+# There is no setting for it: recording costs next to nothing, and this is what shows it.
+METRICS_OFF = "from fused_mlp.service import _engine; _engine.record_metrics(False)"
+
+
 def service(
-    name: str, repository: Path, priority: bool, cores: str | None = None, **settings: object
+    name: str,
+    repository: Path,
+    priority: bool,
+    cores: str | None = None,
+    program: tuple[str, ...] = ("-m", "fused_mlp.service.cli"),
+    **settings: object,
 ) -> System:
     return System(
         name,
-        [PYTHON, "-m", "fused_mlp.service.cli", "serve"],
+        [PYTHON, *program, "serve"],
         priority=priority,
         cores=cores,
         grpc_port=0,
@@ -174,10 +183,16 @@ def start_all(repository: Path, model: str, priority: bool) -> list[System]:
             answers=False,
             priority=priority,
         ),
-        service("native front, fused", repository, priority, transport="native"),
-        service("native front, fused, metrics off", repository, priority, transport="native", metrics=0),
-        service("native front, unfused", repository, priority, transport="native", variant="unfused"),
-        service("Python front, fused", repository, priority, transport="python"),
+        service("native front, fused", repository, priority, front="native"),
+        service(
+            "native front, fused, metrics off",
+            repository,
+            priority,
+            program=("-c", f"{METRICS_OFF}; from fused_mlp.service.cli import main; main()"),
+            front="native",
+        ),
+        service("native front, unfused", repository, priority, front="native", variant="unfused"),
+        service("Python front, fused", repository, priority, front="python"),
         System(
             "an afternoon's work",
             [PYTHON, "-m", "bench.serving.afternoon", str(repository), model],

@@ -1,15 +1,17 @@
-"""`fused-mlp serve`: its options are the settings, generated. Values go to pydantic as they were typed, so that
+"""`fused-mlp serve`: its options are generated from the settings. Values go to pydantic as they were typed, so that
 the command line and the environment are checked by the same rules."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Annotated
 
 import typer
 
 from fused_mlp.service.cli.failure import fail
 from fused_mlp.service.settings.docs import SettingDoc, setting_docs
+from fused_mlp.service.settings.old_names import RENAMED
 from fused_mlp.service.settings.settings import SettingsError, load_settings
 
 
@@ -33,10 +35,10 @@ def command(**given: str | None) -> None:
 
 
 def _as_typed(message: str, given: dict[str, str | None]) -> str:
-    """Settings name their variables; what was typed as an option is better named as one."""
+    """Errors name variables; a value that was typed as an option is named by its option."""
     for doc in setting_docs():
         if given.get(doc.name) is not None:
-            message = message.replace(f"{doc.env}=", f"{doc.option} ")
+            message = re.sub(rf"\b{doc.env}((?:\.\w+)*)=", rf"{doc.option}\1 ", message)
     return message
 
 
@@ -46,7 +48,7 @@ def _parameter(doc: SettingDoc) -> inspect.Parameter:
         doc.option,
         help=f"{_sentence(doc.description)} [dim]\\[{doc.env}{default}][/dim]",
         metavar=doc.values,
-        show_default=False,  # it stands with the variable
+        show_default=False,  # it is shown with the variable
         rich_help_panel=doc.group,
     )
     return inspect.Parameter(
@@ -54,11 +56,19 @@ def _parameter(doc: SettingDoc) -> inspect.Parameter:
     )
 
 
+def _old_parameter(name: str) -> inspect.Parameter:
+    """An option by its old name: accepted, but not shown."""
+    option = typer.Option("--" + name.replace("_", "-"), hidden=True)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )
+
+
 def _sentence(text: str) -> str:
-    """With a capital, unless the first word has its own idea of them (gRPC)."""
+    """With a capital, unless the first word has capitals of its own (gRPC)."""
     return text[:1].upper() + text[1:] if text.split(maxsplit=1)[0].islower() else text
 
 
-_parameters = [_parameter(doc) for doc in setting_docs()]
+_parameters = [*map(_parameter, setting_docs()), *map(_old_parameter, RENAMED)]
 command.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
 command.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}

@@ -46,7 +46,7 @@ class NativeFront:
                 router=router,
                 host=settings.host,
                 port=settings.grpc_port,
-                loops=settings.loops,
+                loops=settings.event_loops,
                 limits=limits_of(settings, max_message_bytes),
                 rpcs=[(rpc.path, rpc.kind == "stream_stream") for rpc in rpcs],
                 certificate=str(settings.tls_certificate or ""),
@@ -150,32 +150,12 @@ class _HandedCall:
 
 
 def limits_of(settings: Settings, max_message_bytes: int) -> _engine.Limits:
-    """The front's limits, where a setting says so, and their defaults otherwise."""
     limits = _engine.Limits()
+    for name, value in settings.limits.model_dump(exclude_none=True).items():
+        setattr(limits, name, value)
     limits.max_message_bytes = max_message_bytes
-    for name in _LIMITS:
-        setattr(limits, name, getattr(settings, name))
+    limits.max_connection_age_s = settings.max_connection_age_s
     return limits
-
-
-_LIMITS = (
-    "max_header_bytes",
-    "max_concurrent_streams",
-    "max_connections",
-    "max_buffered_bytes",
-    "max_output_bytes",
-    "max_resets_per_s",
-    "max_pings_per_s",
-    "max_settings_per_s",
-    "max_control_frames_per_s",
-    "handshake_timeout_s",
-    "receive_timeout_s",
-    "send_timeout_s",
-    "keepalive_s",
-    "keepalive_timeout_s",
-    "idle_timeout_s",
-    "max_connection_age_s",
-)
 
 
 def _log_failure(event: _engine.CallEvent) -> None:

@@ -34,13 +34,13 @@ class Front(Protocol):
 
 def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control) -> Front:
     native = _engine.NATIVE_FRONT
-    if settings.transport == "native" and not native:
+    if settings.front == "native" and not native:
         raise SettingsError(
-            "FUSED_MLP_TRANSPORT=native: the native front was not built; install libnghttp2-dev, libssl-dev and "
+            "FUSED_MLP_FRONT=native: the native front was not built; install libnghttp2-dev, libssl-dev and "
             "libprotozero-dev, then build again, or take python"
         )
     limit = max_message_bytes(settings, control)
-    if native and settings.transport != "python":
+    if native and settings.front != "python":
         # Its classes exist only where it was built.
         from fused_mlp.service.fronts.native import NativeFront  # noqa: PLC0415
 
@@ -72,8 +72,8 @@ def _is_loopback(host: str) -> bool:
 
 def max_message_bytes(settings: Settings, control: Control) -> int:
     """Room for the largest request that the row limit allows on the widest model."""
-    if settings.max_message_bytes is not None:
-        return settings.max_message_bytes
+    if settings.limits.max_message_bytes is not None:
+        return settings.limits.max_message_bytes
     widest = max(
         (v.mlp.spec.in_features for m in control.catalog.models() for v in m.ready if v.mlp), default=1
     )

@@ -110,9 +110,9 @@ def parse_version(text: str) -> int:
 
 
 def _allow(settings: Settings) -> None:
-    if not settings.allow_admin:
+    if not settings.allow_load:
         raise PermissionDenied(
-            "loading and unloading models is off: start the server with FUSED_MLP_ALLOW_ADMIN=1"
+            "loading and unloading models is off: start the server with FUSED_MLP_ALLOW_LOAD=1"
         )
 
 

@@ -1,4 +1,4 @@
-"""Every knob of the service: the record itself, and the words for --help and the README."""
+"""The settings of the service: the record, its limits, old names, and the texts of --help and of the tables."""
 
 from fused_mlp.service.settings.settings import (
     DEMO_REPOSITORY,

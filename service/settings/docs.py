@@ -1,5 +1,5 @@
-"""What there is to say about each setting, in words: one source for `fused-mlp serve --help` and for the table
-in the README."""
+"""Each setting, and each field of FUSED_MLP_LIMITS, in words: the source of `fused-mlp serve --help` and of the tables
+in the README and in docs/native-front.md."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from fused_mlp.service.settings.limits import Limits
 from fused_mlp.service.settings.settings import ENV_PREFIX, GROUPS, Settings
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -31,10 +32,10 @@ class SettingDoc:
         return "--" + self.name.replace("_", "-")
 
 
-def setting_docs() -> Iterator[SettingDoc]:
-    """Every setting, in the order of the settings, grouped by the heading it stands under."""
+def setting_docs(record: type[Settings | Limits] = Settings) -> Iterator[SettingDoc]:
+    """Every setting in order, with the heading it stands under; or every field of the limits."""
     group = ""
-    for name, field in Settings.model_fields.items():
+    for name, field in record.model_fields.items():
         group = GROUPS.get(name, group)
         yield SettingDoc(
             name=name,
@@ -46,7 +47,7 @@ def setting_docs() -> Iterator[SettingDoc]:
 
 
 def _default(value: object) -> str:
-    if value is None or value == {}:
+    if value is None or value in ({}, Limits()):
         return ""
     if isinstance(value, bool):
         return "1" if value else "0"
@@ -58,7 +59,9 @@ def _default(value: object) -> str:
 def _values(annotation: Any) -> str:
     if get_origin(annotation) in (Union, UnionType):
         return "|".join(_values(part) for part in get_args(annotation) if part is not NoneType)
-    if get_origin(annotation) is dict:
+    if get_origin(annotation) is Annotated:
+        return _values(get_args(annotation)[0])
+    if get_origin(annotation) is dict or annotation is Limits:
         return "JSON"
     if get_origin(annotation) is Literal:
         return "|".join(map(str, get_args(annotation)))

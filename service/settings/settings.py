@@ -1,24 +1,32 @@
-"""Every knob of the service, in one frozen record read from FUSED_MLP_* variables. Descriptions here are
-the single source of `fused-mlp serve --help` and of the table in the README."""
+"""All settings of the service, in one frozen record read from FUSED_MLP_* variables. The descriptions here are the
+source of `fused-mlp serve --help` and of the table in the README."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fused_mlp.service.catalog.policy import OnMismatch, Policy, PolicyChange, Ratio
+from fused_mlp.service.settings.limits import Limits, read_json
+from fused_mlp.service.settings.old_names import REMOVED, RENAMED, replace_old_names
 
 ENV_PREFIX = "FUSED_MLP_"
-# Read elsewhere, by the commands that call a server and by kernels; and what Kubernetes sets beside a Service
-# named fused-mlp.
+# Variables that the client commands and the kernels read, and those that Kubernetes sets for a Service named
+# fused-mlp.
 _OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "SERVICE_", "PORT"))
 DEMO_REPOSITORY = Path(__file__).resolve().parents[2] / "models" / "demo"
 
@@ -36,15 +44,12 @@ GROUPS = {
     "model_repository": "What it serves, and how",
     "variant": "Which variant answers",
     "max_batch_rows": "Batching and limits",
-    "allow_admin": "Operation",
+    "allow_load": "Operation",
 }
 
 
-class Settings(BaseSettings):
-    # An empty variable is one that was not set: compose files and manifests write those.
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_ignore_empty=True, frozen=True, extra="ignore"
-    )
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     # Where it listens
     host: str = Field("127.0.0.1", description="address of the gRPC port")
@@ -57,8 +62,11 @@ class Settings(BaseSettings):
     admin_port: Port = Field(
         0, description="port of the admin service, which changes policies at run time; 0: off"
     )
-    transport: Literal["auto", "python", "native"] = Field(
-        "auto", description="the front: native (C++), python (grpc.aio), or native where it was built"
+    front: Literal["auto", "native", "python"] = Field(
+        "auto", description="what speaks gRPC: native (C++), python (grpc.aio), or native where it was built"
+    )
+    loops: int | None = Field(
+        None, ge=1, le=256, description="native front: event-loop threads; default: one per usable core"
     )
     tls_certificate: Path | None = Field(
         None, description="PEM certificate chain; when set, gRPC is served over TLS"
@@ -67,9 +75,6 @@ class Settings(BaseSettings):
     tls_client_ca: Path | None = Field(
         None,
         description="PEM authorities; when set, a client must have a certificate that one of them signed",
-    )
-    front_loops: int | None = Field(
-        None, ge=1, le=256, description="native front: event-loop threads; default: one per usable core"
     )
 
     # What it serves, and how
@@ -114,7 +119,7 @@ class Settings(BaseSettings):
     on_mismatch: OnMismatch = Field(
         "log", description="what a mismatch does: log it, or also serve that model version unfused"
     )
-    policy: Annotated[dict[str, PolicyChange], NoDecode] = Field(
+    policy: dict[str, PolicyChange] = Field(
         {},
         description='variant, split and the like by model, as JSON: {"digits": {"variant": "unfused", "split": 0.1}}',
     )
@@ -126,82 +131,36 @@ class Settings(BaseSettings):
     )
     queue_rows: Count = Field(8192, description="rows that may wait per model and variant; more is refused")
     max_request_rows: Count = Field(4096, description="most rows in one request")
-    max_concurrent_streams: Count = Field(1024, description="concurrent calls on one connection")
-    max_message_bytes: int | None = Field(
-        None, ge=1024, description="largest message; default: derived from the row limit and the widest model"
-    )
-    keepalive_s: float = Field(
-        60.0, gt=0, description="ping a silent connection after this long, and close it when it stays silent"
-    )
-    max_connections: Count = Field(1024, description="native front: connections at once; more are closed")
-    max_header_bytes: int = Field(
-        16 << 10, ge=1024, le=1 << 20, description="native front: headers of one request"
-    )
-    max_output_bytes: int = Field(
-        1 << 20, ge=1024, description="native front: answers waiting for one connection's peer to read"
-    )
-    max_buffered_bytes: int = Field(
-        512 << 20, ge=1024, description="native front: request bytes waiting for the rest of their message"
-    )
-    max_resets_per_s: Count = Field(
-        500, description="native front: calls one connection may reset in a second"
-    )
-    max_pings_per_s: Count = Field(100, description="native front: pings one connection may send in a second")
-    max_settings_per_s: Count = Field(
-        20, description="native front: SETTINGS one connection may send in a second"
-    )
-    max_control_frames_per_s: Count = Field(
-        1000, description="native front: other frames without content, per connection and second"
-    )
-    handshake_timeout_s: float = Field(
-        10.0, ge=0, description="native front: time for TLS and the first SETTINGS; 0: no limit"
-    )
-    receive_timeout_s: float = Field(
-        20.0, ge=0, description="native front: time for the rest of a message that has begun; 0: no limit"
-    )
-    send_timeout_s: float = Field(
-        20.0, ge=0, description="native front: how long a peer may leave its answers unread; 0: no limit"
-    )
-    keepalive_timeout_s: float = Field(
-        20.0, ge=0, description="native front: silence after a ping that ends a connection; 0: no limit"
-    )
-    idle_timeout_s: float = Field(
-        0.0, ge=0, description="native front: close a connection without calls; 0: never"
-    )
     max_connection_age_s: float = Field(
         0.0, ge=0, description="native front: ask a connection to reconnect after this long; 0: never"
+    )
+    limits: Limits = Field(
+        Limits(),
+        description="limits of messages, connections, frames and timeouts, as JSON: "
+        '{"max_connections": 5000, "idle_timeout_s": 300}; docs/native-front.md lists the fields',
     )
     drain_timeout_s: float = Field(
         15.0, ge=0, description="on SIGTERM, how long accepted requests may take before the exit"
     )
 
     # Operation
-    allow_admin: bool = Field(False, description="allow loading and unloading models over gRPC")
+    allow_load: bool = Field(False, description="let clients load and unload models over gRPC")
     reflection: bool = Field(True, description="serve gRPC reflection")
-    metrics: bool = Field(
-        True, description="record latency histograms and counts; 0 only to see what that costs"
-    )
     log_format: Literal["text", "json"] = Field("text", description="log lines for people or for machines")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe line logged"
     )
 
-    @field_validator("policy", mode="before")
+    _warnings: tuple[str, ...] = PrivateAttr(())
+
+    @field_validator("policy", "limits", mode="before")
     @classmethod
-    def _read_policy(cls, value: Any) -> Any:
-        """From a variable or an option it comes as text."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"expected JSON, got text that goes wrong at its character {error.pos + 1}"
-            ) from None
+    def _read_json(cls, value: Any) -> Any:
+        return read_json(value)
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
-        """Half of a pair must never mean that plain text is served."""
+        """A certificate without its key, or the reverse, must not end in plain text."""
         if (self.tls_certificate is None) != (self.tls_key is None):
             given, missing = (
                 ("TLS_KEY", "TLS_CERTIFICATE") if self.tls_key else ("TLS_CERTIFICATE", "TLS_KEY")
@@ -218,7 +177,7 @@ class Settings(BaseSettings):
 
     @property
     def default_policy(self) -> Policy:
-        """Of models that FUSED_MLP_POLICY does not name."""
+        """The policy of models that FUSED_MLP_POLICY does not name."""
         return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
 
     def policy_of(self, model: str, default: Policy | None = None) -> Policy:
@@ -227,21 +186,26 @@ class Settings(BaseSettings):
         return default.changed(named.given()) if named else default
 
     @property
-    def loops(self) -> int:
-        """One per core: a loop also computes."""
-        from fused_mlp.kernels.cores import usable_cores  # noqa: PLC0415 - brings torch
+    def event_loops(self) -> int:
+        """One per core by default, because a loop also computes."""
+        from fused_mlp.kernels.cores import usable_cores  # noqa: PLC0415 - imports torch
 
-        return self.front_loops or usable_cores()
+        return self.loops or usable_cores()
 
     @property
     def engine_workers(self) -> int:
-        """Two: one batch is formed and answered while the other computes."""
+        """Two by default: one batch is formed and answered while the other computes."""
         return self.workers or 2
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Lines for the log: old names that were used, and variables that nothing reads."""
+        return self._warnings
 
 
 def _check_readable(name: str, path: Path | None) -> None:
-    """Now, not after the models were loaded. What is in it is for the front to judge."""
-    if path is not None and not os.access(path, os.R_OK):  # not opened: a pipe can be read once
+    """Before models are loaded, which takes longer. The front checks the contents."""
+    if path is not None and not os.access(path, os.R_OK):  # not opened: a pipe can be read only once
         what = errno.EACCES if path.exists() else errno.ENOENT
         raise ValueError(f"{ENV_PREFIX}{name.upper()}={str(path)!r}: {os.strerror(what)}")
 
@@ -252,30 +216,64 @@ def join_address(host: str, port: int) -> str:
 
 
 def load_settings(**overrides: object) -> Settings:
-    """Read the environment; `overrides` (from the command line) win. Raises SettingsError in one line."""
+    """Read the environment; `overrides` (from the command line) win, field by field in `limits`. Raises SettingsError
+    in one line."""
+    known = {*Settings.model_fields, *RENAMED, *REMOVED}
+    # An empty variable counts as not set: compose files and manifests write those.
+    variables = {name: text for name, text in _variables(os.environ).items() if text and name in known}
+    from_environment = replace_old_names(variables, options=False)
+    from_options = replace_old_names({k: v for k, v in overrides.items() if v is not None}, options=True)
+    values = from_environment.values | from_options.values
+    if from_environment.limits and from_options.limits:
+        values["limits"] = from_environment.limits | from_options.limits
     try:
-        return Settings(**{k: v for k, v in overrides.items() if v is not None})  # type: ignore[arg-type]
+        settings = Settings.model_validate(values)
     except ValidationError as error:
-        problems = []
-        for item in error.errors():
-            if not item["loc"]:  # of several settings together: the text names them
-                problems.append(item["msg"].removeprefix("Value error, "))
-                continue
-            setting, *inside = map(str, item["loc"])  # inside JSON, names are as they were written
-            name = ".".join([ENV_PREFIX + setting.upper(), *inside])
-            text = item["msg"].removeprefix("Value error, ")
-            if item["type"] == "extra_forbidden":
-                text = f"unknown; expected one of {', '.join(PolicyChange.model_fields)}"
-            problems.append(f"{name}={item['input']!r}: {text[:1].lower() + text[1:]}")
-        raise SettingsError("; ".join(problems)) from None
+        old_spellings = from_environment.old_spellings | from_options.old_spellings
+        raise SettingsError("; ".join(_problems(error, old_spellings))) from None
+    settings._warnings = (
+        *unknown_variables(os.environ),
+        *from_environment.warnings,
+        *from_options.warnings,
+    )
+    return settings
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables with our prefix, in any case, by the name of the setting."""
+    ours = {name.upper(): text for name, text in environ.items() if name.upper().startswith(ENV_PREFIX)}
+    return {name.removeprefix(ENV_PREFIX).lower(): text for name, text in ours.items()}
+
+
+_JSON_RECORDS: dict[str, type[BaseModel]] = {"policy": PolicyChange, "limits": Limits}
+
+
+def _problems(error: ValidationError, old_spellings: Mapping[str, str]) -> list[str]:
+    """One text for each value that cannot be used."""
+    problems = []
+    for item in error.errors():
+        text = item["msg"].removeprefix("Value error, ")
+        if not item["loc"]:  # concerns several settings: the text names them
+            problems.append(text)
+            continue
+        setting, *inside = map(str, item["loc"])  # names inside JSON stay as they were written
+        name = ".".join([ENV_PREFIX + setting.upper(), *inside])
+        name = old_spellings.get(".".join([setting, *inside]), name)
+        if item["type"] == "extra_forbidden":
+            record = _JSON_RECORDS.get(setting, Settings)
+            text = f"unknown; expected one of {', '.join(record.model_fields)}"
+        separator = " " if name.startswith("--") else "="
+        problems.append(f"{name}{separator}{item['input']!r}: {text[:1].lower() + text[1:]}")
+    return problems
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Variables with our prefix that nothing reads, each as a line that names the nearest one that exists."""
     known = [ENV_PREFIX + name.upper() for name in Settings.model_fields]
+    old = [ENV_PREFIX + name.upper() for name in (*RENAMED, *REMOVED)]
     lines = []
     for name in sorted(environ):
-        if not name.startswith(ENV_PREFIX) or name in known or name.startswith(_OTHER_VARIABLES):
+        if not name.startswith(ENV_PREFIX) or name in (*known, *old) or name.startswith(_OTHER_VARIABLES):
             continue
         close = get_close_matches(name, known, 1)
         lines.append(f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else ""))

@@ -37,7 +37,7 @@ def endpoint(
 ) -> Iterator[Endpoint]:
     files = certificates.server_files()
     tls = {"tls_certificate": files.certificate, "tls_key": files.key} if request.param else {}
-    with Server(transport=transport, **tls) as server:
+    with Server(front=transport, **tls) as server:
         yield Endpoint(server, transport, server.target, certificates.ca if request.param else None)
 
 

@@ -219,7 +219,7 @@ def check_books(sent: Counter[str], counted: Counter[str]) -> list[str]:
 
 def soak(seconds: float, callers: int) -> int:
     with Server(
-        transport="native", allow_override=1, max_resets_per_s=100_000, max_pings_per_s=100_000
+        front="native", allow_override=1, limits='{"max_resets_per_s": 100000, "max_pings_per_s": 100000}'
     ) as server:
         port = int(server.target.rpartition(":")[2])
         started = time.monotonic()

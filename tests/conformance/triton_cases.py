@@ -106,7 +106,7 @@ def errors_carry_code_and_text():
         (lambda: client.infer("nonesuch", [tensor(row)]), "NOT_FOUND", "nonesuch"),
         (lambda: client.infer("digits", [tensor(row[:, :63])]), "INVALID_ARGUMENT", "64 columns"),
         (lambda: client.infer("digits", [tensor(row)], model_version="7"), "NOT_FOUND", "7"),
-        (lambda: client.load_model("digits"), "PERMISSION_DENIED", "FUSED_MLP_ALLOW_ADMIN"),
+        (lambda: client.load_model("digits"), "PERMISSION_DENIED", "FUSED_MLP_ALLOW_LOAD"),
         (client.get_trace_settings, "UNIMPLEMENTED", ""),
     ):
         try:

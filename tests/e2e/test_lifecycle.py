@@ -24,7 +24,7 @@ def one_line(stderr: str) -> str:
 
 
 def test_env_flag_serves_unfused(transport: str) -> None:
-    with Server(transport=transport, variant="unfused") as server, Client(server.target) as client:
+    with Server(front=transport, variant="unfused") as server, Client(server.target) as client:
         assert client.predict("digits", [0.0] * 64).variant == "unfused"
         assert server.metric("fused_mlp_requests_total", variant="unfused", code="OK") == 1
         assert server.metric("fused_mlp_requests_total", variant="fused", code="OK") == 0
@@ -32,7 +32,7 @@ def test_env_flag_serves_unfused(transport: str) -> None:
 
 
 def test_sigterm_turns_unhealthy_and_exits_cleanly(transport: str) -> None:
-    with Server(transport=transport) as server, grpc.insecure_channel(server.target) as channel:
+    with Server(front=transport) as server, grpc.insecure_channel(server.target) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="digits"))
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         server.signal(signal.SIGTERM)
@@ -43,7 +43,7 @@ def test_sigterm_turns_unhealthy_and_exits_cleanly(transport: str) -> None:
 
 
 def test_second_signal_forces_the_exit(transport: str) -> None:
-    with Server(transport=transport, drain_timeout_s=600) as server, Client(server.target) as client:
+    with Server(front=transport, drain_timeout_s=600) as server, Client(server.target) as client:
         open_stream = client.stream("digits", _endless())
         next(open_stream)
         server.signal(signal.SIGTERM)
@@ -94,7 +94,7 @@ def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path, tr
     (root / "hollow" / "1").mkdir(parents=True)
     once = RetryPolicy(attempts=1)
     with (
-        Server(transport=transport, model_repository=root) as server,
+        Server(front=transport, model_repository=root) as server,
         Client(server.target, retry=once) as client,
     ):
         assert client.predict("digits", [0.0] * 64).version == 1
@@ -126,7 +126,7 @@ def test_repository_in_which_everything_is_broken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("which", ["grpc_port", "metrics_port"])
 def test_port_in_use(transport: str, which: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        result = run_to_exit(transport=transport, **{which: taken.getsockname()[1]})
+        result = run_to_exit(front=transport, **{which: taken.getsockname()[1]})
     assert result.returncode == 1
     said = one_line(result.stderr)
     assert f"FUSED_MLP_{which.upper()}" in said
@@ -149,7 +149,7 @@ def test_backend_by_name_that_cannot_run_lists_those_that_can() -> None:
 def test_listens_on_ipv6_too(transport: str) -> None:
     if not has_ipv6():
         pytest.skip("no IPv6 loopback here")
-    with Server(transport=transport, host="::1", metrics_host="::1") as server:
+    with Server(front=transport, host="::1", metrics_host="::1") as server:
         assert server.target.startswith("[::1]:")
         assert f"--target {server.target}" in server.banner
         assert server.get("/readyz") == (200, "ready\n")
@@ -168,7 +168,7 @@ def has_ipv6() -> bool:
 def test_json_logs_are_json_to_the_last_line(transport: str) -> None:
     process = subprocess.Popen(
         COMMAND,
-        env=environment(transport=transport, log_format="json", varient="unfused"),
+        env=environment(front=transport, log_format="json", varient="unfused"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

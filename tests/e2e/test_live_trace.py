@@ -31,7 +31,7 @@ def admin_port() -> int:
 
 @pytest.fixture(scope="module")
 def traced(transport: str, admin_port: int) -> Iterator[Server]:
-    with Server(transport=transport, admin_port=admin_port) as running:
+    with Server(front=transport, admin_port=admin_port) as running:
         yield running
 
 

@@ -96,13 +96,13 @@ def test_loading_and_unloading_are_off_by_default(stub: GRPCInferenceServiceStub
         with pytest.raises(grpc.RpcError) as failure:
             call(request)
         assert failure.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        assert "FUSED_MLP_ALLOW_ADMIN=1" in failure.value.details()
+        assert "FUSED_MLP_ALLOW_LOAD=1" in failure.value.details()
 
 
 def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(tmp_path: Path, transport: str) -> None:
     root = demo_copy(tmp_path)
     with (
-        Server(transport=transport, model_repository=root, allow_admin=1) as server,
+        Server(front=transport, model_repository=root, allow_load=1) as server,
         Client(server.target) as client,
         grpc.insecure_channel(server.target) as channel,
     ):
@@ -125,7 +125,7 @@ def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(tmp_path: Path,
 def test_load_that_fails_says_so_and_leaves_what_serves(tmp_path: Path, transport: str) -> None:
     root = demo_copy(tmp_path)
     with (
-        Server(transport=transport, model_repository=root, allow_admin=1) as server,
+        Server(front=transport, model_repository=root, allow_load=1) as server,
         Client(server.target) as client,
         grpc.insecure_channel(server.target) as channel,
     ):

@@ -27,7 +27,7 @@ NAMES = {fm.FUSED: "fused", fm.UNFUSED: "unfused"}
 
 @pytest.fixture(scope="module")
 def puppet(transport: str) -> Iterator[PuppetService]:
-    with PuppetService(transport=transport, admin_port=free_port()) as running:
+    with PuppetService(front=transport, admin_port=free_port()) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from tests.support.puppet import POISON, PuppetService
 
 @pytest.fixture
 def puppet(transport: str) -> Iterator[PuppetService]:
-    with PuppetService(transport=transport, queue_rows=8, max_batch_rows=4) as running:
+    with PuppetService(front=transport, queue_rows=8, max_batch_rows=4) as running:
         yield running
 
 

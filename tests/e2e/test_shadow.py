@@ -24,7 +24,7 @@ def compared(puppet: PuppetService, outcome: str = "compared") -> float:
 
 
 def test_both_variants_are_timed_and_compared_on_the_same_rows(transport: str) -> None:
-    with PuppetService(transport=transport, shadow=1) as puppet, Client(puppet.target) as client:
+    with PuppetService(front=transport, shadow=1) as puppet, Client(puppet.target) as client:
         assert compared(puppet) == 0
         client.predict("digits", X)
         puppet.wait_for(lambda: compared(puppet) == 1)
@@ -43,7 +43,7 @@ def test_both_variants_are_timed_and_compared_on_the_same_rows(transport: str) -
 
 def test_no_caller_waits_for_the_shadow(transport: str) -> None:
     with (
-        PuppetService(transport=transport, variant="unfused", shadow=1) as puppet,
+        PuppetService(front=transport, variant="unfused", shadow=1) as puppet,
         Client(puppet.target) as client,
     ):
         expected = client.predict("digits", X).output
@@ -99,7 +99,7 @@ def test_a_wrong_fused_kernel_is_replaced_without_one_failed_request(
     transport: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"shadow": 0.5, "on_mismatch": "unfused", "admin_port": free_port()}
-    with PuppetService(transport=transport, **settings) as puppet:
+    with PuppetService(front=transport, **settings) as puppet:
         fallback = {"model": "digits", "version": "1", "reason": "shadow_mismatch"}
         with Traffic(puppet.target) as traffic:
             puppet.wait_for(lambda: compared(puppet) >= 5)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from fused_mlp.service.settings.limits import Limits
 from fused_mlp.service.settings.settings import Settings, SettingsError, load_settings, unknown_variables
 
 
@@ -33,7 +34,9 @@ def test_environment_is_read_and_overrides_win(monkeypatch: pytest.MonkeyPatch) 
         ("MAX_BATCH_ROWS", "0"),
         ("MAX_WAIT_US", "-1"),
         ("THREADS", "many"),
+        ("FRONT", "pigeon"),
         ("TRANSPORT", "pigeon"),
+        ("MAX_PINGS_PER_S", "many"),
         ("LOG_FORMAT", "xml"),
     ],
 )
@@ -52,8 +55,13 @@ def test_settings_are_frozen() -> None:
         load_settings().variant = "unfused"  # type: ignore[misc]
 
 
-def test_every_field_is_described() -> None:
-    assert all(field.description for field in Settings.model_fields.values())
+@pytest.mark.parametrize("record", [Settings, Limits])
+def test_every_field_is_described(record: type[pydantic.BaseModel]) -> None:
+    assert all(field.description for field in record.model_fields.values())
+
+
+def test_there_are_few_settings() -> None:
+    assert len(Settings.model_fields) <= 36
 
 
 def test_empty_variable_is_one_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ kernels.register(Backend("puppet", "fused", "cpu", -1, lambda _: None, _build))
 
 
 class PuppetService:
-    """`with PuppetService(transport="python", queue_rows=4) as puppet:` then a client on puppet.target."""
+    """`with PuppetService(front="python", queue_rows=4) as puppet:` then a client on puppet.target."""
 
     def __init__(self, **settings: object) -> None:
         defaults = {"backend": "puppet", "grpc_port": 0, "metrics_port": 0, "workers": 1}

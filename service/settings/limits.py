@@ -1,0 +1,96 @@
+"""Limits of connections and calls that protect the server from a peer: the fields of FUSED_MLP_LIMITS. Few people
+change them, so they share one setting. The native front keeps all of them, the Python front the three that grpc.aio
+has too (messages, streams, keepalive)."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_Count = Annotated[int, Field(ge=1, le=1 << 20)]
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Limits(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_message_bytes: Annotated[int, Field(ge=1024)] | None = Field(
+        default=None,
+        description="largest message, also after gzip; default: from the row limit and the widest model; "
+        "beyond it RESOURCE_EXHAUSTED",
+    )
+    max_header_bytes: int = Field(
+        default=16 << 10,
+        ge=1024,
+        le=1 << 20,
+        description="headers of one request; beyond it RESOURCE_EXHAUSTED",
+    )
+    max_concurrent_streams: _Count = Field(
+        default=1024,
+        description="concurrent calls on one connection; more: REFUSED_STREAM, or PROTOCOL_ERROR once the peer knows",
+    )
+    max_connections: _Count = Field(default=1024, description="connections at once; more are closed")
+    max_buffered_bytes: int = Field(
+        default=512 << 20,
+        ge=1024,
+        description="request bytes of all connections that wait for the rest of their message; beyond it "
+        "RESOURCE_EXHAUSTED",
+    )
+    max_output_bytes: int = Field(
+        default=1 << 20,
+        ge=1024,
+        description="answers that wait for one connection's peer to read; beyond it its requests are held",
+    )
+    max_resets_per_s: _Count = Field(
+        default=500,
+        description="calls that one connection may reset in a second; more: GOAWAY ENHANCE_YOUR_CALM",
+    )
+    max_pings_per_s: _Count = Field(
+        default=100,
+        description="pings that one connection may send in a second; more: GOAWAY ENHANCE_YOUR_CALM",
+    )
+    max_settings_per_s: _Count = Field(
+        default=20,
+        description="SETTINGS frames that one connection may send in a second; more: GOAWAY ENHANCE_YOUR_CALM",
+    )
+    max_control_frames_per_s: _Count = Field(
+        default=1000,
+        description="other cheap frames per connection and second: PRIORITY, empty DATA, unknown ones, small "
+        "WINDOW_UPDATEs to a waiting answer; more: GOAWAY ENHANCE_YOUR_CALM",
+    )
+    handshake_timeout_s: _Seconds = Field(
+        default=10.0,
+        description="time for TLS and the first SETTINGS, then the connection is closed; 0: no limit",
+    )
+    receive_timeout_s: _Seconds = Field(
+        default=20.0,
+        description="time for the rest of a message that has begun, then DEADLINE_EXCEEDED; 0: no limit",
+    )
+    send_timeout_s: _Seconds = Field(
+        default=20.0,
+        description="time in which a peer must take 16 KiB, or all there is, of what waits for it; else the stream is "
+        "reset or the socket closed; 0: no limit",
+    )
+    keepalive_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=60.0, description="ping a connection after this much silence"
+    )
+    keepalive_timeout_s: _Seconds = Field(
+        default=20.0, description="silence after a ping that closes the connection; 0: no limit"
+    )
+    idle_timeout_s: _Seconds = Field(
+        default=0.0, description="GOAWAY to a connection that had no calls for this long; 0: never"
+    )
+
+
+def read_json(value: Any) -> Any:
+    """The value of a JSON setting: text from a variable or an option, or data that was read already."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"expected JSON, got text that goes wrong at its character {error.pos + 1}"
+        ) from None

@@ -1,0 +1,61 @@
+"""FUSED_MLP_LIMITS is one JSON setting whose fields are checked one by one, and reach both fronts."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from fused_mlp.service.settings.limits import Limits
+from fused_mlp.service.settings.settings import SettingsError, load_settings
+from tests.support.server import Server
+
+
+def test_fields_not_named_keep_their_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_LIMITS", '{"max_connections": 5000, "idle_timeout_s": 300}')
+    assert load_settings().limits == Limits(max_connections=5000, idle_timeout_s=300)
+
+
+def test_an_option_wins_over_the_variable_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_LIMITS", '{"max_connections": 5000, "idle_timeout_s": 300}')
+    assert load_settings(limits='{"max_connections": 7}').limits == Limits(
+        max_connections=7, idle_timeout_s=300
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            '{"max_pings_per_s": 0}',
+            "FUSED_MLP_LIMITS.max_pings_per_s=0: input should be greater than or equal to 1",
+        ),
+        ('{"keepalive_s": 0}', "FUSED_MLP_LIMITS.keepalive_s=0: input should be greater than 0"),
+        ('{"send_timeout_s": NaN}', "FUSED_MLP_LIMITS.send_timeout_s=nan: input should be a finite number"),
+        (
+            '{"max_ping": 1}',
+            "FUSED_MLP_LIMITS.max_ping=1: unknown; expected one of max_message_bytes, max_header_b",
+        ),
+        ("{", "FUSED_MLP_LIMITS='{': expected JSON, got text that goes wrong at its character 2"),
+        ("[]", "FUSED_MLP_LIMITS=[]: input should be a valid dictionary"),
+    ],
+)
+def test_errors_name_the_field(monkeypatch: pytest.MonkeyPatch, text: str, says: str) -> None:
+    monkeypatch.setenv("FUSED_MLP_LIMITS", text)
+    with pytest.raises(SettingsError) as failure:
+        load_settings()
+    assert str(failure.value).startswith(says)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_limit_reaches_the_front(transport: str) -> None:
+    with (
+        Server(front=transport, limits='{"max_message_bytes": 1024}') as server,
+        grpc.insecure_channel(server.target) as channel,
+    ):
+        predict = channel.unary_unary("/fused_mlp.v1.Inference/Predict")
+        with pytest.raises(grpc.RpcError) as failure:
+            predict(bytes(2000), timeout=30)
+        assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with pytest.raises(grpc.RpcError) as failure:
+            predict(b"", timeout=30)
+        assert failure.value.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
