@@ -26,7 +26,6 @@ ONLY_IN = {
     "grpc": (
         "service/fronts/python/server.py",
         "service/client/*.py",
-        "service/cli/connection.py",  # turns what a client's call raises into one line
         "protos/*_pb2_grpc.py",
     ),
     "prometheus_client": ("service/observe/metrics.py",),

@@ -105,12 +105,13 @@ def _live(
     repository: Path | None,
 ) -> Report:
     from fused_mlp.service.ab.live_run import LiveRun
-    from fused_mlp.service.ab.own_server import OwnServer, ServerDidNotStart
     from fused_mlp.service.cli.ab_view import progress_bar
 
     with ExitStack() as stack:
         target = connector.target
         if target is None:
+            from fused_mlp.service.ab.own_server import OwnServer, ServerDidNotStart
+
             try:
                 own = stack.enter_context(OwnServer(repository))
             except ServerDidNotStart as error:

@@ -14,10 +14,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import grpc
 import typer
 
-from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.failure import explain, fail
 from fused_mlp.service.client import Client, PredictError, RetryPolicy, Tls
 from fused_mlp.service.client.admin import AdminClient
 
@@ -75,7 +74,7 @@ _OPTIONAL_TARGET = inspect.Parameter(
 
 @dataclass(frozen=True)
 class Connector:
-    """The options of a connection that is yet to be made; `target` is None when none was named."""
+    """The options of a connection that is opened later; `target` is None when none was named."""
 
     target: str | None
     timeout_s: float
@@ -91,11 +90,11 @@ class Connector:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What it opened belongs to who asked for it."""
+        """The command closes what it opened."""
 
 
 def connected_later(command: Callable[..., None]) -> Callable[..., None]:
-    """As `connected`, for a command that finds out first whom to call: it gets a Connector."""
+    """As `connected`, for a command that decides first which server to call: it gets a Connector."""
     return connected(command, Connector, target=_OPTIONAL_TARGET)
 
 
@@ -113,7 +112,10 @@ def connected(
     def run(**given: Any) -> None:
         try:
             client = connect(**_options(**{name: given.pop(name) for name in options}))
-        except (OSError, ValueError) as error:  # a file of TLS that cannot be read, a certificate without key
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # a TLS file that cannot be read, a certificate without its key
             fail(str(error))
         with client, _leaving_on_ctrl_c():
             try:
@@ -129,8 +131,8 @@ def connected(
 
 @contextmanager
 def _leaving_on_ctrl_c() -> Iterator[None]:
-    """At once and without a word: there is nothing to tidy up, and a KeyboardInterrupt that finds grpc in the middle of
-    something may come back as a failed call."""
+    """Exit at once and without a message: there is nothing to clean up, and a KeyboardInterrupt inside grpc may look
+    like a failed call."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -139,17 +141,3 @@ def _leaving_on_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def explain(error: PredictError, *, admin: bool = False) -> str:
-    if error.unreachable and admin:
-        return f"{error.message}; is the server started with FUSED_MLP_ADMIN_PORT? --target names another"
-    if error.code == grpc.StatusCode.UNIMPLEMENTED and admin:
-        return f"{error.target} is no admin port: start the server with FUSED_MLP_ADMIN_PORT, and name that"
-    if error.unreachable:
-        return f"{error.message}; start a server with `fused-mlp serve`, or name another with --target"
-    if error.code == grpc.StatusCode.NOT_FOUND and not admin:
-        return f"{error.message}; `fused-mlp models --target {error.target}` lists what is"
-    if error.code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"{error.target} did not answer in time ({error.message}); --timeout gives it longer"
-    return str(error)

@@ -1,13 +1,32 @@
-"""How a command ends badly: one line on stderr that says what to do, and exit code 1."""
+"""How a command fails: one line on stderr that says what to do, and exit code 1."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
 
-import typer
+if TYPE_CHECKING:
+    from fused_mlp.service.client import PredictError
 
 
 def fail(message: str) -> NoReturn:
-    typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-    typer.echo(" ".join(message.split()), err=True)
-    raise typer.Exit(1)
+    colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    prefix = "\033[1;31merror: \033[0m" if colour else "error: "
+    print(prefix + " ".join(message.split()), file=sys.stderr)
+    raise SystemExit(1)
+
+
+def explain(error: PredictError, *, admin: bool = False) -> str:
+    """What a failed call means for the person at the command line, and what to do about it."""
+    if error.unreachable and admin:
+        return f"{error.message}; is the server started with FUSED_MLP_ADMIN_PORT? --target names another"
+    if error.code.name == "UNIMPLEMENTED" and admin:
+        return f"{error.target} is no admin port: start the server with FUSED_MLP_ADMIN_PORT, and name that"
+    if error.unreachable:
+        return f"{error.message}; start a server with `fused-mlp serve`, or name another with --target"
+    if error.code.name == "NOT_FOUND" and not admin:
+        return f"{error.message}; `fused-mlp models --target {error.target}` lists what is"
+    if error.code.name == "DEADLINE_EXCEEDED":
+        return f"{error.target} did not answer in time ({error.message}); --timeout gives it longer"
+    return str(error)

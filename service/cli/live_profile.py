@@ -8,8 +8,7 @@ from pathlib import Path
 
 import typer
 
-from fused_mlp.service.cli.connection import explain
-from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.failure import explain, fail
 from fused_mlp.service.client import PredictError, Tls
 from fused_mlp.service.client.admin import AdminClient
 

@@ -172,7 +172,7 @@ def _live(target: str, seconds: float, folder: Path, as_json: bool, tls: tuple[P
     try:
         credentials = Tls(root_ca=tls[0], cert=tls[1], key=tls[2]) if any(tls) else None
         profile_live(target, seconds, folder, as_json, credentials)
-    except (OSError, ValueError) as error:  # a file of TLS that cannot be read, a certificate without key
+    except (OSError, ValueError) as error:  # a TLS file that cannot be read, a certificate without its key
         fail(str(error))
 
 

@@ -1,13 +1,35 @@
-"""The Python client, sync and asyncio: `Client(target).predict(model, x) -> Prediction`. Knows the wire
-contract only, nothing of the server or of kernels. torch tensors are taken, but torch is not imported."""
+"""The Python client, sync and asyncio: `Client(target).predict(model, x) -> Prediction`. Knows the wire contract only,
+nothing of the server or of kernels. Takes torch tensors without importing torch. Names are imported on first use:
+`fused-mlp health` needs a small part of this."""
 
-from fused_mlp.service.client.aio import AsyncClient
-from fused_mlp.service.client.channel import Tls
-from fused_mlp.service.client.errors import PredictError
-from fused_mlp.service.client.model_info import LayerInfo, ModelInfo, ServedKernel, VersionInfo
-from fused_mlp.service.client.prediction import Prediction, StreamItem, Timings
-from fused_mlp.service.client.retry import RetryPolicy
-from fused_mlp.service.client.sync import Client
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fused_mlp.service.client.aio import AsyncClient
+    from fused_mlp.service.client.channel import Tls
+    from fused_mlp.service.client.errors import PredictError
+    from fused_mlp.service.client.model_info import LayerInfo, ModelInfo, ServedKernel, VersionInfo
+    from fused_mlp.service.client.prediction import Prediction, StreamItem, Timings
+    from fused_mlp.service.client.retry import RetryPolicy
+    from fused_mlp.service.client.sync import Client
+
+_MODULES = {
+    "AsyncClient": "aio",
+    "Client": "sync",
+    "LayerInfo": "model_info",
+    "ModelInfo": "model_info",
+    "PredictError": "errors",
+    "Prediction": "prediction",
+    "RetryPolicy": "retry",
+    "ServedKernel": "model_info",
+    "StreamItem": "prediction",
+    "Timings": "prediction",
+    "Tls": "channel",
+    "VersionInfo": "model_info",
+}
 
 __all__ = [
     "AsyncClient",
@@ -23,3 +45,9 @@ __all__ = [
     "Tls",
     "VersionInfo",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -195,7 +195,7 @@ def test_every_metric_of_the_service_is_looked_at(prometheus: Prometheus) -> Non
 def test_report_from_recorded_metrics(prometheus: Prometheus, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from fused_mlp.service.cli import app
+    from fused_mlp.service.cli.program import app
 
     page = tmp_path / "report.html"
     arguments = ["ab", "--from-prometheus", prometheus.url, "--since", "12s", "--json", "--html", str(page)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from typer.testing import CliRunner
 
-from fused_mlp.service.cli import app
+from fused_mlp.service.cli.program import app
 
 
 @dataclass(frozen=True)

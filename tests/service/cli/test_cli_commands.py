@@ -14,7 +14,7 @@ import torch
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from fused_mlp import models
-from fused_mlp.service.cli import COMMANDS
+from fused_mlp.service.cli.program import COMMANDS
 from fused_mlp.service.settings.settings import Settings
 
 
@@ -152,7 +152,7 @@ def test_help_and_health_do_without_what_is_heavy():
     }.items():
         code = (
             f"import sys; sys.argv = ['fused-mlp', *{args!r}]\n"
-            "from service.cli import main\n"
+            "from fused_mlp.service.cli import main\n"
             "try: main()\n"
             f"finally: print('LOADED', sorted({unwanted!r} & sys.modules.keys()))"
         )
@@ -176,6 +176,6 @@ def test_ctrl_c_ends_quietly(scripted):
 
 def test_a_reader_that_leaves_early_is_no_error(scripted):
     """`fused-mlp models --json | head -c1`, with no traceback."""
-    command = f"{sys.executable} -m service.cli models --target {scripted.target} --json | head -c1"
+    command = f"{sys.executable} -m fused_mlp.service.cli models --target {scripted.target} --json | head -c1"
     run = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert (run.stdout, run.stderr) == ("[", "")

@@ -1,0 +1,39 @@
+"""What to install when an import fails: an extra of this package, or a shared library."""
+
+from __future__ import annotations
+
+import re
+
+# By top-level module: the extra that installs it.
+_EXTRAS = {
+    "pydantic": "serve",
+    "prometheus_client": "serve",
+    "safetensors": "serve",
+    "ml_dtypes": "serve",
+    "torch": "torch",
+    "onnx": "onnx",
+}
+_NAMES = {"serve": "the server", "torch": "PyTorch", "onnx": "ONNX"}
+# By shared library, without its version: the Debian package.
+_LIBRARIES = {
+    "libnghttp2.so": "libnghttp2-14",
+    "libssl.so": "libssl3",
+    "libcrypto.so": "libssl3",
+    "libz.so": "zlib1g",
+}
+_COMPILED = ("_engine", "_native")
+
+
+def explain_import(error: ImportError, command: str) -> str | None:
+    """One line that says what to install; None for an import error that installing nothing mends."""
+    module = (error.name or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and module in _EXTRAS:
+        extra = _EXTRAS[module]
+        return f"fused-mlp {command} needs {_NAMES[extra]}: pip install 'fused-mlp[{extra}]'"
+    if library := re.search(r"((lib[\w+-]+\.so)[.\d]*): cannot open shared object file", str(error)):
+        package = _LIBRARIES.get(library[2])
+        hint = f"the package {package}" if package else "the package that has it"
+        return f"fused-mlp {command} needs the shared library {library[1]}: install {hint}"
+    if re.search(rf"\b({'|'.join(_COMPILED)})\b", str(error)) and module == "fused_mlp":
+        return "the compiled modules of fused-mlp are missing: install it again, with a C++ compiler (pip install .)"
+    return None
