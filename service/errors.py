@@ -1,8 +1,8 @@
-"""What can go wrong with a request, as classes that carry data, and the one function that turns them into what a
-caller is told. Codes are numbers here: only the fronts know grpc.
+"""The errors of a request, as classes that carry data, and the function that turns them into what a caller is sent.
+Codes are numbers here: only the fronts know grpc.
 
-The engine has its own closed set of ends (csrc/engine/status.hpp, with its own table of codes and its own
-texts, shared by both fronts); they arrive here as EngineRefused."""
+The engine has a closed set of outcomes, with codes and texts of its own (csrc/engine/status.hpp); both fronts get
+them here as EngineRefused."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Code(enum.IntEnum):
 
 
 class ServiceError(Exception):
-    """Base of the errors that a caller is told about. The text is one line, fit to be sent."""
+    """Base of the errors whose text is sent to the caller, in one line."""
 
 
 class InvalidInput(ServiceError):
-    """The request cannot be right, whatever the server's state. The text says expected and got."""
+    """The request is wrong whatever the server's state. The text says what was expected and what came."""
 
 
 class ModelNotFound(ServiceError):
-    """`name` is quoted and cut already (see _engine.quote_name)."""
+    """`name` comes quoted and cut to a sane length (see _engine.quote_name)."""
 
     def __init__(self, name: str, version: int | None = None) -> None:
         what = "is not served here"
@@ -77,7 +77,7 @@ CODES: dict[type[ServiceError], Code] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a caller is told: gRPC code, text, trailing metadata."""
+    """What a caller is sent: gRPC code, text, trailing metadata."""
 
     code: Code
     text: str
@@ -85,7 +85,7 @@ class Answer:
 
 
 def answer(error: Exception, request_id: str) -> Answer:
-    """Anything unknown is INTERNAL, and nothing of its text is told."""
+    """An unknown error is INTERNAL, and its text is not sent."""
     code = Code.INTERNAL
     if isinstance(error, EngineRefused):
         code = error.code

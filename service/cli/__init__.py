@@ -1,5 +1,5 @@
-"""The command line, `fused-mlp`. Imports as little as it can: `health` runs every few seconds in a container, and a
-command must not need what only another one uses."""
+"""The command line, `fused-mlp`. Imports little: `health` runs every few seconds in a container, and no command
+may need what only another one uses."""
 
 from __future__ import annotations
 

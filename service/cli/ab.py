@@ -1,5 +1,5 @@
-"""`fused-mlp ab`: both variants compared, on a server of its own, on one that runs already, or from what Prometheus
-recorded; as a table, as JSON and as a page."""
+"""`fused-mlp ab` compares both variants: on a server that it starts, on one that runs already, or from what Prometheus
+recorded. Prints a table or JSON, and writes a page."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def command(
     Requests are due at random moments of a fixed rate and count from then: queueing is not hidden.
     The variants take turns. Exit code 2: the figures are not valid, the last line says why."""
     if html is not None and not html.parent.is_dir():
-        fail(f"{html}: there is no folder {html.parent}")  # now, and not after a minute of load
+        fail(f"{html}: there is no folder {html.parent}")  # before a minute of load
     if from_prometheus:
         report = _recorded(from_prometheus, model, since)
     else:
@@ -117,7 +117,7 @@ def _live(
             except ServerDidNotStart as error:
                 fail(str(error))
             target, metrics = own.target, own.metrics_url
-        # A retry would hide a refusal in a latency: every request is sent once.
+        # No retries: they would turn a refusal into a long latency.
         client = stack.enter_context(connector.open(target, RetryPolicy(attempts=1)))
         name, version = _find(client, model)
         run = LiveRun(
@@ -134,8 +134,8 @@ def _live(
                 return run.run(progress)
         except PredictError as error:
             if error.code.name == "PERMISSION_DENIED":
-                told = "FUSED_MLP_ALLOW_OVERRIDE" in error.message
-                hint = "" if told else "; allow it there with FUSED_MLP_ALLOW_OVERRIDE=1"
+                named = "FUSED_MLP_ALLOW_OVERRIDE" in error.message
+                hint = "" if named else "; allow it there with FUSED_MLP_ALLOW_OVERRIDE=1"
                 fail(f"{target} must let a request name its variant: {error.message}{hint}")
             raise
 
@@ -157,7 +157,7 @@ def _find(client: Client, name: str) -> tuple[str, VersionInfo]:
 
 
 def _inputs(version: VersionInfo, rows: int, source: str | None) -> NDArray[Any]:
-    """(n, rows, width): what was given, cut into requests; else the model's example or nothing, with noise on it."""
+    """(n, rows, width): the rows of `source`; without one, noise around the model's example or around zero."""
     import numpy as np
 
     from fused_mlp.service.cli.inputs import InputError, read_rows

@@ -1,4 +1,4 @@
-"""A comparison on a terminal: the bar while it runs (on stderr, so that --json stays clean), the table after it."""
+"""A comparison on a terminal: a progress bar on stderr, so that stdout has the result only, then the table."""
 
 from __future__ import annotations
 

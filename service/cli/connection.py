@@ -1,5 +1,5 @@
-"""The options of every command that talks to a server, and the client they make. Errors of the client end the
-command in one line."""
+"""The options of every command that talks to a server, and the client made from them. An error of the client ends
+the command with one line."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def connected(
     connect: type[Client | AdminClient | Connector] = Client,
     **other: inspect.Parameter,
 ) -> Callable[..., None]:
-    """Give `command` an open client as its first argument, and the command line the options to make it; `other`
-    options take the place of those of the same name."""
+    """Call `command` with an open client as its first argument, and add the options of the connection to its own;
+    `other` replaces options of the same name."""
     options = {**inspect.signature(_options, eval_str=True).parameters, **other}
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
@@ -112,10 +112,7 @@ def connected(
     def run(**given: Any) -> None:
         try:
             client = connect(**_options(**{name: given.pop(name) for name in options}))
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # a TLS file that cannot be read, a certificate without its key
+        except (OSError, ValueError) as error:  # an unreadable TLS file, a certificate without its key
             fail(str(error))
         with client, _leaving_on_ctrl_c():
             try:

@@ -1,4 +1,4 @@
-"""`fused-mlp health`: for people, and for the HEALTHCHECK of a container."""
+"""`fused-mlp health`, for people. Without --help or mistakes in its arguments, quick_health.py answers first."""
 
 from __future__ import annotations
 

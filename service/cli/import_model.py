@@ -1,4 +1,4 @@
-"""`fused-mlp import`: a model file of another format becomes a version of a repository. Needs no server."""
+"""`fused-mlp import` makes a version of a repository from a model file of another format. Needs no server."""
 
 from __future__ import annotations
 

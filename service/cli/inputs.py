@@ -1,5 +1,5 @@
-"""Rows of numbers from a file or from stdin. What it is, is told by its content: .npy, JSON, or plain numbers
-(CSV or whitespace, a header line allowed)."""
+"""Rows of numbers from a file or from stdin. The content tells the format: .npy, JSON, or numbers separated by commas
+or whitespace, with an optional header line."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SEPARATOR = re.compile(r"[,;\s]+")
 
 
 class InputError(Exception):
-    """The input is not rows of numbers. The text says where it stops being so."""
+    """The input is not rows of numbers. The text says where."""
 
 
 def read_rows(source: str) -> NDArray[Any]:
-    """`source` is a path, or `-` for stdin: (rows, width), or (width,) when the source says so itself."""
+    """`source` is a path, or `-` for stdin. Returns (rows, width), or (width,) if the data has one dimension."""
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`fused-mlp profile --live`: a trace of what a running server does with real traffic, over its admin port."""
+"""`fused-mlp profile --live` traces real traffic of a running server, over its admin port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE_NAME = "live.json"
 
 
 def profile_live(target: str, seconds: float, folder: Path, as_json: bool, tls: Tls | None) -> None:
-    """Writes the trace to the folder, and says how long the phases of a request took."""
+    """Write the trace to the folder, and print how long the phases of a request took."""
     if not 0 < seconds <= 60:
         fail(f"--seconds: expected more than 0 and at most 60, got {seconds:g}")
     try:

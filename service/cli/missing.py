@@ -25,7 +25,7 @@ _COMPILED = ("_engine", "_native")
 
 
 def explain_import(error: ImportError, command: str) -> str | None:
-    """One line that says what to install; None for an import error that installing nothing mends."""
+    """One line that says what to install; None for other import errors."""
     module = (error.name or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and module in _EXTRAS:
         extra = _EXTRAS[module]

@@ -1,4 +1,4 @@
-"""`fused-mlp models`: what a server serves, with which kernels, and why those."""
+"""`fused-mlp models` shows what a server serves, with which kernels, and why these were chosen."""
 
 from __future__ import annotations
 

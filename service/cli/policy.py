@@ -1,4 +1,4 @@
-"""`fused-mlp policy get|set`: which variant answers, read and changed on a running server, over its admin port."""
+"""`fused-mlp policy get|set` reads and changes the policies of a running server, over its admin port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fused-mlp predict`: rows from a file, from stdin or the model's own example; answers for people or as JSON."""
+"""`fused-mlp predict` sends rows from a file, from stdin or the model's example, and prints a table or JSON."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def command(
 
 
 def _example(client: Client, model: str, version: int | None) -> ArrayLike:
-    described = client.model(model, version=version)  # a version that there is not ends here, by name
+    described = client.model(model, version=version)  # raises NOT_FOUND for a version that does not exist
     served = described.version(version)
     if served is None or served.state != "READY":
         why = f": {served.reason}" if served and served.reason else ""
@@ -84,7 +84,7 @@ def _save(prediction: Prediction, path: Path) -> None:
     import numpy as np
 
     try:
-        with path.open("wb") as file:  # a file, so that numpy appends no suffix of its own
+        with path.open("wb") as file:  # given a path, numpy would append .npy to it
             np.save(file, prediction.output)
     except OSError as error:
         fail(f"{path}: {error.strerror or error}")

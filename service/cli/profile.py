@@ -1,4 +1,4 @@
-"""`fused-mlp profile`: what a forward pass spends its time on, eager, compiled and fused. Needs no server."""
+"""`fused-mlp profile` shows where a forward pass spends its time: eager, compiled and fused. Needs no server."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def command(
     if live is not None:
         _live(live, seconds, trace_dir or Path("traces"), as_json, (tls_ca, tls_cert, tls_key))
         return
-    # The profiler's library otherwise writes a line for every start and stop; it reads this when torch is loaded.
+    # Silences the profiler's library, which reads this when torch is imported.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     batches = _numbers("batch", batch)
     widths, rows = _numbers("sweep-widths", sweep_widths), _numbers("sweep-batches", sweep_batches)
@@ -208,7 +208,7 @@ def _parts(dims: str) -> list[str]:
 
 
 def _with_status(run: Any) -> Profile:
-    """What it is doing, on one line that goes away; on stderr, so that stdout is the result."""
+    """Show progress on one line of stderr, which is erased at the end."""
     from rich.console import Console
 
     console = Console(stderr=True)

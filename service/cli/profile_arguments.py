@@ -1,5 +1,4 @@
-"""Which arguments of `fused-mlp profile` go together. One that would be ignored is refused: whoever wrote it meant
-something by it."""
+"""Which arguments of `fused-mlp profile` go together. An argument that would have no effect is refused."""
 
 from __future__ import annotations
 

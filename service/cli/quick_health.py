@@ -1,5 +1,5 @@
 """`fused-mlp health` without typer, whose import takes longer than the rest of the command. Takes the options of the
-full command; what it does not understand (--help, mistakes) is left to that one."""
+full command, and leaves --help and mistakes to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "--tls-key": ("FUSED_MLP_TARGET_KEY", ""),
 }
 
-_LONGEST_S = 1e9  # infinity among the rest is left to the full command
+_LONGEST_S = 1e9  # longer ones, such as infinity, are left to the full command
 
 
 def check_health_quickly(arguments: list[str]) -> None:

@@ -26,7 +26,7 @@ def print_table(renderable: RenderableType) -> None:
 
 
 def prediction_view(prediction: Prediction, version: VersionInfo | None, top: int) -> RenderableType:
-    """Labels when the model has them, values when not, and where the time went."""
+    """Labels if the model has them, else values; then the times."""
     output = prediction.output
     rows = output.reshape(-1, output.shape[-1])
     labels = version.labels if version else ()
@@ -92,7 +92,7 @@ def _summary(prediction: Prediction) -> str:
 
 
 def models_table(models: Sequence[ModelInfo]) -> RenderableType:
-    """What is broken stands below the table, where a reason has room."""
+    """Broken versions are explained below the table."""
     table = _table("model", "version", "layers", "dtype", "answers", "kernels")
     broken: list[RenderableType] = []
     for model in models:
@@ -127,7 +127,7 @@ def model_view(model: ModelInfo) -> RenderableType:
 
 
 def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
-    """What fell back stands below the table, where a reason has room."""
+    """Versions that fell back to unfused are explained below the table."""
     shares = ("split", "shadow")
     table = _table("model", "answers", "split", "override", "shadow", "on mismatch", numbers=shares)
     fallen: list[RenderableType] = []
@@ -166,7 +166,7 @@ def _indented(key: str, value: str) -> RenderableType:
 
 
 def _kernel(kernel: ServedKernel) -> str:
-    """Short, for a column; `models NAME` says the rest, and why."""
+    """Short, for a column; `models NAME` shows the rest."""
     return f"{kernel.variant}: {kernel.backend} {kernel.isa}".rstrip()
 
 

@@ -23,7 +23,7 @@ def command(**given: str | None) -> None:
         settings = load_settings(**given)
     except SettingsError as error:
         fail(_as_typed(str(error), given))
-    # torch and the compiled modules: seconds that --help and a typo need not wait for.
+    # Imported here, because it is slow, and --help and a mistyped option do not need it.
     from fused_mlp.kernels import KernelError
     from fused_mlp.models import ModelLoadError
     from fused_mlp.service.app import serve

@@ -1,4 +1,4 @@
-"""The client of a server's admin port: policies, read and changed. Blocking."""
+"""The client of a server's admin port: reads and changes policies, records traces. Blocking."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ON_MISMATCH: dict[str, Any] = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISM
 
 @dataclass(frozen=True)
 class FallbackInfo:
-    """A version that answers unfused though fused is wanted."""
+    """A version that answers unfused although its policy asks for fused."""
 
     version: int
     reason: str
@@ -68,7 +68,7 @@ class AdminClient:
         return self._calls.target
 
     def policies(self, model: str = "") -> list[PolicyInfo]:
-        """The policy of one model; or of all, after the default."""
+        """The policy of one model; without a name the default policy, then those of all models."""
         response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
         return _read(response, with_default=not model)
 
@@ -82,7 +82,7 @@ class AdminClient:
         shadow: float | None = None,
         on_mismatch: OnMismatch | None = None,
     ) -> list[PolicyInfo]:
-        """Change what is given, for one model or for all and the default; returns what is in force then."""
+        """Change the given fields, of one model or of all and the default. Returns the policies now in force."""
         change = pb.PolicyChange(split=split, allow_override=allow_override, shadow=shadow)
         if variant is not None:
             change.variant = _VARIANTS[variant]
@@ -92,7 +92,7 @@ class AdminClient:
         return _read(response, with_default=not model)
 
     def trace(self, seconds: float, spans_per_thread: int = 0) -> LiveTrace:
-        """What the server did with the requests of the next seconds, phase by phase."""
+        """Trace the requests of the next seconds: when each phase of each request began and ended."""
         request = pb.TraceRequest(seconds=seconds, spans_per_thread=spans_per_thread)
         try:
             chunks = self._admin.Trace(

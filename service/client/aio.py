@@ -1,4 +1,4 @@
-"""The asyncio client: the surface of `Client`, awaited. Belongs to the event loop it was made in."""
+"""The asyncio client: the methods of `Client`, awaited. Belongs to the event loop it was made in."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from fused_mlp.service.client.prediction import (
     read_prediction,
 )
 from fused_mlp.service.client.retry import RetryPolicy
-from fused_mlp.service.client.stream import Ledger
+from fused_mlp.service.client.stream import OpenRequests
 
 if TYPE_CHECKING:
     from fused_mlp.service.client.tensors import ArrayLike
 
 
 class AsyncClient:
-    """A connection to one server; see `Client`, whose methods and options these are.
+    """A connection to one server. Methods and options are those of `Client`.
 
     async with AsyncClient("127.0.0.1:8001") as client:
         print((await client.predict("digits", x)).output)
@@ -89,8 +89,8 @@ class AsyncClient:
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[StreamItem]:
-        ledger = Ledger(self.target, model, version, variant, request_id)
-        feed = _Feed(inputs, ledger, window)
+        requests = OpenRequests(self.target, model, version, variant, request_id)
+        feed = _Feed(inputs, requests, window)
         call = self._inference.PredictStream(
             aiter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)
         )
@@ -98,10 +98,10 @@ class AsyncClient:
         try:
             async for response in call:
                 feed.slots.release()
-                yield ledger.settle(response)
+                yield requests.resolve(response)
             if feed.error:
                 raise feed.error
-            ledger.close()
+            requests.require_none()
         except grpc.RpcError as error:
             raise self._calls.error(status.error or error) from None
         finally:
@@ -162,17 +162,17 @@ class AsyncClient:
 
 
 class _Feed:
-    """Requests for gRPC's own sender task, which waits here for a free slot of the window."""
+    """The requests that gRPC's sender task reads; it waits here for a free slot of the window."""
 
     def __init__(
-        self, inputs: Iterable[ArrayLike] | AsyncIterable[ArrayLike], ledger: Ledger, window: int
+        self, inputs: Iterable[ArrayLike] | AsyncIterable[ArrayLike], requests: OpenRequests, window: int
     ) -> None:
         if window < 1:
             raise ValueError(f"expected a window of at least 1, got {window}")
         self.slots = asyncio.Semaphore(window)
         self.error: Exception | None = None
         self._inputs = inputs if isinstance(inputs, AsyncIterable) else _awaited(inputs)
-        self._ledger = ledger
+        self._requests = requests
         self._closed = False
 
     async def __aiter__(self) -> AsyncIterator[pb.PredictRequest]:
@@ -181,19 +181,21 @@ class _Feed:
                 await self.slots.acquire()
                 if self._closed:
                     return
-                yield self._ledger.enter(x)
-        except Exception as error:  # the caller's iterable or input: raised again where the caller reads
+                yield self._requests.add(x)
+        except (
+            Exception
+        ) as error:  # from the caller's iterable or input: raised again to the caller of stream()
             self.error = error
 
     def close(self) -> None:
-        """Let a waiting sender go."""
+        """Release a sender that waits."""
         self._closed = True
         self.slots.release()
 
 
 class _FirstStatus:
-    """What a stream ended with, noted as it arrives: a write that fails just after makes grpc.aio replace
-    the server's status with an INTERNAL of its own (grpc/grpc#36066)."""
+    """The first status of a stream. When a write fails just after the server ended the stream, grpc.aio replaces the
+    server's status with an INTERNAL of its own (grpc/grpc#36066)."""
 
     def __init__(self, call: Any) -> None:
         self.error: grpc.RpcError | None = None
@@ -205,7 +207,7 @@ class _FirstStatus:
 
 
 def _at_once(ready: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that has nothing left to wait for, without a turn of the loop."""
+    """The result of a coroutine that is known not to wait, without giving control to the event loop."""
     try:
         ready.send(None)
     except StopIteration as done:

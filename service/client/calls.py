@@ -1,5 +1,5 @@
 """What every call of a client shares: the target, the default deadline, retries and metadata.
-Both clients ask here what to send and what an error means; only the waiting differs between them."""
+Used by both clients, which differ only in how they wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fused_mlp.service.client.retry import Attempts, RetryPolicy
 HealthStatus: TypeAlias = Literal["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"]
 
 ONCE = RetryPolicy(attempts=1)
-# Until the caller's deadline, at a pace that notices a server soon after it is up.
+# Until the caller's deadline, often enough to notice a server soon after it is up.
 UNTIL_READY = RetryPolicy(attempts=1_000_000, first_wait_s=0.05, longest_wait_s=0.25)
 
 
@@ -31,7 +31,7 @@ class Calls:
         return Attempts(policy or self.retry, self.timeout_s if timeout_s is None else timeout_s)
 
     def headers(self, metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-        """The client's metadata with the call's own on top; gRPC wants the keys in lower case."""
+        """The client's metadata, overridden by that of the call; gRPC requires keys in lower case."""
         merged = {**self.metadata, **(metadata or {})}
         return tuple((key.lower(), value) for key, value in merged.items())
 
@@ -39,7 +39,7 @@ class Calls:
         return PredictError.from_rpc(error, target=self.target, request_id=request_id)
 
     def require_serving(self, status: HealthStatus, model: str) -> None:
-        """Turn any other health than SERVING into the error a caller of `ready` waits on."""
+        """Raise for any health but SERVING, so that `ready` tries again."""
         if status != "SERVING":
             what = f"model {model!r}" if model else "the server"
             raise PredictError(

@@ -8,13 +8,13 @@ from pathlib import Path
 import grpc
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    # The server bounds what it accepts; what it sends back is at most what was asked for.
+    # The server limits requests, and the size of an answer follows from its request.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Notice a dead connection during a long silence; the interval respects the server's ping limit.
+    # Detect dead connections; the interval stays within the server's limit of pings.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # By default a second passes before it dials again: the first retries would all be in vain.
+    # gRPC's default is 1 s before it connects again, longer than our first retries wait.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
@@ -27,7 +27,7 @@ class Tls:
     root_ca: Path | str | None = None
     cert: Path | str | None = None
     key: Path | str | None = None
-    server_name: str | None = None  # when the certificate is for another name than the target's
+    server_name: str | None = None  # if the certificate has another name than the target
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):

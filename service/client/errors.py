@@ -1,4 +1,4 @@
-"""The one error a call can end with. Owns the reading of gRPC statuses, including those inside a stream."""
+"""The only error that calls raise, made from gRPC statuses, also from those inside a stream."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 import grpc
 
-# How gRPC words a connection that never was: "failed to connect to all addresses; last error: ...: <reason>"
-# or "errors resolving <name>: [...: <reason>]". The reason at the end is what a reader wants.
+# gRPC's texts when it cannot connect: "failed to connect to all addresses; last error: ...: <reason>" or
+# "errors resolving <name>: [...: <reason>]". Only the reason at the end is shown.
 _UNREACHABLE = re.compile(
     r"^(?:failed to connect to all addresses|errors resolving).*: ([^:\]]+)\]?$", re.DOTALL
 )
@@ -44,7 +44,7 @@ class PredictError(Exception):
 
     @classmethod
     def from_rpc(cls, error: grpc.RpcError, *, target: str, request_id: str = "") -> PredictError:
-        """What a unary call, or a stream as a whole, ended with."""
+        """From the status of a unary call, or of a whole stream."""
         details = error.details() or "the server gave no reason"
         unreachable = _UNREACHABLE.match(details)
         return cls(
@@ -58,7 +58,7 @@ class PredictError(Exception):
 
     @classmethod
     def from_number(cls, code: int, message: str, *, target: str, request_id: str) -> PredictError:
-        """What one message of a stream ended with; a number that is no gRPC status reads as UNKNOWN."""
+        """From the error of one message of a stream; a number that is no gRPC status becomes UNKNOWN."""
         status = _BY_NUMBER.get(code, grpc.StatusCode.UNKNOWN)
         return cls(status, message, target=target, request_id=request_id)
 

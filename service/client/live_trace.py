@@ -1,4 +1,4 @@
-"""A trace of real traffic as a client gets it: spans, read from the messages it comes in."""
+"""A trace of real traffic: spans, read from the messages of the admin service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PHASES = tuple(phase.name.lower() for phase in pb.TracePhase.DESCRIPTOR.values)
 
 @dataclass(frozen=True)
 class LiveSpan:
-    """`request` 0 is a whole batch. Times on a clock of the server's."""
+    """One phase of a request, or of a whole batch when `request` is 0. Times are of the server's monotonic clock."""
 
     phase: str
     thread: int

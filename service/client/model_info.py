@@ -18,7 +18,7 @@ class LayerInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServedKernel:
-    """A loaded kernel, and why it is this one."""
+    """A loaded kernel. `reason` says why it was chosen."""
 
     variant: Variant
     backend: str

@@ -1,4 +1,4 @@
-"""What a prediction is to a caller: typed, frozen results, and the requests and responses they come from."""
+"""Results as typed, frozen records, and how they are read from responses and requests are built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WIRE_VARIANTS = {None: pb.VARIANT_UNSPECIFIED, "fused": pb.FUSED, "unfused": pb
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where the time went inside the server. The kernel call may have been shared with other requests."""
+    """Times inside the server. `compute_us` is of the whole batch, which other requests may share."""
 
     queue_us: float
     compute_us: float

@@ -1,4 +1,4 @@
-"""When a failed call is tried again. Pure arithmetic: the clients sleep, this only says for how long."""
+"""When a failed call is tried again. Computes waiting times only; the clients do the waiting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RetryPolicy:
     attempts: int = 5
     first_wait_s: float = 0.1
     longest_wait_s: float = 2.0
-    jitter: float = 0.2  # each wait is stretched by up to this share, so that callers do not return in step
+    jitter: float = 0.2  # each wait grows by up to this share, so that clients do not retry all at once
     random: Callable[[], float] = random.random
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class RetryPolicy:
 
 
 class Attempts:
-    """The tries of one call against one deadline."""
+    """The attempts of one call, within one deadline."""
 
     def __init__(
         self, policy: RetryPolicy, timeout_s: float | None, clock: Callable[[], float] = time.monotonic
@@ -58,11 +58,11 @@ class Attempts:
         self._deadline = None if timeout_s is None or math.isinf(timeout_s) else clock() + timeout_s
 
     def remaining_s(self) -> float | None:
-        """What the next try may take; None for as long as it likes."""
+        """Time left for the next attempt; None: no limit."""
         return None if self._deadline is None else self._deadline - self._clock()
 
     def wait_after(self, error: PredictError) -> float:
-        """How long to wait before the next try. Raises `error` when there is to be none."""
+        """How long to wait before the next attempt. Raises `error` if there is none."""
         self._count += 1
         wait = self._policy.wait_s(error, self._count)
         remaining = self.remaining_s()

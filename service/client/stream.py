@@ -1,5 +1,5 @@
-"""Which message of a stream is which. Shared by both clients; requests enter and responses settle,
-possibly from two threads: each touches the table through single dict operations."""
+"""Matches the responses of a stream with its requests, for both clients. add() and resolve() may run on two threads:
+each changes the table by single dict operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fused_mlp.service.client.tensors import ArrayLike
 
 
-class Ledger:
+class OpenRequests:
     """The open requests of one stream, by request id: `<prefix>-<index>`."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Ledger:
         self._next_index = 0
         self._open: dict[str, tuple[int, tuple[int, ...]]] = {}
 
-    def enter(self, x: ArrayLike) -> pb.PredictRequest:
+    def add(self, x: ArrayLike) -> pb.PredictRequest:
         index = self._next_index
         request_id = f"{self._prefix}-{index}"
         request, leading = build_request(self._model, x, self._version, self._variant, request_id)
@@ -44,15 +44,15 @@ class Ledger:
         self._open[request_id] = (index, leading)
         return request
 
-    def settle(self, response: pb.PredictResponse) -> StreamItem:
+    def resolve(self, response: pb.PredictResponse) -> StreamItem:
         request_id = response.request_id
         if request_id not in self._open:
             raise self._broken(f"the server answered request {request_id!r}, which is not open", request_id)
         index, leading = self._open.pop(request_id)
         return StreamItem(index, request_id, self._result(response, leading))
 
-    def close(self) -> None:
-        """Call at the end of the stream: everything must have been answered."""
+    def require_none(self) -> None:
+        """Raise if the stream ended before every request was answered."""
         if self._open:
             raise self._broken(f"the server ended the stream with {len(self._open)} requests unanswered", "")
 

@@ -1,4 +1,4 @@
-"""The blocking client. Safe to share between threads; a fork must open its own."""
+"""The blocking client. Threads may share it; a forked process must open its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fused_mlp.service.client.prediction import (
     read_prediction,
 )
 from fused_mlp.service.client.retry import RetryPolicy
-from fused_mlp.service.client.stream import Ledger
+from fused_mlp.service.client.stream import OpenRequests
 
 if TYPE_CHECKING:
     from fused_mlp.service.client.tensors import ArrayLike
@@ -100,18 +100,18 @@ class Client:
         item's error and the stream goes on; a broken stream raises PredictError and is not retried.
         `timeout_s` bounds the whole stream (default: no bound). Ids are `<request_id>-<index>`.
         """
-        ledger = Ledger(self.target, model, version, variant, request_id)
-        feed = _Feed(inputs, ledger, window)
+        requests = OpenRequests(self.target, model, version, variant, request_id)
+        feed = _Feed(inputs, requests, window)
         call = self._inference.PredictStream(
             iter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)
         )
         try:
             for response in call:
                 feed.slots.release()
-                yield ledger.settle(response)
+                yield requests.resolve(response)
             if feed.error:
                 raise feed.error
-            ledger.close()
+            requests.require_none()
         except grpc.RpcError as error:
             raise self._calls.error(error) from None
         finally:
@@ -174,15 +174,15 @@ class Client:
 
 
 class _Feed:
-    """Requests for gRPC's own sender thread, which waits here for a free slot of the window."""
+    """The requests that gRPC's sender thread reads; it waits here for a free slot of the window."""
 
-    def __init__(self, inputs: Iterable[ArrayLike], ledger: Ledger, window: int) -> None:
+    def __init__(self, inputs: Iterable[ArrayLike], requests: OpenRequests, window: int) -> None:
         if window < 1:
             raise ValueError(f"expected a window of at least 1, got {window}")
         self.slots = threading.Semaphore(window)
         self.error: Exception | None = None
         self._inputs = inputs
-        self._ledger = ledger
+        self._requests = requests
         self._closed = False
 
     def __iter__(self) -> Iterator[pb.PredictRequest]:
@@ -191,11 +191,13 @@ class _Feed:
                 self.slots.acquire()
                 if self._closed:
                     return
-                yield self._ledger.enter(x)
-        except Exception as error:  # the caller's iterable or input: raised again where the caller reads
+                yield self._requests.add(x)
+        except (
+            Exception
+        ) as error:  # from the caller's iterable or input: raised again to the caller of stream()
             self.error = error
 
     def close(self) -> None:
-        """Let a waiting sender go."""
+        """Release a sender that waits."""
         self._closed = True
         self.slots.release()

@@ -1,5 +1,5 @@
-"""Arrays to wire tensors and back, bit for bit. numpy is imported on first use, not at import:
-`fused-mlp health` runs every few seconds in a container and has no arrays."""
+"""Arrays to wire tensors and back, bit for bit. numpy is imported on first use, because commands such as `models`
+need no arrays."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def decode(tensor: pb.Tensor, leading: tuple[int, ...]) -> NDArray[Any]:
 def _as_array(x: ArrayLike) -> tuple[NDArray[Any], pb.DataType]:
     import numpy as np  # noqa: PLC0415
 
-    torch = sys.modules.get("torch")  # whoever hands us a tensor has imported it
+    torch = sys.modules.get("torch")  # a caller that has a tensor has imported torch
     if torch is not None and isinstance(x, torch.Tensor):
         tensor = x.detach().cpu().contiguous()
         if tensor.dtype == torch.bfloat16:
@@ -66,7 +66,7 @@ def _in_wire_dtype(array: NDArray[Any]) -> tuple[NDArray[Any], pb.DataType]:
 
     if array.dtype.kind in "biu":
         array = array.astype(np.float32)
-    # By name, so that an ml_dtypes bfloat16 array is known as well without importing that package.
+    # By name, which also finds bfloat16 arrays of ml_dtypes without importing ml_dtypes.
     wire_type = _WIRE_TYPES.get(array.dtype.name)
     if wire_type is None:
         raise TypeError(

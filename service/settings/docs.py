@@ -19,7 +19,7 @@ PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 class SettingDoc:
     name: str
     group: str
-    default: str  # empty when the description says what happens without a value
+    default: str  # empty if the description says what happens without a value
     values: str  # `a|b`, or what kind of value it takes
     description: str
 

@@ -21,7 +21,7 @@ REMOVED = {"metrics": "metrics are always recorded"}
 
 @dataclass
 class Given:
-    """Settings of one source, by their new names. `spelling` turns a setting's name into what a user wrote."""
+    """The settings of one source, the environment or the command line, by their new names."""
 
     values: dict[str, object]
     warnings: list[str] = field(default_factory=list)
@@ -38,8 +38,8 @@ class Given:
 
 
 def replace_old_names(values: Mapping[str, object], *, options: bool) -> Given:
-    """`values` are of variables, or else of command-line options; only the wording differs. Where a new name is set
-    beside the old one, the new one wins."""
+    """`values` come from command-line options or from variables, which decides how warnings spell names. If both names
+    of a setting are given, the new one wins."""
     given = Given({name: value for name, value in values.items() if name not in RENAMED | REMOVED})
     for old in [name for name in values if name in RENAMED]:
         new, _, limit = RENAMED[old].partition(".")

@@ -59,3 +59,16 @@ def test_a_limit_reaches_the_front(transport: str) -> None:
         with pytest.raises(grpc.RpcError) as failure:
             predict(b"", timeout=30)
         assert failure.value.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_every_field_is_a_limit_of_the_native_front() -> None:
+    from fused_mlp.service import _engine
+
+    if not _engine.NATIVE_FRONT:
+        pytest.skip("the native front was not built here: its -dev packages are missing")
+    from fused_mlp.service.fronts.native import limits_of
+
+    given = {name: number for number, name in enumerate(Limits.model_fields, 2000)}
+    limits = limits_of(load_settings(limits=given, max_connection_age_s=7), max_message_bytes=2000)
+    assert {name: getattr(limits, name) for name in given} == given
+    assert limits.max_connection_age_s == 7

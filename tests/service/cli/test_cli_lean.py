@@ -3,8 +3,6 @@ needs more says in one line what to install."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -204,9 +202,3 @@ def test_the_list_of_commands_says_what_each_command_says(cli):
     for name, (_, summary) in COMMANDS.items():
         shown = " ".join(cli(name, "--help").out.split())
         assert summary in shown, name
-
-
-def test_json_stays_json_without_a_terminal(open_server):
-    run = run_without(HEAVY, "models", "--json", "--target", open_server.target)
-    assert [model["name"] for model in json.loads(run.stdout)] == ["digits"]
-    assert os.linesep in run.stdout

@@ -1,6 +1,6 @@
 // The native front as a program of its own, without Python: what the Python suite talks to when it runs under
-// a sanitizer. Takes the limits from the same FUSED_MLP_* variables as the service and prints the same
-// banner; the calls that Python would answer are answered by a thread.
+// a sanitizer. Takes each limit from a variable of its own, such as FUSED_MLP_MAX_PINGS_PER_S, and prints
+// the banner of the service; the calls that Python would answer are answered by a thread.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
