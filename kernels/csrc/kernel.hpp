@@ -15,8 +15,7 @@ namespace fused_mlp {
 
 class MlpKernel {
  public:
-  // `output` replaces the activation of the last layer; if that layer is gated, `output` is applied after the
-  // gate.
+  // `output` replaces the last layer's activation; if that layer is gated, it is applied after the gate.
   MlpKernel(const std::vector<LayerSource>& layers, Activation output, float output_slope, unsigned threads,
             const char* isa);
   MlpKernel(const MlpKernel&) = delete;

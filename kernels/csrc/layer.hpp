@@ -34,8 +34,7 @@ struct Layer {
       activate = TileActivation<V>::of(layer.activation, layer.gated);
     }
     if (call.rows <= kFewRows && call.padded && !layer.gated) {
-      // Few rows: activate the whole output at once, because a single tile has too few independent
-      // operations.
+      // Few rows: activate the whole output at once, a single tile has too few independent operations.
       run_tiles(layer, call, nullptr, timer);
       if (activate != nullptr) {
         timer.begin();
@@ -79,8 +78,7 @@ struct Layer {
   // How many panels all rows use before the next ones: as many as the last and smallest tile spans.
   static int panels_together(const PackedLayer& layer, std::size_t rows) {
     if (rows == 1) {
-      // Fewer panels leave room for several blocks of the sum, which is faster unless weights come from
-      // memory.
+      // Fewer panels leave room for several blocks of the sum, which is faster for cached weights.
       const int most = V::panels_at_once(1);
       return layer.streamed || layer.in < 2 * kSumBlock ? most : (most + 1) / 2;
     }

@@ -33,8 +33,7 @@ const Numpy& numpy() {
   return *found;
 }
 
-// The buffer of a numpy array, held during its lifetime. False unless it is a float32 matrix of that many
-// columns.
+// Holds the buffer of a numpy array. False unless it is a float32 matrix of that many columns.
 class ArrayView {
  public:
   ArrayView(nb::handle array, std::size_t columns, int flags) {

@@ -1,5 +1,4 @@
-// Packs a layer's weights, (out, in) row-major as in PyTorch, into the panels that a kernel reads. Runs once,
-// at load.
+// Packs a layer's weights, (out, in) row-major as in PyTorch, into the kernel's panels, once at load.
 #pragma once
 
 #include <cstddef>

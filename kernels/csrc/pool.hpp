@@ -55,8 +55,7 @@ class Pool {
     unsigned others_;  // other callers at construction
   };
 
-  // The pool of this process. Never destroyed: its threads sleep until exit. A forked child creates a new
-  // one.
+  // The pool of this process. Never destroyed: its threads sleep until exit. A forked child makes its own.
   static Pool& shared();
 
  private:

@@ -9,8 +9,7 @@ namespace fused_mlp {
 template <class V>
 struct ProbeLoops {
   using Reg = typename V::Reg;
-  // More independent sums than FMA latency times throughput on current cores, but few enough for 16
-  // registers.
+  // More independent sums than FMA latency times throughput; few enough for 16 registers.
   static constexpr int kSums = 10;
 
   // Makes the compiler assume that the value changed.

@@ -1,5 +1,4 @@
-// Waiting that begins with a short spin: the event is usually microseconds away, a futex wake-up takes
-// longer.
+// Waiting that begins with a short spin: the event is usually closer than a futex wake-up.
 #pragma once
 
 #include <atomic>

@@ -49,8 +49,7 @@ struct TileActivation {
     return pick(a, is_gated, std::make_integer_sequence<int, kElementwiseActivations>{});
   }
 
-  // Applies the activation to n contiguous values. The tail is computed in a whole register too: the same
-  // rounding.
+  // Applies the activation to n contiguous values. The tail uses a whole register too: same rounding.
   static void run(Activation a, float negative_slope, const float* x, float* y, std::size_t n) {
     const Function function = of(a, false);
     const std::size_t body = n / V::kLanes * V::kLanes;

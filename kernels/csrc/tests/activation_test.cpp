@@ -18,8 +18,7 @@ using namespace fused_mlp;
 namespace {
 
 constexpr float kSlope = 0.1f;
-// Intermediate results of smaller outputs are at the ends of the float range, as in PyTorch: an absolute
-// limit applies.
+// Below this, intermediate results leave the float range, as in PyTorch: an absolute limit applies.
 constexpr double kTiny = 1e-35;
 // Above this, x * 6 in hardswish overflows, as in PyTorch.
 constexpr double kHuge = 5e37;

@@ -1,5 +1,4 @@
-// The pool: every piece of work is done exactly once with any number of helpers; callers never wait for each
-// other.
+// The pool does every piece of work once, with any number of helpers; callers never wait for each other.
 #include "pool.hpp"
 
 #include <atomic>

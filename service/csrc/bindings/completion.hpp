@@ -31,8 +31,7 @@ struct TicketResult {
   std::string detail;
 };
 
-// The part of a completion queue that tickets share. May outlive the Python object, whose destructor closes
-// it.
+// The part of a completion queue that tickets share. May outlive the Python object, which closes it.
 class CompletionChannel final : public CompletionSink {
  public:
   CompletionChannel();

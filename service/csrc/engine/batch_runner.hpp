@@ -1,5 +1,4 @@
-// Runs batches on one thread: gather, run the kernel, complete the tickets, flush their sinks. Owns that
-// thread's buffers.
+// Runs batches on one thread, with buffers of its own: gather, run, complete the tickets, flush their sinks.
 #pragma once
 
 #include <functional>
@@ -18,8 +17,7 @@ class BatchRunner {
   BatchRunner(Clock& clock, const ErrorHook& on_error, ShadowWorker& shadow)
       : clock_(clock), on_error_(on_error), shadow_(shadow) {}
 
-  // Completes every ticket of the batch, then releases the tickets and the lane. Returns the number of
-  // tickets.
+  // Completes every ticket of the batch, then releases the tickets and the lane. Returns their number.
   std::size_t run(TakenBatch& batch) noexcept;
 
  private:

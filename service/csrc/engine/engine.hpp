@@ -31,8 +31,7 @@ struct EngineOptions {
 enum class Wake : std::uint8_t {
   worker,  // a worker: wake one if it sleeps
   caller,  // the submitting thread, which calls InlineRunner::run_ready() soon: waking another thread costs
-           // more than a small kernel. A worker is still woken for lanes that need Python or wait for batch
-           // mates.
+           // more than a small kernel. Lanes that need Python or wait for batch mates wake a worker.
 };
 
 class Engine {

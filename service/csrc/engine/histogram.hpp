@@ -11,8 +11,7 @@
 namespace fused_mlp {
 
 // Inclusive upper bounds (Prometheus `le`); durations in ns. The first bounds resolve a fused kernel of a
-// small model (1-15 us). The spacing above keeps an interpolated p50 or p99 within about 20 % of the true
-// value.
+// small model (1-15 us). The spacing above keeps an interpolated p50 or p99 within about 20 %.
 inline constexpr std::array<std::int64_t, 36> kDurationBounds = {
     1'000,       2'000,       5'000,         10'000,        20'000,        35'000,
     50'000,      75'000,      100'000,       150'000,       200'000,       350'000,

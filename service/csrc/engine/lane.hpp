@@ -46,7 +46,7 @@ class LaneQueue {
 
 class Lane : public std::enable_shared_from_this<Lane> {
  public:
-  // Made by Engine::add_lane.
+  // Created by Engine::add_lane.
   Lane(LaneOptions options, std::unique_ptr<Kernel> kernel);
 
   const LaneOptions& options() const noexcept { return options_; }

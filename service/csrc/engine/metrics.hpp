@@ -1,5 +1,4 @@
-// The counters of the engine and the fronts. Relaxed atomics; the metrics collector reads them at scrape
-// time.
+// The counters of the engine and the fronts: relaxed atomics, read by the collector at scrape time.
 #pragma once
 
 #include <array>

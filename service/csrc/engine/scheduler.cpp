@@ -181,8 +181,7 @@ bool Scheduler::try_take(TakenBatch& batch) {
   const std::size_t index = pick_lane(now, /*with_python=*/false, next_release);
   if (index == kNone) return false;
   take(index, now, batch);
-  // The caller has no timer: a lane with tickets left that wait for batch mates needs a worker to keep the
-  // time.
+  // The caller has no timer: if tickets are left that wait for batch mates, a worker keeps the time.
   if (sleeping_workers_ > 0 && !ready_.empty() && batch.lane->release_at_ != 0) work_.notify_one();
   return true;
 }

@@ -39,8 +39,7 @@ class ShadowWorker {
   ShadowWorker(const ShadowWorker&) = delete;
   ShadowWorker& operator=(const ShadowWorker&) = delete;
 
-  // Called by a thread that has answered a sampled batch. Never waits: without a free slot the batch is
-  // skipped.
+  // Called by a thread that has answered a sampled batch. Never waits: skips it if no slot is free.
   void offer(const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x, BatchBuffer& y) noexcept;
   // The thread's main function; returns after stop().
   void work();

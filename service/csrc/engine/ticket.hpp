@@ -69,8 +69,7 @@ class Ticket {
   Ticket(std::uint32_t rows, CompletionSink* sink) noexcept : rows_(rows), sink_(sink) {}
   virtual ~Ticket() = default;
 
-  // Writes (rows, in_features) float32 to dst, converting from the request's dtype. The only copy of the
-  // input.
+  // Writes (rows, in_features) float32 to dst, converting from the request's dtype.
   virtual void gather(float* dst) noexcept = 0;
   virtual void complete(const Outcome& outcome) noexcept = 0;
   // Called on the thread that released the last reference. Fronts that recycle tickets override it.

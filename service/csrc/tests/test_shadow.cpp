@@ -46,8 +46,7 @@ struct ShadowRig : Rig {
     engine.set_shadow(*shadow, 1, 1e-3);
   }
   const ShadowMetrics& seen() const { return shadow->metrics(); }
-  // Waits until the shadow has compared or skipped that many batches. Advances the clock, so that its polls
-  // happen.
+  // Waits until the shadow has compared or skipped that many batches. Advances the clock for its polls.
   void wait_settled(std::uint64_t batches) {
     while (seen().compared + seen().skipped + seen().failed < batches) {
       clock->advance(ShadowWorker::kPoll / 4);

@@ -1,6 +1,5 @@
 // All features concurrently: submitters, cancellation, deadlines, workers and inline runners, lanes that are
-// swapped, and a stop in the middle. Every accepted ticket completes exactly once, with its own rows or an
-// error.
+// swapped, and a stop in the middle. Every accepted ticket completes exactly once, with its rows or an error.
 #include <thread>
 
 #include "engine/router.hpp"
