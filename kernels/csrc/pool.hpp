@@ -83,9 +83,8 @@ class Pool {
   static constexpr std::uint32_t kOneSlot = 1u << 16;
   static constexpr std::uint32_t kActiveMask = 0xFFFF;
 
-  std::mutex job_mutex_;  // held by the caller of the running job
-  std::atomic<std::uint32_t> job_number_{
-      0};  // changes with every job and when the pool stops; helpers wait on it
+  std::mutex job_mutex_;                      // held by the caller of the running job
+  std::atomic<std::uint32_t> job_number_{0};  // changes with every job and at the end; helpers wait on it
   std::atomic<bool> stopping_{false};
   // Admission of helpers to the running job: bit 31: closed; bits 16..30: slots left; bits 0..15: helpers
   // that have joined.

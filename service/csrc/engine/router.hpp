@@ -35,9 +35,8 @@ struct RouteEntry {
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::uint32_t max_request_rows = 4096;
-  Share split;  // the share of requests without a variant that go to the other variant
-  bool withdrawn =
-      false;  // fused gave wrong results: unfused answers all requests, also those that name fused
+  Share split;             // the share of requests without a variant that go to the other variant
+  bool withdrawn = false;  // fused gave wrong results: unfused answers even requests that name fused
   std::shared_ptr<ShareSampler> sampler;  // for requests without a key; shared by all versions of a model
 };
 
@@ -92,8 +91,8 @@ class Router {
  private:
   mutable std::mutex mutex_;  // guards table_ and samplers_, not what they point to
   std::shared_ptr<const RouteTable> table_;
-  std::map<std::string, std::shared_ptr<ShareSampler>>
-      samplers_;  // by model: kept when the table is replaced, so that shares stay exact
+  // By model. Outlive a table, so that shares stay exact.
+  std::map<std::string, std::shared_ptr<ShareSampler>> samplers_;
   std::atomic<std::uint64_t> generation_{1};
 };
 

@@ -66,7 +66,7 @@ Status Scheduler::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
   bool notify = false;
   {
     const std::lock_guard lock(mutex_);
-    if (draining_.load(std::memory_order_relaxed)) {
+    if (draining_) {
       lane.metrics_.refuse(Refusal::draining);
       return Status::shutting_down;
     }
@@ -104,7 +104,7 @@ Status Scheduler::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
 }
 
 bool Scheduler::is_due(const Lane& lane, Nanos now) const noexcept {
-  return lane.release_at_ <= now || lane.removed_ || draining_.load(std::memory_order_relaxed);
+  return lane.release_at_ <= now || lane.removed_ || draining_;
 }
 
 // Round-robin: the next lane whose batch is due, or kNone and the time when one will be (0: unknown).
@@ -196,7 +196,7 @@ void Scheduler::finished(std::size_t tickets) noexcept {
 
 void Scheduler::begin_drain() {
   const std::lock_guard lock(mutex_);
-  draining_.store(true, std::memory_order_relaxed);
+  draining_ = true;
   work_.notify_all();
 }
 
@@ -224,7 +224,7 @@ void Scheduler::wait_idle() {
 std::vector<TakenBatch> Scheduler::stop() {
   std::vector<TakenBatch> left;
   const std::lock_guard lock(mutex_);
-  draining_.store(true, std::memory_order_relaxed);
+  draining_ = true;
   stopped_ = true;
   for (std::shared_ptr<Lane>& lane : ready_) {
     TakenBatch& batch = left.emplace_back();

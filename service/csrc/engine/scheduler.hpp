@@ -63,7 +63,7 @@ class Scheduler {
   void wake_workers();
 
   Clock& clock_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable work_;
   std::condition_variable idle_;
   std::vector<std::shared_ptr<Lane>> lanes_;
@@ -71,7 +71,7 @@ class Scheduler {
   std::size_t next_ready_ = 0;                // index into ready_: where the search for a due lane begins
   unsigned sleeping_workers_ = 0;             // workers waiting on work_
   bool stopped_ = false;
-  std::atomic<bool> draining_{false};  // written under the mutex
+  bool draining_ = false;
   std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<unsigned> idle_waiters_{0};
 };

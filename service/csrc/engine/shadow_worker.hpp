@@ -75,8 +75,7 @@ class ShadowWorker {
   const Scheduler& scheduler_;
   const ShadowHooks hooks_;
   std::array<Slot, kSlots> slots_;
-  std::atomic<std::uint32_t> offers_{
-      0};  // changes with every offer and at stop(); an idle worker waits on it
+  std::atomic<std::uint32_t> offers_{0};  // changes with every offer and at stop(); the worker waits on it
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;  // for waits on the clock; threads that answer requests never take it
   std::condition_variable changed_;
