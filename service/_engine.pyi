@@ -1,5 +1,5 @@
-"""Stub of the compiled engine (service/csrc). Every method may be called from any thread; none waits with
-the GIL held. Deadlines are on the engine's clock (`Engine.now()`, by default `time.monotonic_ns()`)."""
+"""Stub of the compiled engine (service/csrc). Every method may be called from any thread; none blocks while
+holding the GIL. Deadlines refer to the engine's clock (`Engine.now()`, by default `time.monotonic_ns()`)."""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ DURATION_BOUNDS_NS: tuple[int, ...]
 ROW_BOUNDS: tuple[int, ...]
 
 def record_metrics(on: bool) -> None:
-    """Whether histograms and counts are recorded, in the whole process; on unless said otherwise."""
+    """Switch the recording of metrics on (the default) or off for the whole process."""
 
 class Status(enum.Enum):
     ok = 0
@@ -34,16 +34,16 @@ class Status(enum.Enum):
 
 def grpc_code(status: Status) -> int: ...
 def quote_name(name: str) -> str:
-    """A name a client made up, fit to be sent back: quoted, cut, without control characters."""
+    """Make a name from a request safe to send back: quoted, cut, without control characters."""
 
 class Refused(Exception):
-    """A request that was not accepted. str() is one line that may be sent to the caller."""
+    """A request was not accepted. str() is one line that may be sent to the client."""
 
     status: Status
     retry_after_ms: int
 
 class ManualClock:
-    """Stands still until advanced: for tests."""
+    """A clock for tests: stands still until advanced."""
 
     def __init__(self, start_ns: int = 1_000_000_000) -> None: ...
     def advance(self, by_ns: int) -> None: ...
@@ -56,7 +56,7 @@ class DType(enum.Enum):
 
 def dtype_name(dtype: DType) -> str: ...
 def dtype_from_name(name: str) -> DType:
-    """From 'FP32' and the like. Raises Refused (invalid_input)."""
+    """From a name of the Open Inference Protocol ('FP32'). Raises Refused (invalid_input)."""
 
 def dtype_from_proto(number: int) -> DType:
     """From fused_mlp.v1.DataType. Raises Refused (invalid_input)."""
@@ -64,10 +64,11 @@ def dtype_from_proto(number: int) -> DType:
 def check_tensor(
     shape: Sequence[int], dtype: DType, byte_count: int, in_features: int, max_request_rows: int
 ) -> int:
-    """The rows of a valid tensor ([rows, width], or [width] for one). Raises Refused (invalid_input)."""
+    """The row count of a tensor of shape [rows, in_features], or [in_features] for one row. Raises Refused
+    (invalid_input)."""
 
 def check_values(shape: Sequence[int], value_count: int, in_features: int, max_request_rows: int) -> int:
-    """The same for numbers sent one by one; an empty shape means one row."""
+    """The same for values sent as a repeated field; an empty shape means one row."""
 
 class HistogramSnapshot:
     @property
@@ -82,7 +83,7 @@ class HistogramSnapshot:
 class RequestSnapshot:
     @property
     def codes(self) -> dict[int, int]:
-        """Requests by gRPC code, those that occurred."""
+        """Requests by gRPC code, without the codes that never occurred."""
     @property
     def duration(self) -> HistogramSnapshot: ...
 
@@ -113,7 +114,7 @@ class LaneSnapshot:
 class ShadowSnapshot:
     @property
     def batches(self) -> dict[str, int]:
-        """Those chosen, by what became of them: compared, skipped, failed."""
+        """Sampled batches by outcome: compared, skipped, failed."""
     @property
     def rows(self) -> int: ...
     @property
@@ -129,9 +130,11 @@ class ShadowSnapshot:
 
 class Ticket:
     def cancel(self) -> None:
-        """The caller is gone. Safe at any time; the completion still comes."""
+        """Cancel the request. Safe at any time; a result still arrives."""
 
 class TicketResult:
+    """How a ticket ended."""
+
     @property
     def token(self) -> Any: ...
     @property
@@ -151,30 +154,31 @@ class TicketResult:
     def strategy(self) -> str: ...
     @property
     def detail(self) -> str:
-        """When not ok: one line that may be sent to the caller."""
+        """If not ok: one line that may be sent to the client."""
 
 class CompletionQueue:
-    """Where one event loop hears of its finished tickets: loop.add_reader(queue.fileno(), on_readable)."""
+    """Delivers finished tickets to one event loop: loop.add_reader(queue.fileno(), on_readable)."""
 
     def __init__(self) -> None: ...
     def fileno(self) -> int: ...
-    def drain(self) -> list[TicketResult]: ...
+    def drain(self) -> list[TicketResult]:
+        """The results since the last call."""
 
 class Lane:
-    """One kernel, its bounded queue and its metrics. Made by Engine.add_lane."""
+    """One kernel, its bounded queue and its metrics. Created by Engine.add_lane."""
 
     @property
     def name(self) -> str: ...
     @property
     def queue_rows(self) -> int: ...
     def record(self, grpc_code: int, duration_ns: int) -> None:
-        """Count one finished request, whatever its end."""
+        """Count one finished request."""
     def refuse_invalid(self) -> None:
-        """Count a request refused for its input; the engine counts every other refusal."""
+        """Count a request with invalid input. The engine counts all other refusals."""
     def snapshot(self) -> LaneSnapshot: ...
 
 class Shadow:
-    """The two lanes of a model version, some of whose batches are compared. Made by Engine.add_shadow."""
+    """The two lanes of a model version, compared on a share of their batches. Created by Engine.add_shadow."""
 
     @property
     def name(self) -> str: ...
@@ -183,7 +187,7 @@ class Shadow:
     @property
     def tolerance(self) -> float: ...
     def arm(self) -> None:
-        """Report the next mismatch too: only the first one is, until this is called."""
+        """Report the next mismatch: only the first one after arm() is reported. A new shadow is armed."""
     def snapshot(self) -> ShadowSnapshot: ...
 
 class Engine:
@@ -199,16 +203,18 @@ class Engine:
         max_wait_us: int = 0,
         queue_rows: int = 4096,
     ) -> Lane:
-        """The capsule of `Kernel.capsule()`, run without the GIL, or `Kernel.run`, called once per batch."""
+        """`kernel` is the capsule of `Kernel.capsule()`, run without the GIL, or `Kernel.run`, called once per
+        batch with the GIL."""
     def remove_lane(self, lane: Lane) -> None:
-        """Answer what is queued, then let the kernel go with the last reference to the lane. Publish the
-        route that replaces it first: then nobody is refused."""
+        """Run what is queued; the last reference to the lane frees its kernel. Publish the route that replaces
+        it first: then no request is refused."""
     def add_shadow(self, name: str, fused: Lane, unfused: Lane, cpu_time: bool = True) -> Shadow:
-        """Make two lanes comparable, before either has traffic. Kernels that compute elsewhere than on the thread
-        that calls them, as on a GPU, are timed by the clock and not by `cpu_time`."""
+        """Pair two lanes for comparison, before either has traffic. `cpu_time`: measure kernels by the CPU time of
+        their thread; False, for kernels that run on a GPU: by elapsed time."""
     def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
-        """Run that share of the batches again on the other variant, after the answers; a relative difference
-        over the tolerance is a mismatch. The thread that does it works for at most the largest of all shares."""
+        """Run that share of the batches again on the other variant, after the responses; a relative difference
+        above the tolerance is a mismatch. The shadow's thread works for at most the largest of all shares of the
+        time."""
     def submit(
         self,
         lane: Lane,
@@ -220,29 +226,29 @@ class Engine:
         queue: CompletionQueue,
         trace_id: int = 0,
     ) -> Ticket:
-        """Queue checked rows; the completion arrives in `queue` with `token`. `deadline_ns` 0: none. Raises
-        Refused (overloaded, deadline_expired, shutting_down), after which no completion comes."""
+        """Queue validated rows; the result arrives in `queue` with `token`. `deadline_ns` 0: none. Raises Refused
+        (overloaded, deadline_expired, shutting_down); then no result arrives."""
     def begin_drain(self) -> None:
-        """New submits are refused as shutting_down; what is queued no longer waits for company."""
+        """Refuse new requests as shutting_down; queued ones no longer wait for batch mates."""
     def wait_idle(self, timeout_s: float) -> bool:
-        """Until every accepted ticket is complete; False if the time ran out."""
+        """Wait until every accepted ticket is complete; False on timeout."""
     def stop(self) -> None:
-        """Complete what is queued as shutting_down, let running batches end, join the workers."""
+        """Complete queued tickets as shutting_down, wait for running batches, join the workers."""
     def now(self) -> int: ...
     def record_unrouted(self, grpc_code: int, duration_ns: int) -> None:
-        """Count a request that never found a lane."""
+        """Count a request without a lane."""
     def unrouted(self) -> RequestSnapshot:
         """The requests counted by record_unrouted."""
     @property
     def on_kernel_error(self) -> Callable[[str, str], object] | None:
-        """Called as (lane name, traceback or message) on the thread that ran the batch, after its tickets
-        were answered; at most ten times a second."""
+        """Called as (lane name, traceback or message) on the thread that ran the batch, after its tickets are
+        complete; at most ten times a second."""
     @on_kernel_error.setter
     def on_kernel_error(self, callable: Callable[[str, str], object] | None) -> None: ...  # noqa: A002
     @property
     def on_mismatch(self) -> Callable[[Shadow, float, float], object] | None:
-        """Called as (shadow, largest absolute, largest relative difference) on the shadow's thread, for the first
-        mismatch since the shadow was armed."""
+        """Called as (shadow, largest absolute difference, largest relative difference) on the shadow's thread, for
+        the first mismatch since the shadow was armed."""
     @on_mismatch.setter
     def on_mismatch(self, callable: Callable[[Shadow, float, float], object] | None) -> None: ...  # noqa: A002
 
@@ -252,7 +258,8 @@ class Variant(enum.Enum):
     unfused = 2
 
 class RouteEntry:
-    """One version of one model, and the lanes that serve it."""
+    """One version of one model, and the lanes that serve it. `split`: the share of requests without a variant that
+    go to the other variant. `withdrawn`: unfused answers all requests, because fused gave wrong results."""
 
     def __init__(
         self,
@@ -272,7 +279,7 @@ class RouteEntry:
     ) -> None: ...
 
 class Route:
-    """Where a request goes. Holding it keeps the lane alive."""
+    """The lane that answers a request, and its limits. Keeps the lane alive."""
 
     @property
     def model(self) -> str: ...
@@ -290,7 +297,7 @@ class Route:
     def max_request_rows(self) -> int: ...
 
 class Router:
-    """The routes, replaced as a whole; a version of 0 means the highest that is ready."""
+    """Maps (model, version, variant) to a lane. Version 0 means the highest that is ready."""
 
     def __init__(self) -> None: ...
     def publish(self, entries: Sequence[RouteEntry]) -> None: ...
@@ -302,10 +309,11 @@ class Router:
         key: str = "",
         request_id: str = "",
     ) -> Route:
-        """A split goes by `key`, else by `request_id`, else in turn. Raises Refused."""
+        """A split is decided by the hash of `key`, else of `request_id`; without both, by an exact share of the
+        requests. Raises Refused."""
 
 def hash_key(key: str) -> int:
-    """XXH64 of a key's UTF-8 bytes: it falls to the other variant when this is below split * 2**64."""
+    """XXH64 of a key's UTF-8 bytes: the key goes to the other variant if this is below split * 2**64."""
 
 # The native front (service/csrc/front): these exist only where NATIVE_FRONT is true.
 
@@ -406,11 +414,11 @@ class TracePhase(enum.Enum):
     encode = 5
 
 def start_trace(spans_per_thread: int) -> bool:
-    """Trace the requests that are read from now on, in every engine of the process. False: one is under way."""
+    """Trace all requests read from now on, in every engine of the process. False if a trace is running."""
 
 def stop_trace() -> tuple[list[tuple[str, int, int, int, int, int, str]], dict[int, str], int]:
-    """Spans (phase, thread, request, rows, start_ns, end_ns, lane), names of threads, spans that found no room.
-    Request 0 is a whole batch; the clock is the engine's."""
+    """Spans (phase, thread, request, rows, start_ns, end_ns, lane), thread names, number of dropped spans. Request
+    0 is a whole batch; times are on the engine's clock."""
 
 def tracing() -> bool: ...
 def next_trace_id() -> int: ...

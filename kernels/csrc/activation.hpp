@@ -1,4 +1,4 @@
-// The activations of the spec by name. Knows nothing of how they are computed (activation_math.hpp does).
+// The activations and their names. activation_math.hpp computes them.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ enum class Activation : unsigned char {
   kHardswish,
   kRelu6,
   kMish,
-  // The two below look at a whole row, so they only ever follow the last layer.
+  // These two depend on the whole row and are only allowed after the last layer.
   kSoftmax,
   kLogSoftmax,
 };

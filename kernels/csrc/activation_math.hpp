@@ -1,7 +1,6 @@
-// Activations over one register, for every instruction set: no tables, no branches, the same operations
-// in every lane, so that a value's neighbours never change it. Errors are measured by
-// tests/activation_test.cpp. NaN and infinities behave as in eager PyTorch: min and max are written so that
-// NaN passes through.
+// Activations of one register, for every instruction set. No tables and no branches: all lanes do the same
+// operations, so that a result never depends on its neighbours. tests/activation_test.cpp measures the
+// errors. NaN and infinities behave as in eager PyTorch: min and max are ordered so that NaN passes through.
 #pragma once
 
 #include "activation.hpp"
@@ -15,7 +14,7 @@ struct Math {
   static Reg c(float v) { return V::set1(v); }
 
   static Reg polynomial(Reg, Reg sum) { return sum; }
-  // Horner, highest power first: ((sum * x + next) * x + ...)
+  // Horner's method, highest power first: ((sum * x + next) * x + ...)
   template <class... Rest>
   static Reg polynomial(Reg x, Reg sum, float next, Rest... rest) {
     return polynomial(x, V::fma(sum, x, c(next)), rest...);
@@ -31,7 +30,7 @@ struct Math {
   static constexpr float kMagic =
       12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
   static constexpr float kLog2E = 1.44269504f;
-  static constexpr float kMinusLn2High = -0.693359375f;  // few bits, so that its product with n is exact
+  static constexpr float kMinusLn2High = -0.693359375f;  // few bits: its product with n is exact
   static constexpr float kMinusLn2Low = 2.12194440e-4f;
 
   // x = n ln2 + r. Returns e^r - 1; `biased` is kMagic + n.
@@ -42,7 +41,7 @@ struct Math {
     return small_expm1(V::fma(n, c(kMinusLn2Low), r));
   }
 
-  // Gradual underflow and overflow to infinity, as libm.
+  // Underflows gradually and overflows to infinity, as in libm.
   static Reg exp(Reg x) {
     x = V::min(c(89.0f), V::max(c(-104.0f), x));
     Reg biased, first, second;
@@ -51,12 +50,12 @@ struct Math {
     return V::fma(m, first, first) * second;
   }
 
-  // Zero below 2^-126: for uses that add 1 to it.
+  // Zero below 2^-126: for callers that add 1 to the result.
   static Reg exp_for_sum(Reg x) {
     x = V::min(c(89.0f), V::max(c(-87.0f), x));
     Reg biased;
     const Reg m = reduce(x, biased);
-    const Reg half = V::pow2(biased - c(1.0f));  // half, so that n = 128 still has an exponent
+    const Reg half = V::pow2(biased - c(1.0f));  // half of 2^n, because 2^128 has no float32 exponent
     const Reg e = V::fma(m, half, half);
     return e + e;
   }
@@ -89,14 +88,14 @@ struct Math {
 
   static Reg softplus(Reg x) { return V::max(c(0.0f), x) + log1p(exp(-V::abs(x))); }
 
-  // (1 + erf(x / sqrt 2)) / 2, to full relative precision in the lower tail too, where 1 + erf cancels:
-  // e^(-t^2 / 2) P(t) / Q(t) with t = |x|, zero from t = 13.27 on.
+  // (1 + erf(x / sqrt 2)) / 2, with full relative precision also in the lower tail, where 1 + erf would
+  // cancel: e^(-t^2 / 2) P(t) / Q(t) with t = |x|, zero for t >= 13.27.
   static Reg normal_cdf(Reg x) {
     const Reg t = V::min(c(13.27f), V::abs(x));
     const Reg minus_half = c(-0.5f) * t;
     const Reg biased = V::fma(c(-0.5f * kLog2E) * t, t, c(kMagic));
     const Reg n = biased - c(kMagic);
-    const Reg r = V::fma(minus_half, t, n * c(kMinusLn2High));  // the square is never rounded
+    const Reg r = V::fma(minus_half, t, n * c(kMinusLn2High));  // FMA: the square is not rounded
     const Reg m = small_expm1(V::fma(n, c(kMinusLn2Low), r));
     const Reg scale = V::pow2(biased);
     const Reg e = V::fma(m, scale, scale);

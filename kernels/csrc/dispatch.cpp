@@ -1,4 +1,4 @@
-// Which instruction sets this machine has, and which one a kernel uses.
+// Detects the instruction sets of this machine and selects one for a kernel.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>

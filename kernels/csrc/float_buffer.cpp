@@ -19,18 +19,18 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 #if defined(__linux__)
-// Fresh pages: those the allocator hands out again are small already, whatever we advise.
+// Maps new pages: memory recycled by the allocator is backed by small pages already.
 void* map_huge(std::size_t bytes) {
   const std::size_t total = bytes + kHugePage;
   void* block = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED) throw std::bad_alloc();
-  // Cut off what lies before the first whole huge page, and behind the last.
+  // Unmap the parts before the first and after the last whole huge page.
   auto* const start = static_cast<char*>(block);
   const std::size_t before =
       round_up(reinterpret_cast<std::uintptr_t>(start), kHugePage) - reinterpret_cast<std::uintptr_t>(start);
   if (before > 0) (void)munmap(start, before);
   (void)munmap(start + before + bytes, kHugePage - before);
-  (void)madvise(start + before, bytes, MADV_HUGEPAGE);  // advice only: where refused, small pages serve
+  (void)madvise(start + before, bytes, MADV_HUGEPAGE);  // if refused, small pages work as well
   return start + before;
 }
 #endif

@@ -1,5 +1,5 @@
-// Cache-line aligned float storage. Large blocks lie on huge pages of their own, because weights are streamed
-// whole, and a page walk every 4 KiB costs up to a third of the bandwidth.
+// Cache-line aligned float storage. Large blocks use huge pages: weights are read sequentially, and a page
+// walk every 4 KiB costs up to a third of the bandwidth.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class FloatBuffer {
  private:
   float* data_ = nullptr;
   std::size_t size_ = 0;
-  std::size_t mapped_ = 0;  // bytes, where the block is a mapping of its own
+  std::size_t mapped_ = 0;  // bytes, if the block was allocated by mmap
 };
 
 }  // namespace fused_mlp

@@ -1,5 +1,5 @@
-// The default floating point mode for the time of a call. A caller that flushes denormals would otherwise
-// get other results from its own thread than from the pool's, and so depend on the thread count.
+// Sets the default floating point mode during a call. Otherwise, with a caller that flushes denormals,
+// results would depend on which thread computed them.
 #pragma once
 
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// What one instruction set offers to the kernel: a table of functions over packed layers. One table per
-// translation unit isa_*.cpp, each built with its own -m flags; dispatch.cpp picks one at run time.
+// The functions of one instruction set, as a table. Each isa_*.cpp defines one table and is built with its
+// own -m flags; dispatch.cpp selects a table at run time.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace fused_mlp {
 
-// The order in which every output element is summed, on every path: blocks of this many products are
-// added up from zero, and the block sums are added, in order, to the bias. A fixed order makes rows
-// batch-invariant; short blocks keep the rounding error of long sums down; and a single narrow row can
-// run several blocks at once to hide the latency of fused multiply-add.
+// The summation order of every output element, on every path: each block of this many products is summed from
+// zero, and the block sums are added to the bias in order. The fixed order makes rows batch-invariant; short
+// blocks reduce the rounding error of long sums; and a single narrow row can compute several blocks at once
+// to hide the latency of FMA.
 inline constexpr std::size_t kSumBlock = 64;
 
 // A layer as packed by pack.hpp: [panels][in][panel width] weights, zero-padded columns.
@@ -24,12 +24,12 @@ struct PackedLayer {
   std::size_t panels;
   Activation activation;
   bool gated;
-  bool streamed;  // the model's weights outgrow the caches: they come from memory, every time
+  bool streamed;  // the model does not fit in the caches: every call reads its weights from memory
   float negative_slope;
 };
 
 // x: (rows, stride) -> y: (rows, stride), for the columns of panels [first, last) of a layer.
-// When `padded`, y has room for whole panels: its columns past `out` may be written (with anything).
+// If `padded`, y has space for whole panels: columns past `out` may be overwritten with any value.
 struct LayerCall {
   const float* x;
   std::size_t x_stride;
@@ -41,12 +41,11 @@ struct LayerCall {
   bool padded;
 };
 
-// Where the time of a layer call went, in ticks of the processor's own counter, summed over its tiles. The
-// bias, and relu, are added in the registers of the tile: they are part of its product, and cannot be told
-// apart.
+// The time of a layer call by part, summed over its tiles, in ticks of the processor's counter. Bias and relu
+// are applied in the registers of the tile and therefore count as product.
 struct TileTimes {
   unsigned long long product = 0;
-  unsigned long long epilogue = 0;  // activation, gate, and the copy of a tile that does not fit
+  unsigned long long epilogue = 0;  // activation, gate, and the copy of a partial tile
   unsigned long long tiles = 0;
 };
 
@@ -57,10 +56,10 @@ struct Isa {
   void (*run_layer)(const PackedLayer&, const LayerCall&);
   void (*activate)(Activation, float negative_slope, const float* x, float* y, std::size_t n);
   void (*softmax)(float* row, std::size_t n, bool log);
-  // The same as run_layer, slower by two readings of the counter per tile.
+  // Like run_layer, but reads the counter two or three times per tile.
   void (*run_layer_timed)(const PackedLayer&, const LayerCall&, TileTimes*);
-  // For measuring what the machine can do (probe.hpp).
-  double (*multiply_add)(long rounds);  // returns the floating point operations it did
+  // For probe.hpp.
+  double (*multiply_add)(long rounds);  // returns the number of floating point operations
   void (*read)(const float* data, std::size_t floats);
 };
 
@@ -70,10 +69,10 @@ extern const Isa kAvx2Isa;
 extern const Isa kAvx512Isa;
 #endif
 
-// The best instruction set of this machine, or the one named (by the caller, else by FUSED_MLP_ISA).
-// Throws std::invalid_argument, naming those that can run, when it is unknown or cannot run here.
+// The instruction set `name`, else that of FUSED_MLP_ISA, else the best of this machine. Throws
+// std::invalid_argument, which lists the usable ones, if it is unknown or cannot run here.
 const Isa& choose_isa(const char* name);
-// Those this machine can run, best first.
+// The instruction sets that this machine can run, best first.
 const Isa* const* usable_isas(std::size_t* count);
 
 }  // namespace fused_mlp

@@ -1,4 +1,4 @@
-// The portable table. Only this file is built with the flags of that instruction set (see CMakeLists.txt).
+// The portable table, built without flags for an instruction set.
 #include "isa.hpp"
 #include "layer.hpp"
 #include "probe_loops.hpp"

@@ -1,5 +1,5 @@
-// A compiled MLP: packed layers, the plan for each batch size, and the C interface of kernel_api.h.
-// Immutable after construction; run() may be called by many threads at once.
+// A compiled MLP: packed layers, a planner, and the C interface of kernel_api.h. Immutable after
+// construction; any number of threads may call run() at once.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace fused_mlp {
 
 class MlpKernel {
  public:
-  // The last layer's activation is `output`, unless the layer is gated: then `output` follows its gate.
+  // `output` replaces the last layer's activation; if that layer is gated, it is applied after the gate.
   MlpKernel(const std::vector<LayerSource>& layers, Activation output, float output_slope, unsigned threads,
             const char* isa);
   MlpKernel(const MlpKernel&) = delete;
   MlpKernel& operator=(const MlpKernel&) = delete;
 
-  // x: (rows, in_features), y: (rows, out_features), C-contiguous, any alignment. `busy` other threads of the
-  // process are left a core each.
+  // x: (rows, in_features), y: (rows, out_features), C-contiguous, any alignment. Leaves one core free for
+  // each of `busy` other threads of the process.
   void run(const float* x, std::size_t rows, float* y, unsigned busy = 0) const;
   const char* strategy(std::size_t rows) const { return name_of(planner_->plan(rows).strategy); }
 
@@ -36,6 +36,7 @@ class MlpKernel {
   struct RowBlockJob;
   struct LayerJob;
 
+  // In strategies.cpp.
   void run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const;
   void run_layer(std::size_t layer, const LayerCall& call) const;
   void run_layer_recorded(std::size_t layer, const LayerCall& call) const;
@@ -48,9 +49,9 @@ class MlpKernel {
   unsigned threads_;
   std::vector<LayerStorage> storage_;
   std::vector<PackedLayer> layers_;
-  Activation finish_ = Activation::kIdentity;  // what is left to do once the last layer is written
+  Activation finish_ = Activation::kIdentity;  // applied to y after the last layer
   float finish_slope_ = 0;
-  std::size_t scratch_stride_ = 0;  // of an activation row between layers
+  std::size_t scratch_stride_ = 0;  // of the activations between layers, in floats
   std::unique_ptr<Planner> planner_;
   fused_mlp_kernel api_;
 };

@@ -1,5 +1,5 @@
-// The register tile: R rows times P weight panels, summed over the whole of K in the order that
-// isa.hpp's kSumBlock fixes. Every path of the kernel ends here, so every path rounds alike.
+// The register tile: R rows times P weight panels, summed over all of K in the order defined by kSumBlock
+// (isa.hpp). Every strategy uses these tiles, so every strategy rounds in the same way.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,17 @@ namespace fused_mlp {
 struct Tile {
   const float* x;  // (R, x_stride)
   std::size_t x_stride;
-  const float* weights;      // the first panel; the next ones follow at panel_stride
+  const float* weights;      // the first panel; the others follow at panel_stride
   std::size_t panel_stride;  // in floats
   const float* bias;
   float* y;  // (R, y_stride): max(floor, x W + bias), whole panels
   std::size_t y_stride;
   std::size_t in;
-  std::size_t prefetch;  // how far ahead of the weights to prefetch, in floats
-  float floor;           // 0 for relu, else -infinity: max() passes NaN on
+  std::size_t prefetch;  // prefetch distance, in floats
+  float floor;           // 0 for relu, else -infinity; max() passes NaN through
 };
 
-constexpr std::size_t kLineFloats = 16;  // of a cache line
+constexpr std::size_t kLineFloats = 16;  // floats per cache line
 
 template <class V, int R, int P>
 struct Accumulator {
@@ -43,11 +43,11 @@ struct Accumulator {
                    static_cast<std::size_t>(v % V::kVectors) * V::kLanes);
   }
 
-  // One product per sum: row r's x[0] times the first row of each panel.
+  // Adds one product to every sum: x[0] of each row times the first row of each panel.
   [[gnu::always_inline]] void step(const float* x, std::size_t x_stride, const float* w,
                                    std::size_t panel_stride) {
     if constexpr (R <= 3) {
-      // Few rows, many columns: hold the inputs, stream the weights.
+      // Few rows, many columns: keep the inputs in registers and stream the weights.
       Reg in[R];
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) in[r] = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
@@ -71,7 +71,7 @@ struct Accumulator {
     }
   }
 
-  // Adds a finished block to what is summed so far: the bias before the first block, y afterwards.
+  // Adds the block sums to the bias (first block) or to y (later blocks).
   [[gnu::always_inline]] void finish(const Tile& t, bool first, bool last) {
     const Reg floor = V::set1(t.floor);
 #pragma GCC unroll 16
@@ -86,15 +86,15 @@ struct Accumulator {
   }
 };
 
-// How many blocks of the sum run side by side. A narrow layer has too few columns to hide the latency of
-// multiply-add; blocks are independent of each other until they are added up, in order.
+// How many blocks of the sum are computed at once. A tile with few sums cannot hide the latency of FMA, but
+// blocks are independent until they are added, in order.
 template <class V>
 constexpr int blocks_at_once(int rows, int panels) {
   const int sums = rows * panels * V::kVectors;
   return sums <= 2 ? 4 : sums <= 6 ? 2 : 1;
 }
 
-// As many blocks of K as come in groups of B; then fewer at a time; then what is left of a block.
+// Sums groups of B blocks of K, then the remaining blocks in smaller groups, then the last partial block.
 template <class V, int R, int P, int B>
 [[gnu::always_inline]] inline void sum_blocks(const Tile& t, const float* x, const float* w, std::size_t left,
                                               bool first) {
@@ -104,8 +104,8 @@ template <class V, int R, int P, int B>
 #pragma GCC unroll 16
     for (int b = 0; b < B; ++b) sums[b].clear();
     for (std::size_t i = 0; i < kSumBlock; ++i) {
-      // Weights in several panels the hardware prefetches well, and instructions to do so get in its way.
-      // In a single panel that several rows use, it stops too early.
+      // Prefetch by software only for a single panel used by several rows, where the hardware prefetcher is
+      // not far enough ahead. With several panels it is, and prefetch instructions would only cost time.
       if constexpr (P == 1 && R > 1) {
 #pragma GCC unroll 16
         for (int b = 0; b < B; ++b) {
@@ -148,7 +148,7 @@ template <class V, int R, int P, int B>
 
 template <class V, int R, int P>
 void run_tile(const Tile& tile) {
-  const Tile t = tile;  // a copy whose address nobody has: stores to y cannot change it
+  const Tile t = tile;  // a local copy: the compiler knows that stores to y do not alias it
   sum_blocks<V, R, P, blocks_at_once<V>(R, P)>(t, t.x, t.weights, t.in, true);
 }
 

@@ -1,4 +1,4 @@
-// Python bindings of the CPU kernel: registration only. The arithmetic is in kernel.cpp.
+// The Python module fused_mlp.kernels._cpu: argument checks and registration.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -14,7 +14,7 @@
 
 #include "kernel.hpp"
 #include "numpy_call.hpp"
-#include "watching.hpp"
+#include "profile_bindings.hpp"
 
 namespace nb = nanobind;
 using fused_mlp::Activation;
@@ -45,7 +45,7 @@ struct LayerArguments {
 fused_mlp::LayerSource source_of(const LayerArguments& layer, std::size_t in) {
   const std::size_t out = layer.weight.shape(0);
   const auto expect = [](bool fits, const char* what) {
-    if (!fits) throw std::invalid_argument(std::string(what) + ": its shape does not fit the layer");
+    if (!fits) throw std::invalid_argument(std::string(what) + ": its shape does not match the layer");
   };
   const auto vector = [&](const std::optional<Vector>& v, const char* what) -> const float* {
     if (!v) return nullptr;
@@ -79,7 +79,7 @@ void construct(MlpKernel* self, const std::vector<LayerArguments>& layers,
                        isa ? isa->c_str() : nullptr);
 }
 
-// True when x and y are float32, C-contiguous, on the CPU and of fitting shape, and y now holds the result.
+// Writes the result to y. False if the shapes do not match.
 bool run(const MlpKernel& kernel, const Matrix& x, const Result& y) {
   if (x.shape(1) != kernel.in_features() || y.shape(1) != kernel.out_features() || x.shape(0) != y.shape(0)) {
     return false;
@@ -89,13 +89,13 @@ bool run(const MlpKernel& kernel, const Matrix& x, const Result& y) {
   return true;
 }
 
-// The same for callers that have checked dtype, layout, device and shape themselves.
+// Without checks: the caller has validated dtype, layout, device and shape.
 void run_at(const MlpKernel& kernel, std::uintptr_t x, std::size_t rows, std::uintptr_t y) {
   const nb::gil_scoped_release released;
   kernel.run(reinterpret_cast<const float*>(x), rows, reinterpret_cast<float*>(y));
 }
 
-// The capsule borrows the kernel and keeps its Python object alive.
+// The capsule keeps the kernel's Python object alive.
 nb::object capsule(nb::handle self) {
   const MlpKernel& kernel = nb::cast<const MlpKernel&>(self);
   PyObject* made =
@@ -118,7 +118,7 @@ std::vector<std::string> usable_isas() {
 
 NB_MODULE(_cpu, m) {
 #ifdef NDEBUG
-  // A kernel that is still referenced when the interpreter ends (a global, a REPL) is no mistake of its user.
+  // Kernels that are still referenced at interpreter exit (globals, a REPL) are no leak.
   nb::set_leak_warnings(false);
 #endif
   nb::class_<LayerArguments>(m, "Layer")
@@ -143,5 +143,5 @@ NB_MODULE(_cpu, m) {
       .def_prop_ro("isa", &MlpKernel::isa)
       .def_prop_ro("threads", &MlpKernel::threads);
   m.def("usable_isas", usable_isas);
-  fused_mlp::register_watching(m);
+  fused_mlp::register_profile(m);
 }

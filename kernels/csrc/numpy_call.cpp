@@ -6,7 +6,7 @@ namespace fused_mlp {
 
 namespace {
 
-// What we need of numpy, looked up once. Never released: the interpreter may be gone when statics are.
+// The parts of numpy in use, looked up once. Never released: statics may be destroyed after the interpreter.
 struct Numpy {
   PyTypeObject* ndarray;
   PyObject* empty;
@@ -33,43 +33,43 @@ const Numpy& numpy() {
   return *found;
 }
 
-// A float32 matrix of that many columns, borrowed from an array for as long as this lives.
-class Matrix {
+// Holds the buffer of a numpy array. False unless it is a float32 matrix of that many columns.
+class ArrayView {
  public:
-  Matrix(nb::handle array, std::size_t columns, int flags) {
-    // Exactly ndarray: a subclass (a masked array, say) may mean something else by its data.
+  ArrayView(nb::handle array, std::size_t columns, int flags) {
+    // No subclasses: the data of a masked array, for example, has another meaning.
     if (Py_TYPE(array.ptr()) != numpy().ndarray) return;
     if (PyObject_GetBuffer(array.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | flags) != 0) {
       PyErr_Clear();  // not contiguous, or read-only
       return;
     }
     held_ = true;
-    fits_ = view_.ndim == 2 && view_.itemsize == sizeof(float) && view_.format[0] == 'f' &&
-            view_.format[1] == '\0' && static_cast<std::size_t>(view_.shape[1]) == columns;
+    matches_ = view_.ndim == 2 && view_.itemsize == sizeof(float) && view_.format[0] == 'f' &&
+               view_.format[1] == '\0' && static_cast<std::size_t>(view_.shape[1]) == columns;
   }
-  ~Matrix() {
+  ~ArrayView() {
     if (held_) PyBuffer_Release(&view_);
   }
-  Matrix(const Matrix&) = delete;
-  Matrix& operator=(const Matrix&) = delete;
+  ArrayView(const ArrayView&) = delete;
+  ArrayView& operator=(const ArrayView&) = delete;
 
-  explicit operator bool() const { return fits_; }
+  explicit operator bool() const { return matches_; }
   std::size_t rows() const { return static_cast<std::size_t>(view_.shape[0]); }
   float* data() const { return static_cast<float*>(view_.buf); }
 
  private:
   Py_buffer view_;
   bool held_ = false;
-  bool fits_ = false;
+  bool matches_ = false;
 };
 
 }  // namespace
 
 nb::object call_numpy(const MlpKernel& kernel, nb::handle x, nb::handle out) {
-  const Matrix input(x, kernel.in_features(), 0);
+  const ArrayView input(x, kernel.in_features(), 0);
   if (!input) return nb::none();
   nb::object result = out.is_none() ? numpy().make(input.rows(), kernel.out_features()) : nb::borrow(out);
-  const Matrix output(result, kernel.out_features(), PyBUF_WRITABLE);
+  const ArrayView output(result, kernel.out_features(), PyBUF_WRITABLE);
   if (!output || output.rows() != input.rows()) return nb::none();
   const nb::gil_scoped_release released;
   kernel.run(input.data(), input.rows(), output.data());

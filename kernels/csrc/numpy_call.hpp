@@ -1,5 +1,5 @@
-// The fastest way from a numpy array to its result: straight through the buffer protocol, without a
-// Python frame or a copy. Runs with the GIL held, and without it while the kernel computes.
+// The fast path for numpy arrays: reads and writes them through the buffer protocol, without a Python frame
+// or a copy. Releases the GIL while the kernel runs.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,8 +8,8 @@
 
 namespace fused_mlp {
 
-// kernel(x) as a new array, or kernel(x, out) as `out`. None where x and out are not both numpy arrays,
-// float32, C-contiguous and of fitting shape: then nothing was written.
+// Returns the result in a new array or in `out`. Returns None and writes nothing unless x and out are numpy
+// arrays, float32, C-contiguous and of matching shape.
 nanobind::object call_numpy(const MlpKernel& kernel, nanobind::handle x, nanobind::handle out);
 
 }  // namespace fused_mlp

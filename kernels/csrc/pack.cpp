@@ -7,7 +7,7 @@ namespace fused_mlp {
 
 namespace {
 
-// Columns [first, first + count) of a panel from rows of `weight`: panel[k][first + j] = weight[row + j][k].
+// Copies `count` rows of `weight` to columns of a panel: panel[k][first + j] = weight[j][k].
 void fill(float* panel, std::size_t width, std::size_t first, std::size_t count, const float* weight,
           std::size_t in) {
   for (std::size_t j = 0; j < count; ++j) {
@@ -21,11 +21,11 @@ void fill(float* panel, std::size_t width, std::size_t first, std::size_t count,
 
 LayerStorage pack_layer(const LayerSource& source, std::size_t panel) {
   const bool gated = source.gate_weight != nullptr;
-  const std::size_t columns = gated ? panel / 2 : panel;  // of the result, per panel
+  const std::size_t columns = gated ? panel / 2 : panel;  // output columns per panel
   const std::size_t panels = (source.out + columns - 1) / columns;
   const std::size_t limit = static_cast<std::size_t>(-1) / sizeof(float) / panel;
   if (source.in != 0 && panels > limit / source.in) {
-    throw std::length_error("layer too large: its weights do not fit in the address space");
+    throw std::length_error("layer too large: its weights exceed the address space");
   }
 
   LayerStorage layer{FloatBuffer(panels * source.in * panel), FloatBuffer(panels * panel), {}};

@@ -1,4 +1,4 @@
-// From a layer as PyTorch stores it, (out, in) row-major, to the panels a kernel streams. Runs once, at load.
+// Packs a layer's weights, (out, in) row-major as in PyTorch, into the kernel's panels, once at load.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace fused_mlp {
 
-// Borrowed arrays; the null ones are absent.
+// Arrays owned by the caller; weight is required, the others may be null.
 struct LayerSource {
   const float* weight;       // (out, in)
   const float* bias;         // (out,)
-  const float* gate_weight;  // (out, in), of a gated layer
+  const float* gate_weight;  // (out, in), for a gated layer
   const float* gate_bias;    // (out,)
   std::size_t in;
   std::size_t out;

@@ -15,10 +15,10 @@ namespace fused_mlp {
 
 namespace {
 
-// A lock per span is nothing beside a layer, and nobody takes it while nothing is recorded.
-std::mutex guard;
+// Locked once per span, which is cheap compared with a layer, and only while recording.
+std::mutex mutex;
 std::vector<PhaseSpan> spans;
-std::size_t room = 0;
+std::size_t max_spans = 0;
 std::size_t dropped = 0;
 
 std::int64_t steady_ns() {
@@ -39,18 +39,18 @@ std::uint32_t thread_number() {
 }  // namespace
 
 void start_recording_phases(std::size_t capacity) {
-  const std::lock_guard<std::mutex> held(guard);
+  const std::lock_guard<std::mutex> lock(mutex);
   spans.clear();
   spans.reserve(capacity);
-  room = capacity;
+  max_spans = capacity;
   dropped = 0;
   detail::recording.store(true, std::memory_order_relaxed);
 }
 
 PhaseRecording stop_recording_phases() {
-  const std::lock_guard<std::mutex> held(guard);
+  const std::lock_guard<std::mutex> lock(mutex);
   detail::recording.store(false, std::memory_order_relaxed);
-  room = 0;
+  max_spans = 0;
   PhaseRecording recording{std::move(spans), dropped};
   spans = {};
   return recording;
@@ -81,13 +81,13 @@ RecordedPhase::~RecordedPhase() {
   span_.end_ns = steady_ns();
   span_.tiles = tiles_.tiles;
   if (elapsed > 0) {
-    // Ticks become time by the ticks and the time of the whole span: nobody has to know their rate.
+    // Converts ticks by the ratio for the whole span, so that the tick rate need not be known.
     const double ns = static_cast<double>(span_.end_ns - span_.start_ns) / static_cast<double>(elapsed);
     span_.product_ns = static_cast<std::int64_t>(static_cast<double>(tiles_.product) * ns);
     span_.epilogue_ns = static_cast<std::int64_t>(static_cast<double>(tiles_.epilogue) * ns);
   }
-  const std::lock_guard<std::mutex> held(guard);
-  if (spans.size() < room) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (spans.size() < max_spans) {
     spans.push_back(span_);
   } else if (recording_phases()) {
     ++dropped;

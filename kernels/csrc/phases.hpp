@@ -1,6 +1,5 @@
-// A recording of what the kernels of this process do, phase by phase, for a profile. Off unless somebody
-// asked for it: then it costs one relaxed load per layer call. On, it is bounded: what does not fit is
-// counted, not kept.
+// Records the phases of all kernels of this process, for a profile. While off it costs one relaxed load per
+// layer call. While on, the number of spans is bounded; spans that do not fit are counted.
 #pragma once
 
 #include <atomic>
@@ -13,24 +12,24 @@
 namespace fused_mlp {
 
 enum class Phase : unsigned char {
-  kPack,    // a layer's weights into panels, at load
+  kPack,    // packing a layer's weights, at load
   kLayer,   // one layer over some rows and some columns
-  kFinish,  // what follows the last layer: softmax, or an activation after a gate
+  kFinish,  // after the last layer: softmax, or an activation after a gate
 };
 
 struct PhaseSpan {
   Phase phase;
   std::uint32_t layer;
-  std::uint32_t thread;  // as the operating system numbers it
+  std::uint32_t thread;  // the operating system's thread id
   std::size_t rows;
   std::size_t in;
   std::size_t out;        // columns of this span, not of the layer
   std::int64_t start_ns;  // of the steady clock
   std::int64_t end_ns;
-  std::int64_t product_ns;   // of which in products of tiles, with bias and relu
-  std::int64_t epilogue_ns;  // and in activations, gates and copies, tile by tile in between
+  std::int64_t product_ns;   // the part in products of tiles, including bias and relu
+  std::int64_t epilogue_ns;  // the part in activations, gates and copies
   std::uint64_t tiles;
-  std::uint64_t flops;  // multiplications and additions; 0 where nothing is multiplied
+  std::uint64_t flops;  // multiplications and additions; 0 for other phases than kLayer
 };
 
 namespace detail {
@@ -44,11 +43,11 @@ struct PhaseRecording {
   std::size_t dropped;
 };
 
-// One recording at a time; starting another forgets the first.
+// One recording at a time; starting another discards the first.
 void start_recording_phases(std::size_t capacity);
 PhaseRecording stop_recording_phases();
 
-// From here to the end of the scope. Costs a load when nothing is recorded.
+// Records its own lifetime as a span.
 class RecordedPhase {
  public:
   RecordedPhase(Phase phase, std::size_t layer, std::size_t rows, std::size_t in, std::size_t out,

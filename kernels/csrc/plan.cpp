@@ -9,16 +9,16 @@ namespace fused_mlp {
 namespace {
 
 constexpr std::size_t kGemvRows = 5;
-// What it costs to get a helper going, and to meet it after a layer.
-constexpr double kStartUs = 2.0;
+// The cost of waking a helper, and of the barrier after a layer.
+constexpr double kWakeUs = 2.0;
 constexpr double kBarrierUs = 0.5;
-// Read bandwidth per core, bytes per microsecond, from the second level cache and from beyond.
-constexpr double kNearBytesPerUs = 80e3;
-constexpr double kFarBytesPerUs = 40e3;
-// Threads compete for memory beyond the second level cache: together they read this much faster than one.
-constexpr double kFarScaling = 1.6;
+// Read bandwidth per core in bytes per microsecond: from the L2 cache, and from the L3 cache or memory.
+constexpr double kL2BytesPerUs = 80e3;
+constexpr double kMemoryBytesPerUs = 40e3;
+// Threads share the bandwidth beyond the L2 cache: all together read this much faster than one.
+constexpr double kMemoryScaling = 1.6;
 
-double ask_level2_bytes() {
+double query_l2_bytes() {
 #if defined(_SC_LEVEL2_CACHE_SIZE)
   const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
   if (size > 0) return static_cast<double>(size);
@@ -26,13 +26,13 @@ double ask_level2_bytes() {
   return 512.0 * 1024.0;
 }
 
-// Asked once: some C libraries run cpuid every time, which a virtual machine traps.
-double level2_bytes() {
-  static const double bytes = ask_level2_bytes();
+// Queried once: some C libraries execute cpuid on every call, which a virtual machine traps.
+double l2_bytes() {
+  static const double bytes = query_l2_bytes();
   return bytes;
 }
 
-// Estimated time of a batch on one thread, for a share of the columns of every layer.
+// Estimates the time of a batch on one thread and on several.
 class CostModel {
  public:
   CostModel(const std::vector<PackedLayer>& layers, const Isa& isa)
@@ -48,20 +48,21 @@ class CostModel {
 
   double alone(std::size_t rows) const { return microseconds(rows, 1.0, 1.0); }
   double by_columns(std::size_t rows, unsigned threads) const {
-    return microseconds(rows, 1.0 / threads, threads) + kStartUs + barriers_us_;
+    return microseconds(rows, 1.0 / threads, threads) + kWakeUs + barriers_us_;
   }
   double by_rows(std::size_t rows, unsigned threads) const {
-    return microseconds((rows + threads - 1) / threads, 1.0, threads) + kStartUs;
+    return microseconds((rows + threads - 1) / threads, 1.0, threads) + kWakeUs;
   }
 
  private:
   double microseconds(std::size_t rows, double share, double threads) const {
-    // A tile of few rows waits for its sums: it costs as if it had at least half its rows.
+    // A tile of few rows is bound by FMA latency: it costs as much as one of half the maximum rows.
     const double effective = std::max(static_cast<double>(rows), max_rows_ / 2.0);
     const double multiply_adds = multiply_adds_ * share;
     const double bytes = multiply_adds * sizeof(float);
-    const bool near = bytes <= 0.8 * level2_bytes();
-    const double bandwidth = near ? kNearBytesPerUs : kFarBytesPerUs * std::min(1.0, kFarScaling / threads);
+    const bool in_l2 = bytes <= 0.8 * l2_bytes();
+    const double bandwidth =
+        in_l2 ? kL2BytesPerUs : kMemoryBytesPerUs * std::min(1.0, kMemoryScaling / threads);
     return std::max(effective * multiply_adds / multiply_adds_per_us_, bytes / bandwidth);
   }
 
@@ -92,10 +93,10 @@ Planner::Planner(const std::vector<PackedLayer>& layers, const Isa& isa, unsigne
     : threads_(threads), by_columns_from_(kNever), by_rows_from_(kNever) {
   std::size_t widest = 1;
   for (const PackedLayer& layer : layers) widest = std::max({widest, layer.in, layer.out});
-  // Two activations of a block should stay in half of the second level cache; but every block reads all
-  // weights once more, so a block is never so small that this shows.
+  // The input and output of a layer should fit in half of the L2 cache. But every block reads all weights
+  // again, so blocks have a minimum size.
   const double row_bytes = 2.0 * sizeof(float) * static_cast<double>(widest);
-  const auto fitting = static_cast<std::size_t>(level2_bytes() / 2.0 / row_bytes);
+  const auto fitting = static_cast<std::size_t>(l2_bytes() / 2.0 / row_bytes);
   max_block_rows_ = std::clamp(fitting, 16 * isa.max_rows, 48 * isa.max_rows);
 
   if (threads == 1) return;
@@ -105,7 +106,7 @@ Planner::Planner(const std::vector<PackedLayer>& layers, const Isa& isa, unsigne
     const double alone = cost.alone(rows);
     const double columns = cost.by_columns(rows, threads);
     if (columns < alone) by_columns_from_ = std::min(by_columns_from_, rows);
-    // Weights that come from memory should come once for all threads: such models never go by rows.
+    // Split by rows, every thread would read all weights from memory: never for streamed models.
     if (!streamed && rows % threads == 0 && cost.by_rows(rows, threads) < std::min(alone, columns)) {
       by_rows_from_ = rows;
     }
@@ -113,10 +114,10 @@ Planner::Planner(const std::vector<PackedLayer>& layers, const Isa& isa, unsigne
 }
 
 Plan Planner::plan(std::size_t rows) const {
-  rows = std::max<std::size_t>(rows, 1);  // an empty batch runs nothing, but may be asked about
+  rows = std::max<std::size_t>(rows, 1);  // strategy(0) must have an answer
   const bool few = rows <= kGemvRows;
   if (rows >= by_rows_from_) {
-    // Blocks of even size, a whole number of them per thread.
+    // Blocks of equal size, the same number of them per thread.
     const std::size_t each = (rows + threads_ - 1) / threads_;
     const std::size_t rounds = (each + max_block_rows_ - 1) / max_block_rows_;
     return {Strategy::kRowBlock, threads_, (each + rounds - 1) / rounds};

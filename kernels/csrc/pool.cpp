@@ -13,62 +13,63 @@
 namespace fused_mlp {
 
 Pool::~Pool() {
-  ending_.store(true, std::memory_order_relaxed);
-  call_.fetch_add(1, std::memory_order_release);
-  call_.notify_all();
+  stopping_.store(true, std::memory_order_relaxed);
+  job_number_.fetch_add(1, std::memory_order_release);
+  job_number_.notify_all();
   for (Helper& helper : helpers_) helper.thread.join();
 }
 
 void Pool::run(unsigned helpers, Task task, void* job) {
-  std::unique_lock<std::mutex> owner(owner_, std::defer_lock);
-  if (helpers == 0 || !owner.try_lock()) return task(job, 0);
+  std::unique_lock<std::mutex> lock(job_mutex_, std::defer_lock);
+  if (helpers == 0 || !lock.try_lock()) return task(job, 0);
   if (helpers_.size() < helpers) grow(helpers);
 
   task_ = task;
   job_ = job;
-  invited_ = helpers;
-  door_.store(helpers * kPlace, std::memory_order_release);
-  call_.fetch_add(1, std::memory_order_release);
-  // Each costs a system call only where somebody sleeps.
-  for (unsigned i = 0; i < helpers; ++i) call_.notify_one();
+  job_helpers_ = helpers;
+  admission_.store(helpers * kOneSlot, std::memory_order_release);
+  job_number_.fetch_add(1, std::memory_order_release);
+  // Makes a system call only if a helper sleeps.
+  for (unsigned i = 0; i < helpers; ++i) job_number_.notify_one();
 
   task(job, 0);
 
-  // Late helpers find the door closed; those inside are waited for, because the job lives on our stack.
-  std::uint32_t door = door_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
-  const unsigned missed = (door & ~kClosed) / kPlace;
-  while ((door & kInside) != 0) door = wait_while_equal(door_, door);
-  note_turnout(missed < helpers);
-  if (missed != 0) part_from_caller();
+  // No helper joins from here on. Wait for those that have joined: the job is on this thread's stack.
+  std::uint32_t state = admission_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
+  const unsigned missed = (state & ~kClosed) / kOneSlot;
+  while ((state & kActiveMask) != 0) state = wait_while_equal(admission_, state);
+  record_wakeup(missed < helpers);
+  if (missed != 0) move_helpers_off_this_cpu();
 }
 
-// On a saturated machine a core that no thread of ours needs for a moment is another process', and a helper
-// comes when the work is done: waking it was in vain, time and again. Then nobody is asked for a while. Not
-// where this process has nothing else to do: there a helper that is late costs nobody anything.
-void Pool::note_turnout(bool came) {
-  if (came) {
-    in_vain_ = 0;
-  } else if (crowded_.exchange(false, std::memory_order_relaxed)) {
-    in_vain_ = std::min(in_vain_ + 1, kInVain);
-  } else if (in_vain_ == kInVain) {
-    in_vain_ = 0;  // nobody else has worked for all that time
+// After 8 wake-ups that arrived too late, skip helpers for 20 ms: on a saturated machine a helper gets a core
+// only when the job is done. Applies only while other threads of this process compete for the cores;
+// otherwise a late helper costs nothing.
+void Pool::record_wakeup(bool helped) {
+  if (helped) {
+    late_wakeups_ = 0;
+  } else if (contended_.exchange(false, std::memory_order_relaxed)) {
+    late_wakeups_ = std::min(late_wakeups_ + 1, kMaxLateWakeups);
+  } else if (late_wakeups_ == kMaxLateWakeups) {
+    late_wakeups_ = 0;  // no contention during the whole back-off
   }
-  alone_until_.store(in_vain_ == kInVain ? now() + kAlone : kNever, std::memory_order_relaxed);
+  backoff_until_.store(late_wakeups_ == kMaxLateWakeups ? now() + kBackoffNs : kNoBackoff,
+                       std::memory_order_relaxed);
 }
 
-// A helper that waits for the caller's own core can't come, and the kernel may leave it there for
-// milliseconds while other cores idle: send it elsewhere.
-void Pool::part_from_caller() {
+// A helper queued on the caller's own CPU cannot start, and the operating system may leave it there for
+// milliseconds while other CPUs are idle: set its affinity to the others.
+void Pool::move_helpers_off_this_cpu() {
 #if defined(__linux__)
-  const int here = sched_getcpu();
-  cpu_set_t elsewhere;
-  if (here < 0 || pthread_getaffinity_np(pthread_self(), sizeof elsewhere, &elsewhere) != 0) return;
-  CPU_CLR(static_cast<std::size_t>(here), &elsewhere);
-  if (CPU_COUNT(&elsewhere) == 0) return;
+  const int this_cpu = sched_getcpu();
+  cpu_set_t other_cpus;
+  if (this_cpu < 0 || pthread_getaffinity_np(pthread_self(), sizeof other_cpus, &other_cpus) != 0) return;
+  CPU_CLR(static_cast<std::size_t>(this_cpu), &other_cpus);
+  if (CPU_COUNT(&other_cpus) == 0) return;
   for (Helper& helper : helpers_) {
-    if (helper.cpu.load(std::memory_order_relaxed) != here) continue;
+    if (helper.cpu.load(std::memory_order_relaxed) != this_cpu) continue;
     helper.cpu.store(-1, std::memory_order_relaxed);
-    (void)pthread_setaffinity_np(helper.thread.native_handle(), sizeof elsewhere, &elsewhere);
+    (void)pthread_setaffinity_np(helper.thread.native_handle(), sizeof other_cpus, &other_cpus);
   }
 #endif
 }
@@ -81,7 +82,7 @@ void Pool::grow(unsigned helpers) {
     }
   } catch (const std::system_error&) {
     helpers_.pop_back();
-    // No more threads to be had: those there are, at worst the caller alone, do the work.
+    // No more threads: the existing ones do the work, at worst the caller alone.
   }
 }
 
@@ -91,32 +92,33 @@ void Pool::serve(Helper& self) {
 #if defined(__linux__)
     self.cpu.store(sched_getcpu(), std::memory_order_relaxed);
 #endif
-    // While others compute, spinning would take a core from one of them.
-    seen = wait_while_equal(call_, seen, callers_.load(std::memory_order_relaxed) > 1 ? 0 : kSpins);
-    if (ending_.load(std::memory_order_relaxed)) return;
+    // With several callers, spinning would take a core from one of them.
+    seen = wait_while_equal(job_number_, seen, callers_.load(std::memory_order_relaxed) > 1 ? 0 : kSpins);
+    if (stopping_.load(std::memory_order_relaxed)) return;
     unsigned participant = 0;
-    if (!enter(&participant)) continue;
+    if (!join_job(&participant)) continue;
     task_(job_, participant);
-    leave();
+    leave_job();
   }
 }
 
-bool Pool::enter(unsigned* participant) {
-  std::uint32_t door = door_.load(std::memory_order_relaxed);
+bool Pool::join_job(unsigned* participant) {
+  std::uint32_t state = admission_.load(std::memory_order_relaxed);
   while (true) {
-    const std::uint32_t places = (door & ~kClosed) / kPlace;
-    if ((door & kClosed) != 0 || places == 0) return false;
-    const std::uint32_t entered = door - kPlace + 1;
-    if (door_.compare_exchange_weak(door, entered, std::memory_order_acquire, std::memory_order_relaxed)) {
-      *participant = invited_ - places + 1;
+    const std::uint32_t slots = (state & ~kClosed) / kOneSlot;
+    if ((state & kClosed) != 0 || slots == 0) return false;
+    const std::uint32_t joined = state - kOneSlot + 1;
+    if (admission_.compare_exchange_weak(state, joined, std::memory_order_acquire,
+                                         std::memory_order_relaxed)) {
+      *participant = job_helpers_ - slots + 1;
       return true;
     }
   }
 }
 
-void Pool::leave() {
-  const std::uint32_t door = door_.fetch_sub(1, std::memory_order_release) - 1;
-  if ((door & kInside) == 0) door_.notify_all();
+void Pool::leave_job() {
+  const std::uint32_t state = admission_.fetch_sub(1, std::memory_order_release) - 1;
+  if ((state & kActiveMask) == 0) admission_.notify_all();
 }
 
 namespace {
@@ -127,7 +129,7 @@ Pool& Pool::shared() {
   Pool* pool = shared_pool.load(std::memory_order_acquire);
   if (pool != nullptr) return *pool;
   static const int at_fork = pthread_atfork(nullptr, nullptr, [] {
-    // The child has no helpers, and perhaps a lock that nobody will open: it leaves the parent's pool behind.
+    // The child has no helper threads, and a mutex may be locked for ever: it abandons the parent's pool.
     shared_pool.store(nullptr, std::memory_order_release);
   });
   (void)at_fork;

@@ -1,5 +1,5 @@
-// A small pool of helper threads for one job at a time. Whoever brings a job works on it too; helpers join
-// while it lasts, and nobody ever waits for a helper that has not started. Knows nothing of kernels.
+// A pool of helper threads for one job at a time. The caller works on its job too; helpers may join while it
+// runs. The caller never waits for a helper that has not joined. Knows nothing of kernels.
 #pragma once
 
 #include <atomic>
@@ -13,9 +13,9 @@ namespace fused_mlp {
 
 class Pool {
  public:
-  static constexpr unsigned kMostThreads = 1024;  // far below what the door can count
+  static constexpr unsigned kMaxThreads = 1024;  // far below what admission_ can count
 
-  // A job hands out its own work, so that any number of participants, one included, finishes it.
+  // A job distributes its own work, so that any number of participants (at least one) completes it.
   // `participant` is 0 for the caller and 1..helpers for the others.
   using Task = void (*)(void* job, unsigned participant);
 
@@ -24,12 +24,12 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Runs task(job, 0) here, and task(job, n) on up to `helpers` others that are free in time. Returns when
-  // all participants are done. When the pool is busy with another caller's job, this thread works alone.
+  // Runs task(job, 0) on the calling thread and task(job, n) on up to `helpers` others that start in time.
+  // Returns when all participants are done. While the pool runs another job, the caller works alone.
   void run(unsigned helpers, Task task, void* job);
 
-  // A caller for as long as it computes, alone or with helpers. Each has a core to itself as long as helpers
-  // are only invited to the cores that callers leave over.
+  // Counts a caller while it computes, alone or with helpers, so that helpers are woken only for cores that
+  // no caller uses.
   class CallerScope {
    public:
     explicit CallerScope(Pool& pool) noexcept
@@ -37,14 +37,14 @@ class Pool {
     ~CallerScope() { pool_.callers_.fetch_sub(1, std::memory_order_relaxed); }
     CallerScope(const CallerScope&) = delete;
     CallerScope& operator=(const CallerScope&) = delete;
-    // Of `threads`, those that neither another caller nor one of `busy` other threads needs; at least this
-    // one, and no other where helpers would come too late.
+    // Of `threads`, how many are left by other callers and by `busy` other threads; at least 1. 1 during the
+    // back-off after late wake-ups.
     unsigned free_threads(unsigned threads, unsigned busy) const noexcept {
       const unsigned others = busy > others_ ? busy : others_;
       if (others > 0) {
-        if (!pool_.crowded_.load(std::memory_order_relaxed))
-          pool_.crowded_.store(true, std::memory_order_relaxed);
-      } else if (pool_.left_alone()) {
+        if (!pool_.contended_.load(std::memory_order_relaxed))
+          pool_.contended_.store(true, std::memory_order_relaxed);
+      } else if (pool_.backing_off()) {
         return 1;
       }
       return threads > others ? threads - others : 1;
@@ -52,52 +52,53 @@ class Pool {
 
    private:
     Pool& pool_;
-    unsigned others_;  // callers, when this one began
+    unsigned others_;  // other callers at construction
   };
 
-  // The pool of this process. Never destroyed: its threads sleep until exit. A forked child gets a new one.
+  // The pool of this process. Never destroyed: its threads sleep until exit. A forked child makes its own.
   static Pool& shared();
 
  private:
   struct Helper {
-    std::atomic<int> cpu{-1};  // where it was when it last waited
+    std::atomic<int> cpu{-1};  // the CPU on which it last began to wait
     std::thread thread;
   };
 
   static std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-  bool left_alone() const noexcept {
-    const std::int64_t until = alone_until_.load(std::memory_order_relaxed);
-    return until != kNever && now() < until;
+  bool backing_off() const noexcept {
+    const std::int64_t until = backoff_until_.load(std::memory_order_relaxed);
+    return until != kNoBackoff && now() < until;
   }
-  void note_turnout(bool came);
+  void record_wakeup(bool helped);
   void grow(unsigned helpers);
   void serve(Helper& self);
-  void part_from_caller();
-  bool enter(unsigned* participant);
-  void leave();
+  void move_helpers_off_this_cpu();
+  bool join_job(unsigned* participant);
+  void leave_job();
 
-  static constexpr unsigned kInVain = 8;  // invitations in a row that nobody took up in time, and then
-  static constexpr std::int64_t kAlone = 20'000'000;  // none for so many nanoseconds
-  static constexpr std::int64_t kNever = 0;
+  static constexpr unsigned kMaxLateWakeups = 8;
+  static constexpr std::int64_t kBackoffNs = 20'000'000;
+  static constexpr std::int64_t kNoBackoff = 0;
   static constexpr std::uint32_t kClosed = 1u << 31;
-  static constexpr std::uint32_t kPlace = 1u << 16;
-  static constexpr std::uint32_t kInside = 0xFFFF;
+  static constexpr std::uint32_t kOneSlot = 1u << 16;
+  static constexpr std::uint32_t kActiveMask = 0xFFFF;
 
-  std::mutex owner_;                    // held by the caller whose job runs
-  std::atomic<std::uint32_t> call_{0};  // changes when there is a new job, or when the pool ends
-  std::atomic<bool> ending_{false};
-  // The door of the running job: bit 31 closed, bits 16..30 places left, bits 0..15 helpers inside.
-  std::atomic<std::uint32_t> door_{kClosed};
-  // Written while the door is closed and nobody is inside, read by those who entered.
+  std::mutex job_mutex_;                      // held by the caller of the running job
+  std::atomic<std::uint32_t> job_number_{0};  // changes with every job and at the end; helpers wait on it
+  std::atomic<bool> stopping_{false};
+  // Admission of helpers to the running job: bit 31: closed; bits 16..30: slots left; bits 0..15: helpers
+  // that have joined.
+  std::atomic<std::uint32_t> admission_{kClosed};
+  // Written while admission_ is closed and no helper is active; read by helpers that joined.
   Task task_ = nullptr;
   void* job_ = nullptr;
-  unsigned invited_ = 0;
+  unsigned job_helpers_ = 0;
   std::atomic<unsigned> callers_{0};
-  std::atomic<bool> crowded_{false};  // others have been at work since the last invitation in vain
-  std::atomic<std::int64_t> alone_until_{kNever};
-  // Touched by the owner only; a helper knows its own.
+  std::atomic<bool> contended_{false};  // another caller or busy thread was seen since the last late wake-up
+  std::atomic<std::int64_t> backoff_until_{kNoBackoff};
+  // Guarded by job_mutex_; a helper also uses its own entry.
   std::deque<Helper> helpers_;
-  unsigned in_vain_ = 0;
+  unsigned late_wakeups_ = 0;  // in a row; guarded by job_mutex_
 };
 
 }  // namespace fused_mlp

@@ -18,8 +18,7 @@ namespace fused_mlp {
 namespace {
 
 constexpr long kRounds = 200000;
-// Often enough for the first reading, which fills the caches of cores that have just met the data, not to
-// count.
+// Enough repeats that the first one, which fills the caches, has little weight.
 constexpr std::size_t kReadBytes = std::size_t{64} << 20;
 constexpr std::size_t kLeastRepeats = 4;
 
@@ -27,7 +26,7 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Starts `threads` copies of work(index) together; the time from the start until the last is done.
+// Runs `threads` copies of work(index) at once; returns the time from the start until the last has finished.
 template <class Work>
 double time_together(unsigned threads, const Work& work) {
   enum : int { kWait, kGo, kGiveUp };
@@ -84,7 +83,7 @@ double probe_read_seconds(std::size_t bytes, unsigned threads, unsigned samples)
   bytes = std::max(bytes, sizeof(float));
   const Isa& isa = best_isa();
   FloatBuffer buffer(bytes / sizeof(float));
-  std::fill_n(buffer.data(), buffer.size(), 1.0f);  // pages never written are all the same page of zeros
+  std::fill_n(buffer.data(), buffer.size(), 1.0f);  // unwritten pages would all map to one page of zeros
   const std::size_t repeats = std::max(kLeastRepeats, kReadBytes / bytes);
   double best = 0;
   for (unsigned sample = 0; sample < std::max(samples, 1u); ++sample) {

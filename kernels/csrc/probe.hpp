@@ -1,18 +1,18 @@
-// What this machine can do, measured: the limits that a profile and the benchmark compare a kernel with.
+// Measures the limits of this machine, with which a profile and the benchmark compare a kernel.
 #pragma once
 
 #include <cstddef>
 
 namespace fused_mlp {
 
-// Both throw std::runtime_error when a thread cannot be started.
+// Both functions throw std::runtime_error if a thread cannot be started.
 
-// Floating point operations per second of multiply-adds in registers, all threads together; one measurement
-// of about a millisecond, in the best instruction set there is.
+// Floating point operations per second of multiply-adds in registers, all threads together, with the best
+// instruction set. One measurement of about a millisecond.
 double probe_flops(unsigned threads);
 
-// Seconds to read `bytes` once, each thread its share, wherever repeated reading keeps them; the best of some
-// samples.
+// Seconds to read `bytes` once, split between the threads, from the cache level (or memory) that holds them
+// after repeated reading. The best of `samples`.
 double probe_read_seconds(std::size_t bytes, unsigned threads, unsigned samples);
 
 }  // namespace fused_mlp

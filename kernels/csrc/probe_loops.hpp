@@ -1,5 +1,5 @@
-// The two loops that show a machine's limits, per instruction set: multiply-adds in registers, and reading.
-// Free of std:: functions, for the reason that layer.hpp gives.
+// The loops of probe.hpp, per instruction set: multiply-adds in registers, and sequential reading. Uses no
+// std:: functions (layer.hpp says why).
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@ namespace fused_mlp {
 template <class V>
 struct ProbeLoops {
   using Reg = typename V::Reg;
-  // More sums than latency times throughput of any current core, few enough for 16 registers.
+  // More independent sums than FMA latency times throughput; few enough for 16 registers.
   static constexpr int kSums = 10;
 
-  // The compiler must take the value for another one.
+  // Makes the compiler assume that the value changed.
   static void keep(Reg& v) {
 #if defined(__x86_64__)
     asm volatile("" : "+x"(v));
@@ -25,7 +25,7 @@ struct ProbeLoops {
     Reg sums[kSums];
     for (Reg& sum : sums) {
       sum = V::zero();
-      keep(sum);  // or it sees ten times the same sum, and computes it once
+      keep(sum);  // otherwise the compiler merges the ten equal sums into one
     }
     Reg a = V::set1(0.999f);
     const Reg b = V::set1(0.001f);

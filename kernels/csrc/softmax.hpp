@@ -1,4 +1,4 @@
-// softmax and log_softmax of one row, in place, in one fixed order of summation.
+// softmax and log_softmax of one row, in place, with a fixed summation order.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct Softmax {
   using Reg = typename V::Reg;
   static constexpr std::size_t kLanes = V::kLanes;
 
-  // The row's vector at c; lanes past its end hold -infinity, whose exponential is zero.
+  // Loads the vector at column c; lanes past the end of the row are -infinity, whose exponential is zero.
   static Reg load(const float* row, std::size_t c, std::size_t n) {
     if (c + kLanes <= n) return V::load(row + c);
     alignas(64) float tail[kLanes];
@@ -36,7 +36,7 @@ struct Softmax {
     float highest = lanes[0];
     for (std::size_t i = 1; i < kLanes; ++i) highest = lanes[i] > highest ? lanes[i] : highest;
 
-    // A NaN anywhere, or a row of infinities, makes the sum NaN and with it the whole row, as in PyTorch.
+    // NaN, +infinity or a row of only -infinity makes the sum NaN and thereby the whole row, as in PyTorch.
     const Reg offset = V::set1(highest);
     Reg sums = V::zero();
     for (std::size_t c = 0; c < n; c += kLanes) {

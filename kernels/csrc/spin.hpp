@@ -1,4 +1,4 @@
-// Waiting that starts with a short spin: what is awaited is usually microseconds away, a futex is not.
+// Waiting that begins with a short spin: the event is usually closer than a futex wake-up.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,10 @@ inline void pause_cpu() {
 #endif
 }
 
-// About 30 us: longer than the gap between two batches of a busy server, shorter than anyone notices.
+// About 30 us: longer than the gap between two batches of a busy server.
 inline constexpr int kSpins = 1000;
 
-// Returns once value != old; sleeps on the futex behind std::atomic::wait after the spin.
+// Returns once value != old. After the spin it sleeps in std::atomic::wait (a futex).
 template <class T>
 T wait_while_equal(const std::atomic<T>& value, T old, int spins = kSpins) {
   for (int i = 0; i < spins; ++i) {

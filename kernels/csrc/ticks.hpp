@@ -1,11 +1,9 @@
-// The counter that times the parts of a layer. One for all who read it: what one counts, another turns into
-// nanoseconds.
+// The processor's counter, which measures the parts of a layer. phases.cpp converts ticks to nanoseconds.
 #pragma once
 
 namespace fused_mlp {
 
-// Internal and always inlined: compiled per instruction set, it must never be the one the linker keeps for
-// all.
+// Static and always inlined: a copy compiled for AVX must not be linked into code for the baseline.
 [[gnu::always_inline]] static inline unsigned long long ticks() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -14,7 +12,7 @@ namespace fused_mlp {
   asm volatile("mrs %0, cntvct_el0" : "=r"(now));
   return now;
 #else
-  return 0;  // no counter to read from here: the parts of a layer stay unknown
+  return 0;  // no counter: the parts of a layer are not measured
 #endif
 }
 

@@ -13,7 +13,7 @@ struct TileActivation {
   using Reg = typename V::Reg;
   static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
 
-  // src (rows, columns) -> dst (rows, columns), whole registers; of a gated tile, half as many columns.
+  // src (rows, columns) -> dst (rows, columns), or (rows, columns / 2) if gated. Whole registers.
   using Function = void (*)(const float* src, std::size_t src_stride, std::size_t rows, std::size_t columns,
                             float* dst, std::size_t dst_stride, float negative_slope);
 
@@ -29,7 +29,7 @@ struct TileActivation {
     }
   }
 
-  // Each panel holds the gate's columns in its first half and the up projection's in its second.
+  // The first half of each panel is the gate, the second half the up projection.
   template <Activation A>
   static void gated(const float* src, std::size_t src_stride, std::size_t rows, std::size_t columns,
                     float* dst, std::size_t dst_stride, float negative_slope) {
@@ -49,7 +49,7 @@ struct TileActivation {
     return pick(a, is_gated, std::make_integer_sequence<int, kElementwiseActivations>{});
   }
 
-  // n values in a row; the tail is computed in a whole register as well, so that it rounds alike.
+  // Applies the activation to n contiguous values. The tail uses a whole register too: same rounding.
   static void run(Activation a, float negative_slope, const float* x, float* y, std::size_t n) {
     const Function function = of(a, false);
     const std::size_t body = n / V::kLanes * V::kLanes;

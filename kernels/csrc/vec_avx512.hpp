@@ -13,10 +13,10 @@ struct Avx512 {
   static constexpr int kLanes = 16;
   static constexpr int kVectors = 2;   // registers per panel row
   static constexpr int kMaxRows = 12;  // 12 x 2 sums + 2 weights + 1 input = 27 of 32 registers
-  // Panels a tile of that many rows works on at once: 8 or more independent sums hide FMA latency.
+  // Panels per tile of that many rows: 8 or more independent sums hide FMA latency.
   static constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
 
-  // Keeps a value in a register: compilers otherwise load it again for every use.
+  // Keeps a value in a register: otherwise compilers reload it for every use.
   static void pin(Reg& v) { asm("" : "+v"(v)); }
   static Reg zero() { return _mm512_setzero_ps(); }
   static Reg set1(float v) { return _mm512_set1_ps(v); }

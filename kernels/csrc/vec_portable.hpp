@@ -1,5 +1,5 @@
 // GCC/Clang vector extensions: 4 lanes, on any target. min and max return the second operand when either
-// is NaN, as on x86. Multiply-add is fused on aarch64 and two roundings elsewhere.
+// is NaN, as on x86. Multiply-add is fused on aarch64 and rounds twice elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +63,7 @@ struct Portable {
  private:
   using Unsigned = std::uint32_t __attribute__((vector_size(16)));
   static constexpr std::int32_t kMagicBits = 0x4B400000;
-  // Shifted as unsigned: a NaN's n is meaningless, and must not be undefined behaviour as well.
+  // Unsigned, because the shift of a NaN's n would overflow, which is undefined for signed integers.
   static Reg exponent(Mask n) { return (Reg)(((Unsigned)n + 127u) << 23); }
 };
 

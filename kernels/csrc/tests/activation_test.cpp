@@ -1,6 +1,6 @@
-// The error of every activation on every instruction set, in units in the last place of the exact value,
-// over floats of all magnitudes. Prints the table of docs/cpu-kernel.md; `activation_test 1` takes every
-// float (minutes), the default every 9973rd.
+// Measures the error of every activation on every instruction set, in units in the last place, over floats of
+// all magnitudes. Prints the table of docs/cpu-kernel.md. `activation_test 1` tests every float (minutes),
+// the default every 9973rd.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -18,10 +18,9 @@ using namespace fused_mlp;
 namespace {
 
 constexpr float kSlope = 0.1f;
-// Results smaller than this come from intermediate results at the ends of the range, here as in PyTorch:
-// they are held to an absolute error.
+// Below this, intermediate results leave the float range, as in PyTorch: an absolute limit applies.
 constexpr double kTiny = 1e-35;
-// Above, x * 6 in hardswish overflows, here as in PyTorch.
+// Above this, x * 6 in hardswish overflows, as in PyTorch.
 constexpr double kHuge = 5e37;
 
 double exact(Activation a, double x) {
@@ -55,7 +54,7 @@ double exact(Activation a, double x) {
   }
 }
 
-// Distance in units in the last place of a float of that size.
+// The error in units in the last place of `expected` as a float.
 double ulps(float got, double expected) {
   int exponent = 0;
   std::frexp(expected, &exponent);
@@ -63,7 +62,7 @@ double ulps(float got, double expected) {
 }
 
 struct Worst {
-  double usual_ulps = 0;  // for |x| <= 4, where nearly all pre-activations are
+  double usual_ulps = 0;  // for |x| <= 4, the range of nearly all pre-activations
   double ulps = 0;        // for all x
   float at = 0;
   double tiny_error = 0;  // absolute, where the exact value is below kTiny
@@ -102,7 +101,7 @@ Worst measure(const Isa& isa, Activation a, std::uint32_t stride) {
   return worst;
 }
 
-// The exponential behind most of the activations, which no activation shows alone.
+// The exponential, which most activations use.
 double measure_exp(std::uint32_t stride) {
   double worst = 0;
   for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += stride) {
@@ -139,7 +138,7 @@ int main(int argc, char** argv) {
       std::printf("%-9s %-11s %6.2f ulp for |x| <= 4, %6.2f for all x (at %.7g), %.1g below %.0g\n",
                   isas[i]->name, kActivationNames[static_cast<std::size_t>(a)].data(), worst.usual_ulps,
                   worst.ulps, worst.at, worst.tiny_error, kTiny);
-      // The tails that go to zero as e^-x^2 multiply the rounding of x^2; in PyTorch 1 + tanh is zero there.
+      // Tails that fall like e^-x^2 amplify the rounding error of x^2; in PyTorch 1 + tanh is zero there.
       const bool steep = static_cast<Activation>(a) == Activation::kGeluTanh ||
                          (static_cast<Activation>(a) == Activation::kGelu && !has_fma(*isas[i]));
       CHECK(worst.usual_ulps < (steep ? 20.0 : 5.0));

@@ -1,4 +1,4 @@
-// The little that these tests need of a test framework.
+// A minimal CHECK.
 #pragma once
 
 #include <cstdio>

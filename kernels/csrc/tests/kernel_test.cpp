@@ -1,5 +1,5 @@
 // The kernel from C++: shapes around every register and panel size, on every instruction set, with exactly
-// sized heap arrays, so that a sanitizer sees every read and write outside of them.
+// sized heap arrays, so that a sanitizer finds every out-of-bounds access.
 #include "kernel.hpp"
 
 #include <cmath>
@@ -28,7 +28,7 @@ std::unique_ptr<float[]> random_floats(std::size_t n, float scale = 1.0f) {
   return data;
 }
 
-// A model that owns its arrays, and its value in double precision.
+// A model that owns its arrays, and a reference in double precision.
 struct Model {
   std::vector<std::unique_ptr<float[]>> arrays;
   std::vector<LayerSource> layers;
@@ -75,7 +75,7 @@ void check_model(const Model& model, const char* isa, unsigned threads, std::siz
   const fused_mlp_kernel* api = kernel.api();
   CHECK(api->run(api->ctx, x.get(), rows, y.get(), 0, error, sizeof error) == 0);
   const auto shared = std::make_unique<float[]>(rows * out);
-  for (unsigned busy = 1; busy <= threads; ++busy) {  // on fewer threads, to the last bit the same
+  for (unsigned busy = 1; busy <= threads; ++busy) {  // with fewer threads: bit-identical
     CHECK(api->run(api->ctx, x.get(), rows, shared.get(), busy, error, sizeof error) == 0);
     CHECK(std::memcmp(shared.get(), y.get(), rows * out * sizeof(float)) == 0);
   }
@@ -110,7 +110,7 @@ void shapes_around_registers_and_panels() {
   }
 }
 
-// Wide enough for the planner to share it out: first by columns, then by rows.
+// Wide enough for the planner to split it: first by columns, then by rows.
 void threads_agree() {
   Model model;
   model.add(300, 700, Activation::kRelu, true, false);
@@ -164,8 +164,8 @@ void every_activation_runs_on_special_values() {
   }
 }
 
-// AVX-512 has panels of 32 columns and tiles of up to 12 rows. Machines without it check at least that these
-// tiles are cut right, with a stand-in for its registers; its own intrinsics only run where it is.
+// AVX-512 has panels of 32 columns and tiles of up to 12 rows. These registers, emulated by vector
+// extensions, check the cutting of its tiles on machines without it.
 struct Wide {
   using Reg = float __attribute__((vector_size(64)));
   using Mask = std::int32_t __attribute__((vector_size(64)));
@@ -194,7 +194,7 @@ struct Wide {
   static void pow2_factors(Reg t, Reg& first, Reg& second) { first = second = t; }
 };
 
-void tiles_of_avx512_are_cut_right() {
+void tiles_of_avx512_are_cut_correctly() {
   for (std::size_t in : {1, 64, 130}) {
     for (std::size_t out : {1, 31, 32, 33, 100, 300}) {
       for (bool gated : {false, true}) {
@@ -216,7 +216,7 @@ void tiles_of_avx512_are_cut_right() {
   }
 }
 
-void mistakes_are_refused() {
+void invalid_arguments_are_refused() {
   Model model;
   model.add(3, 4, Activation::kIdentity, true, false);
   const auto refused = [&](const std::vector<LayerSource>& layers, unsigned threads, const char* isa) {
@@ -240,6 +240,6 @@ int main() {
   threads_agree();
   callers_share_a_kernel();
   every_activation_runs_on_special_values();
-  tiles_of_avx512_are_cut_right();
-  mistakes_are_refused();
+  tiles_of_avx512_are_cut_correctly();
+  invalid_arguments_are_refused();
 }

@@ -1,4 +1,4 @@
-// The pool: every piece of work is done once, by however many take part; callers never wait for each other.
+// The pool does every piece of work once, with any number of helpers; callers never wait for each other.
 #include "pool.hpp"
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace {
 struct Counting {
   static constexpr int kPieces = 64;
   std::atomic<int> next{0};
-  int done[kPieces] = {};  // plain: each piece belongs to one participant, as in the kernel
+  int done[kPieces] = {};  // not atomic: each piece belongs to one participant, as in the kernel
   std::atomic<unsigned> participants{0};
 
   static void task(void* self, unsigned participant) {
@@ -28,10 +28,10 @@ struct Counting {
 void check_run(Pool& pool, unsigned helpers) {
   Counting job;
   pool.run(helpers, Counting::task, &job);
-  // Read without synchronisation of our own: run() must have brought everything home.
+  // Read without further synchronisation: run() must have made all writes visible.
   for (int count : job.done) CHECK(count == 1);
   CHECK((job.participants.load() & 1u) != 0);              // the caller takes part
-  CHECK(job.participants.load() < (1u << (helpers + 1)));  // nobody else than those invited
+  CHECK(job.participants.load() < (1u << (helpers + 1)));  // at most `helpers` others
 }
 
 void every_piece_is_done_once() {
@@ -45,7 +45,7 @@ void sleeping_helpers_wake_up() {
   Pool pool;
   for (int i = 0; i < 20; ++i) {
     check_run(pool, 2);
-    // Long enough for the helpers to give up spinning and sleep: what is tested is that they wake.
+    // Long enough for the helpers to stop spinning and sleep: the test is that they wake up.
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
@@ -61,7 +61,7 @@ void callers_share_a_pool() {
   for (std::thread& caller : callers) caller.join();
 }
 
-// The job inside a job finds the pool busy, and must run alone instead of waiting for itself.
+// A job started inside a job finds the pool busy and must run alone instead of waiting.
 void a_busy_pool_lets_the_caller_work_alone() {
   Pool pool;
   struct Outer {
@@ -87,7 +87,7 @@ void callers_and_busy_threads_keep_their_cores() {
     CHECK(first.free_threads(4, 0) == 4);
     const Pool::CallerScope second(pool);
     CHECK(second.free_threads(4, 0) == 3);
-    CHECK(second.free_threads(4, 1) == 3);  // the busy one may well be the caller that was counted
+    CHECK(second.free_threads(4, 1) == 3);  // the busy thread may be the other caller
     CHECK(second.free_threads(4, 2) == 2);
     CHECK(second.free_threads(4, 9) == 1);
     CHECK(second.free_threads(1, 0) == 1);
@@ -95,9 +95,9 @@ void callers_and_busy_threads_keep_their_cores() {
   CHECK(Pool::CallerScope(pool).free_threads(4, 0) == 4);
 }
 
-// Jobs that are over before a helper can come, while others are at work: after a while nobody is invited; and
-// again when that has passed.
-void helpers_that_come_too_late_are_left_alone_for_a_while() {
+// Jobs that end before a helper can join, while other threads are busy: after some of them the pool skips
+// helpers, and uses them again after the back-off.
+void late_helpers_are_skipped_during_a_backoff() {
   Pool pool;
   const auto free_threads = [&pool] { return Pool::CallerScope(pool).free_threads(2, 0); };
   for (int i = 0; i < 1'000'000 && free_threads() == 2; ++i) {
@@ -112,7 +112,7 @@ void helpers_that_come_too_late_are_left_alone_for_a_while() {
 }  // namespace
 
 int main() {
-  helpers_that_come_too_late_are_left_alone_for_a_while();
+  late_helpers_are_skipped_during_a_backoff();
   callers_and_busy_threads_keep_their_cores();
   every_piece_is_done_once();
   sleeping_helpers_wake_up();

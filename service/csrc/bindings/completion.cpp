@@ -27,7 +27,7 @@ void CompletionChannel::push(Ref<PythonTicket> ticket) noexcept {
 }
 
 void CompletionChannel::flush() noexcept {
-  // One write until the loop has come to fetch: it takes everything anyway.
+  // One write until the loop calls take(), which returns all results.
   if (signalled_.exchange(true)) return;
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
@@ -36,7 +36,7 @@ void CompletionChannel::flush() noexcept {
 std::vector<Ref<PythonTicket>> CompletionChannel::take() {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto got = ::read(fd_, &count, sizeof count);
-  signalled_.store(false);  // before looking: what is pushed after the look signals again
+  signalled_.store(false);  // first: a ticket pushed after the exchange below signals again
   const std::lock_guard lock(mutex_);
   return std::exchange(finished_, {});
 }
@@ -60,7 +60,7 @@ PythonTicket::PythonTicket(std::uint32_t rows, DType dtype, const Lane& lane, Py
       channel_(std::move(channel)) {}
 
 PythonTicket::~PythonTicket() {
-  if (!token_) return;  // handed over
+  if (!token_) return;  // take_result() was called
   if (const GilIfAlive gil; gil) {
     PyBuffer_Release(&input_);
     Py_XDECREF(output_);
@@ -68,7 +68,7 @@ PythonTicket::~PythonTicket() {
   }
 }
 
-TicketResult PythonTicket::hand_over() {
+TicketResult PythonTicket::take_result() {
   PyBuffer_Release(&input_);
   result_.token = adopt(std::exchange(token_, nullptr));
   result_.data = adopt(std::exchange(output_, nullptr));
@@ -96,7 +96,7 @@ void register_completion(nb::module_& m) {
   nb::class_<TicketHandle>(m, "Ticket", "A submitted request.")
       .def(
           "cancel", [](const TicketHandle& self) { self.ticket->cancel(); },
-          "The caller is gone. Safe at any time; the completion still comes.");
+          "Cancel the request. Safe at any time; a result still arrives.");
 
   nb::class_<TicketResult>(m, "TicketResult", "How a ticket ended.")
       .def_prop_ro("token", [](const TicketResult& c) { return nb::borrow(c.token.get()); })
@@ -110,19 +110,19 @@ void register_completion(nb::module_& m) {
       .def_ro("strategy", &TicketResult::strategy)
       .def_ro("detail", &TicketResult::detail);
 
-  nb::class_<CompletionQueue>(m, "CompletionQueue", "Where one event loop hears of its finished tickets.")
+  nb::class_<CompletionQueue>(m, "CompletionQueue", "Delivers finished tickets to one event loop.")
       .def(nb::init<>())
       .def(
           "fileno", [](const CompletionQueue& self) { return self.channel->fd(); },
-          "Readable while completions wait: for loop.add_reader.")
+          "Readable while results wait: for loop.add_reader.")
       .def(
           "drain",
           [](CompletionQueue& self) {
             nb::list result;
-            for (Ref<PythonTicket>& ticket : self.channel->take()) result.append(ticket->hand_over());
+            for (Ref<PythonTicket>& ticket : self.channel->take()) result.append(ticket->take_result());
             return result;
           },
-          nb::sig("def drain(self) -> list[TicketResult]"), "Everything that finished since the last call.");
+          nb::sig("def drain(self) -> list[TicketResult]"), "The results since the last call.");
 }
 
 }  // namespace fused_mlp

@@ -1,5 +1,5 @@
-// How Python submits and hears back: tickets over Python buffers, and a queue with a file descriptor that an
-// asyncio loop watches. Results become Python bytes without a second copy.
+// Tickets over Python buffers, and the queue that returns their results: it has a file descriptor for an
+// asyncio loop to watch. Outputs are written straight into Python bytes.
 #pragma once
 
 #include <Python.h>
@@ -31,7 +31,7 @@ struct TicketResult {
   std::string detail;
 };
 
-// The part of a completion queue that tickets hold on to. It may outlive the Python object, which closes it.
+// The part of a completion queue that tickets share. May outlive the Python object, which closes it.
 class CompletionChannel final : public CompletionSink {
  public:
   CompletionChannel();
@@ -46,24 +46,24 @@ class CompletionChannel final : public CompletionSink {
   void close();
 
  private:
-  const int fd_;  // eventfd, readable while something waits
+  const int fd_;  // eventfd, readable while results wait
   std::mutex mutex_;
   std::vector<Ref<PythonTicket>> finished_;
   bool closed_ = false;
   std::atomic<bool> signalled_{false};
 };
 
-// Made and read with the GIL; gathered and completed without it.
+// Created and read with the GIL; gathered and completed without it.
 class PythonTicket final : public Ticket {
  public:
-  // `input` is checked to hold rows * in_features elements. Takes over the buffer.
+  // `input` holds rows * in_features elements (the caller has checked). Takes ownership of it.
   PythonTicket(std::uint32_t rows, DType dtype, const Lane& lane, Py_buffer input, PyObject* token,
                std::shared_ptr<CompletionChannel> channel);
 
   bool has_output() const noexcept { return output_ != nullptr; }
-  // After completion, with the GIL: moves what it holds of Python into the completion, so that whoever drops
-  // the last reference, most likely a worker, needs no GIL for it.
-  TicketResult hand_over();
+  // Call it after completion, with the GIL. Moves the Python objects into the result, so that releasing the
+  // last reference, usually on a worker, needs no GIL.
+  TicketResult take_result();
 
  protected:
   ~PythonTicket() override;
@@ -76,7 +76,7 @@ class PythonTicket final : public Ticket {
   const std::size_t out_count_;
   Py_buffer input_;
   PyObject* token_;
-  // Made at submit, while the GIL is held, and filled without it: nobody else has seen it yet.
+  // Created at submit, with the GIL, and filled without it: no other thread has a reference yet.
   PyObject* output_;
   std::shared_ptr<CompletionChannel> channel_;
   TicketResult result_;  // its Python objects only after hand_over()

@@ -1,4 +1,4 @@
-// What Python holds of a ticket and of a completion queue.
+// The Python objects for a ticket and a completion queue.
 #pragma once
 
 #include <memory>

@@ -22,7 +22,7 @@ std::unique_ptr<Kernel> make_kernel(nb::handle kernel, const LaneOptions& option
   if (PyCapsule_CheckExact(kernel.ptr())) {
     auto* api =
         static_cast<const fused_mlp_kernel*>(PyCapsule_GetPointer(kernel.ptr(), FUSED_MLP_KERNEL_CAPSULE));
-    if (!api) throw nb::python_error();  // a capsule of another kind: Python's own message
+    if (!api) throw nb::python_error();  // another kind of capsule: Python has set the error
     if (api->abi != FUSED_MLP_KERNEL_ABI) {
       throw std::invalid_argument("kernel: expected interface version " +
                                   std::to_string(FUSED_MLP_KERNEL_ABI) + ", got " + std::to_string(api->abi) +
@@ -61,7 +61,7 @@ TicketHandle submit(PythonEngine& self, Lane& lane, nb::handle data, DType dtype
                     std::uint64_t trace_id) {
   Py_buffer input;
   if (PyObject_GetBuffer(data.ptr(), &input, PyBUF_SIMPLE) != 0) throw nb::python_error();
-  // Fronts have checked all this with a better text; it stands between a mistake and memory.
+  // Fronts have validated this already. Checked again because a wrong size would read outside of the buffer.
   const auto bytes = static_cast<std::uint64_t>(input.len);
   const std::uint64_t expected = std::uint64_t{rows} * lane.options().in_features * dtype_size(dtype);
   if (rows == 0 || bytes != expected) {
@@ -70,7 +70,7 @@ TicketHandle submit(PythonEngine& self, Lane& lane, nb::handle data, DType dtype
                                              std::to_string(rows) + " rows, got " + std::to_string(bytes));
   }
   auto ticket = make_ref<PythonTicket>(rows, dtype, lane, input, token.ptr(), queue.channel);
-  if (!ticket->has_output()) throw nb::python_error();  // no memory
+  if (!ticket->has_output()) throw nb::python_error();  // out of memory
   ticket->deadline_ns = deadline_ns;
   ticket->trace_id = trace_id;
   TicketHandle handle{ticket};
@@ -89,19 +89,19 @@ void register_lane(nb::module_& m) {
       .def_prop_ro("name", [](const Lane& lane) { return lane.options().name; })
       .def_prop_ro("queue_rows", [](const Lane& lane) { return lane.options().queue_rows; })
       .def("record", &Lane::record, nb::arg("grpc_code"), nb::arg("duration_ns"),
-           "Count one finished request, whatever its end.")
+           "Count one finished request.")
       .def(
           "refuse_invalid", [](Lane& lane) { lane.metrics().refuse(Refusal::invalid_input); },
-          "Count a request refused for its input.")
+          "Count a request with invalid input.")
       .def("snapshot", [](const Lane& lane) { return snapshot(lane.metrics()); });
 }
 
 void register_shadow(nb::module_& m) {
-  nb::class_<Shadow>(m, "Shadow", "The two lanes of a model version, some of whose batches are compared.")
+  nb::class_<Shadow>(m, "Shadow", "The two lanes of a model version, compared on a share of their batches.")
       .def_prop_ro("name", &Shadow::name)
       .def_prop_ro("share", &Shadow::share)
       .def_prop_ro("tolerance", &Shadow::tolerance)
-      .def("arm", &Shadow::arm, "Report the next mismatch too: only the first one is, until this is called.")
+      .def("arm", &Shadow::arm, "Report the next mismatch: only the first one after arm() is reported.")
       .def("snapshot", [](const Shadow& shadow) { return snapshot(shadow.metrics()); });
 }
 
@@ -120,7 +120,7 @@ void register_engine(nb::module_& m) {
       .def(
           "remove_lane",
           [](PythonEngine& self, const std::shared_ptr<Lane>& lane) { self.engine().remove_lane(lane); },
-          nb::arg("lane"), "Answer what is queued, then let the kernel go with the last reference.")
+          nb::arg("lane"), "Run what is queued; the last reference to the lane frees its kernel.")
       .def(
           "add_shadow",
           [](PythonEngine& self, std::string name, const std::shared_ptr<Lane>& fused,
@@ -129,28 +129,28 @@ void register_engine(nb::module_& m) {
                                             cpu_time ? ShadowTime::cpu : ShadowTime::elapsed);
           },
           nb::arg("name"), nb::arg("fused"), nb::arg("unfused"), nb::arg("cpu_time") = true,
-          "Make two lanes comparable, before either has traffic.")
+          "Pair two lanes for comparison, before either has traffic.")
       .def(
           "set_shadow",
           [](PythonEngine& self, Shadow& shadow, double share, double tolerance) {
             self.engine().set_shadow(shadow, share, tolerance);
           },
           nb::arg("shadow"), nb::arg("share"), nb::arg("tolerance"), nb::call_guard<nb::gil_scoped_release>(),
-          "Run that share of the batches again on the other variant, after the answers.")
+          "Run that share of the batches again on the other variant, after the responses.")
       .def("submit", &submit, nb::arg("lane"), nb::arg("data"), nb::arg("dtype"), nb::arg("rows"),
            nb::arg("deadline_ns"), nb::arg("token").none(), nb::arg("queue"), nb::arg("trace_id") = 0,
-           "Queue rows; the completion arrives in `queue` with `token`. Raises Refused.")
+           "Queue rows; the result arrives in `queue` with `token`. Raises Refused.")
       .def("begin_drain", [](PythonEngine& self) { self.engine().begin_drain(); })
       .def("wait_idle", &wait_idle, nb::arg("timeout_s"))
       .def(
           "stop", [](PythonEngine& self) { self.engine().stop(); }, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "now", [](PythonEngine& self) { return self.engine().clock().now(); },
-          "The engine's clock, on which deadlines are.")
+          "The time of the engine's clock, in ns; deadlines refer to it.")
       .def(
           "record_unrouted",
           [](PythonEngine& self, int code, Nanos ns) { self.engine().unrouted().record(code, ns); },
-          nb::arg("grpc_code"), nb::arg("duration_ns"), "Count a request that never found a lane.")
+          nb::arg("grpc_code"), nb::arg("duration_ns"), "Count a request without a lane.")
       .def(
           "unrouted", [](PythonEngine& self) { return snapshot(self.engine().unrouted()); },
           "The requests counted by record_unrouted.")

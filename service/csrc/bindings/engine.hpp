@@ -1,4 +1,4 @@
-// The engine as Python holds it: stops without the GIL, also when Python forgets to.
+// The engine as a Python object. Its destructor stops it, without holding the GIL.
 #pragma once
 
 #include <memory>
@@ -8,13 +8,13 @@
 
 namespace fused_mlp {
 
-// Where failures of kernels are reported: at most kPerSecond a second, the rest counted, because a kernel
-// that always fails must not spend its threads on logging.
+// Reports kernel failures to Python, at most kPerSecond a second, so that a kernel that always fails does not
+// spend its time on logging. The others are counted.
 class KernelErrorHook {
  public:
   static constexpr int kPerSecond = 10;
   void report(const Lane& lane, std::string_view text) noexcept;
-  std::shared_ptr<PyObject> callable;  // guarded by the GIL; null: nobody listens
+  std::shared_ptr<PyObject> callable;  // guarded by the GIL; may be null
 
  private:
   std::mutex mutex_;
@@ -23,10 +23,10 @@ class KernelErrorHook {
   int suppressed_ = 0;
 };
 
-// Where the first mismatch of a shadow is reported.
+// Reports the first mismatch of a shadow to Python.
 struct MismatchHook {
   void report(const std::shared_ptr<Shadow>& shadow, const Difference& difference) noexcept;
-  std::shared_ptr<PyObject> callable;  // guarded by the GIL; null: nobody listens
+  std::shared_ptr<PyObject> callable;  // guarded by the GIL; may be null
 };
 
 class PythonEngine {
@@ -40,7 +40,7 @@ class PythonEngine {
   KernelErrorHook& errors() noexcept { return *errors_; }
   MismatchHook& mismatches() noexcept { return *mismatches_; }
 
-  // Stops every engine that still runs. For atexit: a worker must not ask for the GIL after that.
+  // Stops all engines. For atexit: after it, no worker may take the GIL.
   static void stop_all();
 
  private:

@@ -31,11 +31,11 @@ void register_errors(nb::module_& m) {
   m.def("grpc_code", &grpc_code, nb::arg("status"), "The number of google.rpc.Code for a status.");
   m.def(
       "quote_name", [](const char* name) { return nb::str(quote_name(name).c_str()); }, nb::arg("name"),
-      "A name a client made up, fit to be sent back.");
+      "Make a name from a request safe to send back.");
 
   refused_type = PyErr_NewExceptionWithDoc(
       "fused_mlp.service._engine.Refused",
-      "A request that was not accepted: .status says why, str() may be sent.", nullptr, nullptr);
+      "A request was not accepted: .status says why, str() may be sent to the client.", nullptr, nullptr);
   m.attr("Refused") = nb::handle(refused_type);
 }
 

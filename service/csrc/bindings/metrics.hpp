@@ -1,4 +1,4 @@
-// Metrics as Python reads them at scrape time.
+// Copies of the metrics, which Python reads at scrape time.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 namespace fused_mlp {
 
 struct RequestSnapshot {
-  std::map<int, std::uint64_t> codes;  // by gRPC code, those that occurred
+  std::map<int, std::uint64_t> codes;  // by gRPC code; without those that never occurred
   HistogramSnapshot duration;
 };
 
@@ -18,8 +18,8 @@ struct LaneSnapshot {
   HistogramSnapshot queue_duration;
   HistogramSnapshot compute_duration;
   HistogramSnapshot batch_rows;
-  std::map<std::string, std::uint64_t> batches;  // by release reason, all of them
-  std::map<std::string, std::uint64_t> refused;  // by reason, all of them
+  std::map<std::string, std::uint64_t> batches;  // by release reason, zeros included
+  std::map<std::string, std::uint64_t> refused;  // by reason, zeros included
   std::uint64_t rows = 0;
   std::uint64_t kernel_errors = 0;
   std::uint64_t queued_rows = 0;
@@ -27,7 +27,7 @@ struct LaneSnapshot {
 };
 
 struct ShadowSnapshot {
-  std::map<std::string, std::uint64_t> batches;  // by outcome, all of them
+  std::map<std::string, std::uint64_t> batches;  // by outcome, zeros included
   std::uint64_t rows = 0;
   std::uint64_t mismatches = 0;
   HistogramSnapshot fused;

@@ -1,11 +1,11 @@
-// service._engine: the engine for Python. Registration only; the stub is service/_engine.pyi.
+// The Python module fused_mlp.service._engine. Registration only; the stub is service/_engine.pyi.
 #include "bindings/register.hpp"
 
 NB_MODULE(_engine, m) {
-  m.doc() = "Queues, batches and runs requests; owns the hot path between a front and a kernel.";
-  // A server that is told to exit at once leaves its engine behind, on purpose: no report about it.
+  m.doc() = "Queues, batches and runs requests: the hot path between a front and a kernel.";
+  // A server that exits at once does not destroy its engine, on purpose.
   nanobind::set_leak_warnings(false);
-  fused_mlp::register_errors(m);  // first: the others name what it registers
+  fused_mlp::register_errors(m);  // first: others use its types
   fused_mlp::register_clock(m);
   fused_mlp::register_tensor(m);
   fused_mlp::register_metrics(m);

@@ -12,7 +12,7 @@ namespace {
 std::mutex live_mutex;
 std::vector<std::weak_ptr<Engine>> live_engines;  // guarded by live_mutex
 
-void remember(const std::shared_ptr<Engine>& engine) {
+void register_live(const std::shared_ptr<Engine>& engine) {
   const std::lock_guard lock(live_mutex);
   std::erase_if(live_engines, [](const std::weak_ptr<Engine>& e) { return e.expired(); });
   live_engines.push_back(engine);
@@ -41,7 +41,7 @@ void KernelErrorHook::report(const Lane& lane, std::string_view text) noexcept {
   std::string line(text);
   if (missed > 0) line += "\n(" + std::to_string(missed) + " more failed batches were not reported)";
   try {
-    const std::shared_ptr<PyObject> listener = callable;  // it may replace itself while it runs
+    const std::shared_ptr<PyObject> listener = callable;  // the call may replace `callable`
     nb::object message =
         nb::steal(PyUnicode_DecodeUTF8(line.data(), static_cast<Py_ssize_t>(line.size()), "replace"));
     nb::handle(listener.get())(lane.options().name.c_str(), message);
@@ -54,7 +54,7 @@ void MismatchHook::report(const std::shared_ptr<Shadow>& shadow, const Differenc
   const GilIfAlive gil;
   if (!gil || !callable) return;
   try {
-    const std::shared_ptr<PyObject> listener = callable;  // it may replace itself while it runs
+    const std::shared_ptr<PyObject> listener = callable;  // the call may replace `callable`
     nb::handle(listener.get())(shadow, difference.absolute, difference.relative);
   } catch (nb::python_error& error) {
     error.discard_as_unraisable("on_mismatch");
@@ -74,11 +74,11 @@ PythonEngine::PythonEngine(unsigned workers, std::shared_ptr<Clock> clock)
     mismatches->report(shadow, difference);
   };
   engine_ = std::make_shared<Engine>(std::move(options));
-  remember(engine_);
+  register_live(engine_);
 }
 
 PythonEngine::~PythonEngine() {
-  const nb::gil_scoped_release unlocked;  // a worker may need the GIL to end its batch
+  const nb::gil_scoped_release unlocked;  // a worker may need the GIL to finish its batch
   engine_->stop();
 }
 

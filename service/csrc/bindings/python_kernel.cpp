@@ -10,8 +10,8 @@ namespace {
 
 using Array = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::c_contig>;
 
-// Makes this thread known to Python until it ends: a thread state made and freed for every batch would also
-// lose what libraries keep per thread.
+// Keeps one Python thread state for the life of this thread. A new one for every batch would lose the
+// thread-local state of Python libraries.
 class PythonThread {
  public:
   PythonThread() : state_(PyGILState_Ensure()), saved_(PyEval_SaveThread()) {}
@@ -28,8 +28,8 @@ class PythonThread {
   PyThreadState* saved_;
 };
 
-// A numpy view of the batch. It shares the memory, so a kernel that keeps it for too long reads later
-// batches, never freed memory.
+// A numpy view of the batch that shares ownership: a kernel that keeps the view reads later batches, never
+// freed memory.
 nb::object view(const BatchBuffer& buffer, std::size_t rows, std::size_t width) {
   auto* owner = new std::shared_ptr<float>(buffer.data());
   nb::capsule keeper(owner, [](void* p) noexcept { delete static_cast<std::shared_ptr<float>*>(p); });
@@ -42,7 +42,7 @@ void PythonKernel::run(const BatchBuffer& x, std::size_t rows, const BatchBuffer
                        KernelResult& result) noexcept {
   if (!python_alive()) {
     result.failed = true;
-    result.error = "the interpreter is gone";
+    result.error = "the Python interpreter has shut down";
     return;
   }
   thread_local PythonThread thread;

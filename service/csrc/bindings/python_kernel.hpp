@@ -1,4 +1,4 @@
-// A kernel that is a Python callable, `run(x, y) -> strategy`, called with the GIL once per batch.
+// A kernel implemented by a Python callable `run(x, y) -> strategy`, called with the GIL once per batch.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ class PythonKernel final : public Kernel {
   std::shared_ptr<PyObject> callable_;
   std::size_t in_features_;
   std::size_t out_features_;
-  std::set<std::string> strategies_;  // every one it ever named; guarded by the GIL
+  std::set<std::string> strategies_;  // all names returned so far, which results point to; guarded by the GIL
 };
 
 }  // namespace fused_mlp

@@ -1,5 +1,5 @@
-// Python objects held by C++ that may let go of them on any thread, with the GIL or without, also while the
-// interpreter is going down (then they are left to it).
+// References from C++ to Python objects that may be released on any thread, with or without the GIL. After
+// interpreter shutdown they are leaked.
 #pragma once
 
 #include <Python.h>
@@ -11,7 +11,7 @@ namespace fused_mlp {
 // Whether the GIL may still be taken.
 bool python_alive() noexcept;
 
-// The GIL, taken unless the interpreter is gone.
+// Holds the GIL unless the interpreter has shut down.
 class GilIfAlive {
  public:
   GilIfAlive() noexcept;
@@ -25,7 +25,7 @@ class GilIfAlive {
   PyGILState_STATE state_{};
 };
 
-// Owns a reference the caller gives up (adopt) or a new one (hold, with the GIL). Freed on any thread.
+// adopt takes over the caller's reference, hold adds one (call it with the GIL). Released on any thread.
 std::shared_ptr<PyObject> adopt(PyObject* object);
 std::shared_ptr<PyObject> hold(PyObject* object);
 

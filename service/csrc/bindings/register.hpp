@@ -1,4 +1,4 @@
-// The parts of the Python module, each registered by a file of its own.
+// The registration functions of the Python module, one per file.
 #pragma once
 
 #include <nanobind/nanobind.h>

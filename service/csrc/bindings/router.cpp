@@ -14,7 +14,7 @@ namespace fused_mlp {
 
 namespace {
 
-// A resolved route with what keeps it alive.
+// A resolved route and the table that keeps it alive.
 struct PythonRoute {
   std::shared_ptr<const RouteTable> table;
   Route route;
@@ -56,7 +56,7 @@ void register_router(nb::module_& m) {
           nb::arg("out_features"), nb::arg("max_request_rows") = 4096, nb::arg("split") = 0.0,
           nb::arg("withdrawn") = false);
 
-  nb::class_<PythonRoute>(m, "Route", "Where a request goes.")
+  nb::class_<PythonRoute>(m, "Route", "The lane that answers a request, and its limits.")
       .def_prop_ro("model", [](const PythonRoute& r) { return r.route.entry->model; })
       .def_prop_ro("version", [](const PythonRoute& r) { return r.route.entry->version; })
       .def_prop_ro("variant", [](const PythonRoute& r) { return r.route.variant; })
@@ -65,14 +65,15 @@ void register_router(nb::module_& m) {
       .def_prop_ro("out_features", [](const PythonRoute& r) { return r.route.entry->out_features; })
       .def_prop_ro("max_request_rows", [](const PythonRoute& r) { return r.route.entry->max_request_rows; });
 
-  nb::class_<Router>(m, "Router", "From (model, version, variant) to a lane.")
+  nb::class_<Router>(m, "Router", "Maps (model, version, variant) to a lane.")
       .def(nb::init<>())
       .def("publish", &Router::publish, nb::arg("entries"), "Replace all routes in one step.")
       .def("resolve", &resolve, nb::arg("model"), nb::arg("version") = 0,
            nb::arg("variant") = Variant::unspecified, nb::arg("key") = "", nb::arg("request_id") = "",
            "Raises Refused.");
 
-  m.def("hash_key", &hash_key, nb::arg("key"), "XXH64 of a key's UTF-8 bytes: where it falls in a split.");
+  m.def("hash_key", &hash_key, nb::arg("key"),
+        "XXH64 of a key's UTF-8 bytes, which decides the variant in a split.");
 }
 
 }  // namespace fused_mlp

@@ -50,7 +50,7 @@ void register_tensor(nb::module_& m) {
         return rows_or_raise(check_tensor(shape, type, byte_count, in_features, max_request_rows));
       },
       nb::arg("shape"), nb::arg("dtype"), nb::arg("byte_count"), nb::arg("in_features"),
-      nb::arg("max_request_rows"), "The rows of a valid tensor; raises Refused (invalid_input).");
+      nb::arg("max_request_rows"), "The row count of a valid tensor; raises Refused (invalid_input).");
   m.def(
       "check_values",
       [](const std::vector<std::int64_t>& shape, std::uint64_t value_count, std::size_t in_features,
@@ -58,7 +58,7 @@ void register_tensor(nb::module_& m) {
         return rows_or_raise(check_values(shape, value_count, in_features, max_request_rows));
       },
       nb::arg("shape"), nb::arg("value_count"), nb::arg("in_features"), nb::arg("max_request_rows"),
-      "The same for numbers sent one by one; an empty shape means one row.");
+      "The same for values sent as a repeated field; an empty shape means one row.");
 }
 
 }  // namespace fused_mlp

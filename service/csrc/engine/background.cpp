@@ -17,7 +17,7 @@ namespace {
 
 using SetThreads = void (*)(int);
 
-int note_runtime(dl_phdr_info* library, std::size_t, void* found) {
+int collect_openmp(dl_phdr_info* library, std::size_t, void* found) {
   const std::string_view path = library->dlpi_name;
   const std::string_view file = path.substr(path.rfind('/') + 1);
   if (file.starts_with("libgomp") || file.starts_with("libomp") || file.starts_with("libiomp")) {
@@ -26,13 +26,12 @@ int note_runtime(dl_phdr_info* library, std::size_t, void* found) {
   return 0;
 }
 
-// Of the OpenMP runtimes that others have loaded (torch brings its own), what sets the size of a thread's
-// teams.
+// omp_set_num_threads of every OpenMP runtime in the process (torch brings its own).
 std::vector<SetThreads> find_runtimes() {
   std::vector<std::string> paths;
-  dl_iterate_phdr(note_runtime, &paths);
+  dl_iterate_phdr(collect_openmp, &paths);
   std::vector<SetThreads> found;
-  for (const std::string& path : paths) {  // not inside of the iteration, which holds the loader's lock
+  for (const std::string& path : paths) {  // after the iteration, which holds the loader's lock
     void* const runtime = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
     if (runtime == nullptr) continue;
     if (auto set = reinterpret_cast<SetThreads>(dlsym(runtime, "omp_set_num_threads"))) found.push_back(set);
@@ -42,14 +41,14 @@ std::vector<SetThreads> find_runtimes() {
 
 }  // namespace
 
-void give_way() noexcept {
+void lower_thread_priority() noexcept {
   this_thread_low_priority = true;
   const sched_param none{};
   [[maybe_unused]] const int batch = sched_setscheduler(0, SCHED_BATCH, &none);
-  [[maybe_unused]] const int nice = setpriority(PRIO_PROCESS, 0, 19);  // of this thread alone, on Linux
+  [[maybe_unused]] const int nice = setpriority(PRIO_PROCESS, 0, 19);  // on Linux: of this thread only
 }
 
-void stay_on_one_thread() noexcept {
+void limit_openmp_to_one_thread() noexcept {
   static const std::vector<SetThreads> runtimes = find_runtimes();
   for (const SetThreads set : runtimes) set(1);
 }

@@ -1,16 +1,15 @@
-// How a thread keeps out of the way of all others.
+// Settings that keep a background thread from slowing down the others.
 #pragma once
 
 namespace fused_mlp {
 
-// The calling thread goes to the end of every line for a core and never preempts whoever has one: SCHED_BATCH
-// at nice 19. Kernels behind the C interface are told that no other core is free. Not SCHED_IDLE: an unfused
-// kernel holds the GIL between its operations, and a thread that may starve for long must not hold what live
-// Python is waiting for.
-void give_way() noexcept;
+// Sets the calling thread to SCHED_BATCH at nice 19: last in the run queue, and it never preempts. Kernels
+// behind the C interface then use no other core. SCHED_IDLE would be wrong: an unfused kernel holds the GIL
+// between its operations, and a starved thread must not hold the GIL.
+void lower_thread_priority() noexcept;
 
-// Kernels that share their work out by OpenMP, as torch does, keep to the calling thread from here on. To be
-// called before each run: torch sets itself up on a thread's first call, and then takes its own number again.
-void stay_on_one_thread() noexcept;
+// Limits OpenMP (which torch uses) to one thread for kernels that the calling thread runs. Call it before
+// each run: torch sets the thread count itself on a thread's first call.
+void limit_openmp_to_one_thread() noexcept;
 
 }  // namespace fused_mlp

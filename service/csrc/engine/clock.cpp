@@ -30,18 +30,18 @@ void SteadyClock::wait_until(std::condition_variable& cv, std::unique_lock<std::
 
 void ManualClock::wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock,
                              Nanos deadline) {
-  // advance() calls the subscriber, which takes `lock` before it notifies: no move of time is missed.
+  // advance() calls the subscriber, which takes `lock` before it notifies: no advance is missed.
   if (deadline == 0 || now() < deadline) cv.wait(lock);
 }
 
-void ManualClock::subscribe(const void* who, std::function<void()> wake) {
+void ManualClock::subscribe(const void* subscriber, std::function<void()> wake) {
   const std::lock_guard lock(mutex_);
-  subscribers_.push_back({who, std::move(wake)});
+  subscribers_.push_back({subscriber, std::move(wake)});
 }
 
-void ManualClock::unsubscribe(const void* who) {
+void ManualClock::unsubscribe(const void* subscriber) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(subscribers_, [who](const Subscriber& s) { return s.who == who; });
+  std::erase_if(subscribers_, [subscriber](const Subscriber& each) { return each.key == subscriber; });
 }
 
 void ManualClock::advance(Nanos by) {

@@ -1,5 +1,5 @@
-// Time as the engine sees it: monotonic nanoseconds from an injectable source. The engine never asks the
-// system for the time by itself, so tests drive waiting and deadlines by hand, without sleeping.
+// The engine's clock: monotonic nanoseconds from an injectable source. The engine reads time only through it,
+// so that tests control waits and deadlines without sleeping.
 #pragma once
 
 #include <atomic>
@@ -18,17 +18,16 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual Nanos now() const noexcept = 0;
-  // What the calling thread has had of a core so far: a span of it leaves out the time spent waiting for one.
+  // CPU time of the calling thread. Excludes the time it waited for a core.
   virtual Nanos thread_cpu() const noexcept = 0;
-  // Waits on `cv` until notified or until `deadline` of this clock (0: only until notified). Like every
-  // wait on a condition variable it may wake for no reason: the caller looks again.
+  // Waits on `cv` until notified or until `deadline` of this clock (0: only until notified). May wake
+  // spuriously, like every wait on a condition variable: callers check their condition again.
   virtual void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock,
                           Nanos deadline) = 0;
 
-  // For clocks whose time is moved by hand: call `wake` after each move. A real clock wakes sleepers by
-  // itself and ignores both.
-  virtual void subscribe(const void* /*who*/, std::function<void()> /*wake*/) {}
-  virtual void unsubscribe(const void* /*who*/) {}
+  // A manual clock calls `wake` after each advance. The system clock needs no subscribers and ignores both.
+  virtual void subscribe(const void* /*subscriber*/, std::function<void()> /*wake*/) {}
+  virtual void unsubscribe(const void* /*subscriber*/) {}
 };
 
 // CLOCK_MONOTONIC.
@@ -39,20 +38,20 @@ class SteadyClock final : public Clock {
   void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock, Nanos deadline) override;
 };
 
-// Stands still until advanced. Thread-safe.
+// A clock for tests: stands still until advanced. Thread-safe.
 class ManualClock : public Clock {
  public:
   explicit ManualClock(Nanos start = 1'000'000'000) : now_(start) {}
   Nanos now() const noexcept override { return now_.load(std::memory_order_acquire); }
   Nanos thread_cpu() const noexcept override { return now(); }
   void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock, Nanos deadline) override;
-  void subscribe(const void* who, std::function<void()> wake) override;
-  void unsubscribe(const void* who) override;
+  void subscribe(const void* subscriber, std::function<void()> wake) override;
+  void unsubscribe(const void* subscriber) override;
   void advance(Nanos by);
 
  private:
   struct Subscriber {
-    const void* who;
+    const void* key;
     std::function<void()> wake;
   };
   std::atomic<Nanos> now_;

@@ -1,5 +1,5 @@
-// Conversion between wire dtypes and float32 (declared in tensor.hpp). Plain integer arithmetic without
-// branches where it matters, which the compiler vectorises; needs no F16C.
+// Conversion between wire dtypes and float32 (declared in tensor.hpp), in plain integer arithmetic that the
+// compiler can vectorise. Needs no F16C.
 #include <bit>
 #include <cstring>
 
@@ -25,9 +25,9 @@ float widen_half(std::uint16_t half) noexcept {
   const std::uint32_t exponent = bits & kExponent;
   bits += kRebias;
   if (exponent == kExponent) {
-    bits += kRebias;  // infinity and NaN: on to the largest exponent
+    bits += kRebias;  // infinity and NaN keep the largest exponent
   } else if (exponent == 0) {
-    // Zero and subnormals: give them an implicit one, then let the subtraction normalise.
+    // Zero and subnormals: add an implicit leading one; the subtraction removes it and normalises.
     constexpr std::uint32_t kSmallestNormal = 113u << 23;
     bits = std::bit_cast<std::uint32_t>(std::bit_cast<float>(bits + (1u << 23)) -
                                         std::bit_cast<float>(kSmallestNormal));
@@ -37,9 +37,9 @@ float widen_half(std::uint16_t half) noexcept {
 
 std::uint16_t narrow_half(float value) noexcept {
   constexpr std::uint32_t kInfinity = 255u << 23;
-  constexpr std::uint32_t kOverflow = (127u + 16u) << 23;  // 2^16: certainly beyond the largest half
-  constexpr std::uint32_t kSmallestNormal = 113u << 23;    // 2^-14
-  constexpr std::uint32_t kAlign = ((127u - 15u) + 13u + 1u) << 23;  // 0.5: its last bit is worth 2^-24
+  constexpr std::uint32_t kOverflow = (127u + 16u) << 23;            // 2^16: above the largest half
+  constexpr std::uint32_t kSmallestNormal = 113u << 23;              // 2^-14
+  constexpr std::uint32_t kAlign = ((127u - 15u) + 13u + 1u) << 23;  // 0.5: its lowest bit has weight 2^-24
   const auto input = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = input & 0x80000000u;
   std::uint32_t bits = input ^ sign;
@@ -51,7 +51,8 @@ std::uint16_t narrow_half(float value) noexcept {
     half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(bits) + std::bit_cast<float>(kAlign)) - kAlign;
   } else {
     const std::uint32_t odd = (bits >> 13) & 1u;
-    bits += (static_cast<std::uint32_t>(15 - 127) << 23) + 0xFFFu + odd;  // a carry may reach infinity: right
+    // A carry into the exponent is correct, also where it gives infinity.
+    bits += (static_cast<std::uint32_t>(15 - 127) << 23) + 0xFFFu + odd;
     half = bits >> 13;
   }
   return static_cast<std::uint16_t>(half | (sign >> 16));

@@ -1,4 +1,4 @@
-// How far two outputs for the same rows are apart. Pure arithmetic; no state but the scale of what was seen.
+// The difference between two outputs for the same rows. Pure arithmetic; OutputScale is the only state.
 #pragma once
 
 #include <cmath>
@@ -8,18 +8,17 @@
 namespace fused_mlp {
 
 struct Difference {
-  double absolute = 0;  // the largest over all outputs; infinite where only the reference is finite
-  double relative = 0;  // the same, each divided by the scale of its row
+  double absolute = 0;  // the largest of all outputs; infinite where only the reference is finite
+  double relative = 0;  // the largest after each is divided by the scale of its row
 };
 
-// What "large" means for a model's outputs: the geometric mean, over the rows seen so far, of a row's largest
-// magnitude; not the arithmetic one, which a single enormous row would raise for good. A difference is
-// divided by that or by its own row's largest magnitude, whichever is more. So an output that happens to be
-// near zero, where rounding in the sums before it is all there is, raises no false alarm, and a model whose
-// outputs are all tiny is judged as strictly as any other.
+// The typical magnitude of a model's outputs: the geometric mean, over all rows seen, of a row's largest
+// magnitude. (A single enormous row would raise an arithmetic mean for good.) A difference is divided by the
+// larger of this and its own row's largest magnitude. So rounding errors in an output near zero are no
+// mismatch, and a model with tiny outputs is checked as strictly as any other.
 class OutputScale {
  public:
-  static constexpr double kLeast = 1e-6;  // until anything but zeros has been seen
+  static constexpr double kMinimum = 1e-6;  // until a row that is not all zeros was seen
   void add_row(double largest) noexcept {
     if (largest == 0) return;
     logarithms_ += std::log(largest);
@@ -27,7 +26,7 @@ class OutputScale {
   }
   double typical() const noexcept {
     const double mean = rows_ == 0 ? 0 : std::exp(logarithms_ / static_cast<double>(rows_));
-    return mean > kLeast ? mean : kLeast;
+    return mean > kMinimum ? mean : kMinimum;
   }
 
  private:
@@ -35,9 +34,9 @@ class OutputScale {
   std::uint64_t rows_ = 0;
 };
 
-// values, reference: (rows, width). Where the reference is not finite there is nothing to compare with: a
-// caller sent NaN or infinity, which torch's own code paths treat differently, or half precision overflowed
-// where a kernel that computes in float32 did not. Adds the reference's rows to the scale first.
+// values, reference: (rows, width). Adds the reference's rows to the scale, then compares. Skips elements
+// whose reference is not finite: either the input held NaN or infinity, which torch's code paths treat
+// differently, or half precision overflowed where a float32 kernel did not.
 Difference compare_outputs(const float* values, const float* reference, std::size_t rows, std::size_t width,
                            OutputScale& scale) noexcept;
 

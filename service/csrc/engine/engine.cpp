@@ -6,13 +6,13 @@
 #include <thread>
 #include <utility>
 
-#include "engine/batch_run.hpp"
+#include "engine/batch_runner.hpp"
 #include "engine/busy_threads.hpp"
 #include "engine/scheduler.hpp"
 
 namespace fused_mlp {
 
-// Shared by the engine, its workers and the inline runners: whoever goes last takes it along.
+// Shared by the engine, its workers and the inline runners; the last of them destroys it.
 class EngineCore {
  public:
   explicit EngineCore(EngineOptions given)
@@ -27,24 +27,24 @@ class EngineCore {
   ShadowWorker shadow;
   RequestMetrics unrouted;
   std::mutex stop_mutex;
-  std::vector<std::thread> workers;  // guarded by stop_mutex, as is the next
-  bool stopped = false;
+  std::vector<std::thread> workers;  // guarded by stop_mutex
+  bool stopped = false;              // guarded by stop_mutex
   std::atomic<bool> shadow_started{false};
 };
 
 namespace {
 
-// The engine whose batch this thread is running, if any: inside it, stop() must not wait for that batch.
-thread_local const EngineCore* running_for = nullptr;
+// The engine whose batch this thread is running. stop() called from that batch must not wait for it.
+thread_local const EngineCore* current_engine = nullptr;
 
-void run_batch(EngineCore& core, BatchRun& runner, TakenBatch& batch) {
-  const EngineCore* outer = std::exchange(running_for, &core);
+void run_batch(EngineCore& core, BatchRunner& runner, TakenBatch& batch) {
+  const EngineCore* outer = std::exchange(current_engine, &core);
   core.scheduler.finished(runner.run(batch));
-  running_for = outer;
+  current_engine = outer;
 }
 
 void work(const std::shared_ptr<EngineCore>& core) {
-  BatchRun runner(*core->clock, core->options.on_kernel_error, core->shadow);
+  BatchRunner runner(*core->clock, core->options.on_kernel_error, core->shadow);
   TakenBatch batch;
   while (core->scheduler.wait_take(batch)) {
     const BusyScope busy;
@@ -52,7 +52,7 @@ void work(const std::shared_ptr<EngineCore>& core) {
   }
 }
 
-// Workers whose engine ended on themselves. Never freed: a thread may outlive every static object.
+// Workers on which their own engine was destroyed. Never freed: a thread may outlive every static object.
 struct Abandoned {
   std::mutex mutex;
   std::vector<std::thread> workers;
@@ -79,7 +79,7 @@ std::shared_ptr<Lane> Engine::add_lane(LaneOptions options, std::unique_ptr<Kern
   return lane;
 }
 
-void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.retire(lane); }
+void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.remove(lane); }
 
 std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                            const std::shared_ptr<Lane>& unfused, ShadowTime time) {
@@ -92,7 +92,7 @@ std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_p
 void Engine::set_shadow(Shadow& shadow, double share, double tolerance) {
   const Share wanted(share);
   shadow.tolerance_.store(tolerance, std::memory_order_relaxed);
-  // Looked at without the mutex first: the shadow's own thread may come here while stop() waits for it.
+  // Read before locking: the shadow's own thread may get here while stop() holds the mutex and joins it.
   if (!wanted.none() && !core_->shadow_started) {
     const std::lock_guard lock(core_->stop_mutex);
     if (!core_->shadow_started && !core_->stopped) {
@@ -103,7 +103,7 @@ void Engine::set_shadow(Shadow& shadow, double share, double tolerance) {
   }
   const bool changed = wanted.fraction() != shadow.share();
   shadow.share_.store(wanted);
-  if (changed) core_->shadow.end_rest();
+  if (changed) core_->shadow.cancel_backoff();
 }
 
 Status Engine::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
@@ -117,7 +117,7 @@ bool Engine::wait_idle(std::chrono::nanoseconds timeout) { return core_->schedul
 void Engine::stop() {
   const std::shared_ptr<EngineCore> core = core_;
   {
-    BatchRun runner(*core->clock, core->options.on_kernel_error, core->shadow);
+    BatchRunner runner(*core->clock, core->options.on_kernel_error, core->shadow);
     for (TakenBatch& batch : core->scheduler.stop()) {
       batch.taken_at = core->clock->now();
       core->scheduler.finished(runner.run(batch));
@@ -128,8 +128,8 @@ void Engine::stop() {
   core->stopped = true;
   for (std::thread& worker : core->workers) {
     if (worker.get_id() == std::this_thread::get_id()) {
-      // A kernel may drop the last reference to its engine: that thread cannot wait for itself. It ends
-      // when its batch is complete, and holds the core until then.
+      // A kernel released the last reference to its engine: its thread cannot join itself. It ends when its
+      // batch is complete and keeps the core alive until then.
       const std::lock_guard abandon(abandoned().mutex);
       abandoned().workers.push_back(std::move(worker));
     } else {
@@ -137,7 +137,7 @@ void Engine::stop() {
     }
   }
   core->workers.clear();
-  if (running_for != core.get()) core->scheduler.wait_idle();  // batches on event loops
+  if (current_engine != core.get()) core->scheduler.wait_idle();  // batches on event loops
 }
 
 void join_abandoned_workers() {
@@ -159,7 +159,7 @@ struct InlineRunner::State {
       : core(std::move(shared)), runner(*core->clock, core->options.on_kernel_error, core->shadow) {}
 
   std::shared_ptr<EngineCore> core;
-  BatchRun runner;
+  BatchRunner runner;
   TakenBatch batch;
 };
 

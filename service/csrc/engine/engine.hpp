@@ -1,5 +1,5 @@
-// The engine: queues rows by lane, forms batches, runs kernels on its workers or on a front's own threads,
-// and completes tickets. Knows no gRPC, no Python, no models. Every method may be called from any thread.
+// The engine: queues tickets by lane, forms batches, runs kernels on its workers or on a front's threads, and
+// completes tickets. Knows no gRPC, no Python, no models. Every method may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -19,20 +19,19 @@ class EngineCore;
 
 struct EngineOptions {
   unsigned workers = 1;
-  std::shared_ptr<Clock> clock;  // null: the monotonic clock of the system
-  // A batch failed. Called after its tickets were answered, on the thread that ran it. `text` may hold a
-  // traceback and is for the log only.
+  std::shared_ptr<Clock> clock;  // null: SteadyClock
+  // Called when a batch failed, after its tickets are complete, on the thread that ran it. `text` may contain
+  // a traceback and is for the log only.
   std::function<void(const Lane& lane, std::string_view text)> on_kernel_error;
-  // A shadow found the variants to differ: its first mismatch since it was armed. On the shadow's thread.
+  // Called for the first mismatch of a shadow since it was armed, on the shadow's thread.
   std::function<void(const std::shared_ptr<Shadow>&, const Difference&)> on_mismatch;
 };
 
-// Who sees to a ticket that was just queued.
+// Which thread runs a ticket that was just queued.
 enum class Wake : std::uint8_t {
-  worker,  // wake a sleeping worker, if there is one
-  caller,  // the submitting thread will call InlineRunner::run_ready() soon: waking another thread costs more
-           // than a small kernel. Lanes the caller cannot serve (Python, or waiting for company) wake a
-           // worker nevertheless.
+  worker,  // a worker: wake one if it sleeps
+  caller,  // the submitting thread, which calls InlineRunner::run_ready() soon: waking another thread costs
+           // more than a small kernel. Lanes that need Python or wait for batch mates wake a worker.
 };
 
 class Engine {
@@ -43,52 +42,51 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   std::shared_ptr<Lane> add_lane(LaneOptions options, std::unique_ptr<Kernel> kernel);
-  // Takes the lane out of the engine's books: what is queued is answered without further waiting, and the
-  // kernel is freed with the last reference to the lane. A caller who resolved its route just before may
-  // still submit to it, so swapping a lane (publish the new route, then remove the old lane) fails nobody.
+  // Runs what is queued without waiting for batch mates. The last reference to the lane frees its kernel. A
+  // removed lane still accepts tickets, so swapping lanes (publish the new route, then remove the old lane)
+  // refuses no request.
   void remove_lane(const std::shared_ptr<Lane>& lane);
 
-  // Makes the two lanes of a model version comparable. Before either has traffic; once for each pair.
+  // Pairs the two lanes of a model version for comparison. Call it once per pair, before either has traffic.
   std::shared_ptr<Shadow> add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                      const std::shared_ptr<Lane>& unfused, ShadowTime time = ShadowTime::cpu);
-  // From now on that share of the pair's batches is run again on the other variant, after the answers, and
-  // counts as a mismatch when the relative difference is over the tolerance. The thread that does it is
-  // started when it is first needed, and is at work for at most the largest of all shares. Throws
-  // std::invalid_argument unless 0 <= share <= 1.
+  // Runs that share of the pair's batches again on the other variant, after the responses. A relative
+  // difference above the tolerance counts as a mismatch. The shadow's thread starts on first use; it works
+  // for at most the largest of all shares of the time. Throws std::invalid_argument unless 0 <= share <= 1.
   void set_shadow(Shadow& shadow, double share, double tolerance);
 
-  // Queues a ticket whose shape has been checked. ok: complete() will come. Otherwise the ticket stays with
-  // the caller, complete() never comes, the refusal is already counted on the lane, and the status is
+  // Queues a ticket whose shape was validated. ok: complete() will be called. Otherwise the caller keeps the
+  // ticket, complete() is not called, the lane has counted the refusal, and the status is
   //   overloaded        the queue is full
-  //   deadline_expired  the deadline had passed
+  //   deadline_expired  the deadline has passed
   //   shutting_down     drain or stop has begun
   Status submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake = Wake::worker);
 
-  // New submits are refused as shutting_down; what is queued no longer waits for company.
+  // Refuses new tickets as shutting_down; queued ones no longer wait for batch mates.
   void begin_drain();
-  // Until every accepted ticket is complete and its sink flushed. False if the time ran out.
+  // Waits until every accepted ticket is complete and its sink flushed. False on timeout.
   bool wait_idle(std::chrono::nanoseconds timeout);
-  // Completes what is still queued as shutting_down, lets running batches end, joins the workers.
-  // Idempotent. Called from inside a batch (a kernel, a ticket's completion), it waits for all but that one.
+  // Completes queued tickets as shutting_down, waits for running batches, joins the workers. Idempotent. A
+  // call from inside a batch (a kernel, a ticket's complete()) waits for all other batches.
   void stop();
 
   Clock& clock() const noexcept;
   unsigned workers() const noexcept;
   std::uint64_t outstanding() const;  // accepted and not yet complete
-  // For requests that never found a lane (unknown model, broken message): counted here by the fronts.
+  // Requests without a lane (unknown model, malformed message). The fronts record them.
   RequestMetrics& unrouted() noexcept;
 
  private:
   friend class InlineRunner;
-  std::shared_ptr<EngineCore> core_;  // shared with the workers, so that ends in any order are safe
+  std::shared_ptr<EngineCore> core_;  // shared with the workers, so that any order of destruction is safe
 };
 
-// A worker that ended its own engine (its kernel held the last reference) is left to finish by itself; this
-// waits for all such. For the end of the process, before what kernels need goes away.
+// Joins workers that could not be joined by stop(): a kernel that holds the last reference to its engine
+// destroys it on a worker. Call it before process exit, while everything that kernels use still exists.
 void join_abandoned_workers();
 
-// Lets an event loop act as a worker: after it has read and submitted all that had arrived (Wake::caller), it
-// runs the batches that are ready, on its own thread. One per thread, with its own batch buffers.
+// Lets an event loop act as a worker: after it has read and submitted all requests that had arrived
+// (Wake::caller), it runs the ready batches on its own thread. One per thread, with its own batch buffers.
 //   for (;;) { epoll_wait; read; submit...; while (runner.run_ready()) {} ; write; }
 class InlineRunner {
  public:
@@ -97,8 +95,8 @@ class InlineRunner {
   InlineRunner(const InlineRunner&) = delete;
   InlineRunner& operator=(const InlineRunner&) = delete;
 
-  // Runs one ready batch of a lane that needs no Python, and completes its tickets before it returns. Never
-  // blocks. False: nothing was ready.
+  // Runs one ready batch of a lane that needs no Python and completes its tickets. Never blocks. False if no
+  // batch was ready.
   bool run_ready();
 
  private:

@@ -1,4 +1,4 @@
-// Histograms with fixed bounds, recorded with two relaxed atomic additions: no locks, any thread.
+// Histograms with fixed bounds. Recording a value is two relaxed atomic additions, on any thread.
 #pragma once
 
 #include <array>
@@ -10,9 +10,8 @@
 
 namespace fused_mlp {
 
-// Upper bounds, inclusive (Prometheus `le`). Durations in ns. A fused kernel of a small model takes
-// 1-15 us, so the first bounds are where most of ours begin; about three per factor of two and a half
-// above keeps an interpolated p50 or p99 within some 20 % of the truth.
+// Inclusive upper bounds (Prometheus `le`); durations in ns. The first bounds resolve a fused kernel of a
+// small model (1-15 us). The spacing above keeps an interpolated p50 or p99 within about 20 %.
 inline constexpr std::array<std::int64_t, 36> kDurationBounds = {
     1'000,       2'000,       5'000,         10'000,        20'000,        35'000,
     50'000,      75'000,      100'000,       150'000,       200'000,       350'000,
@@ -23,12 +22,12 @@ inline constexpr std::array<std::int64_t, 36> kDurationBounds = {
 inline constexpr std::array<std::int64_t, 14> kRowBounds = {1,   2,   4,   8,    16,   32,   64,
                                                             128, 256, 512, 1024, 2048, 4096, 8192};
 
-// Whether anything is recorded. Off only to measure what recording costs.
+// Switched off only to measure the cost of recording.
 inline std::atomic<bool> metrics_on{true};
 
 struct HistogramSnapshot {
   std::vector<std::uint64_t> buckets;  // not cumulative; the last is +Inf
-  std::uint64_t count = 0;             // the sum of the buckets read, so the two always agree
+  std::uint64_t count = 0;             // the sum of `buckets`, so that both always agree
   std::int64_t sum = 0;
 };
 
@@ -45,7 +44,7 @@ class Histogram {
   HistogramSnapshot snapshot() const {
     HistogramSnapshot result;
     result.buckets.reserve(buckets_.size());
-    // A reader may see a bucket without its share of the sum: off by what is in flight, never torn.
+    // A value being recorded may show up in a bucket but not in the sum.
     result.sum = sum_.load(std::memory_order_relaxed);
     for (const auto& bucket : buckets_) {
       result.buckets.push_back(bucket.load(std::memory_order_relaxed));
@@ -55,7 +54,7 @@ class Histogram {
   }
 
   static constexpr std::size_t bucket_of(std::int64_t value) noexcept {
-    // The bit width of a value narrows it down to two or three bounds; a search of all would cost more
+    // The bit width of a value leaves two or three candidate bounds. Searching all of them would cost more
     // than the two additions.
     std::size_t i = kFirst[static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(value)))];
     while (i < kBounds.size() && value > kBounds[i]) ++i;
@@ -63,7 +62,7 @@ class Histogram {
   }
 
  private:
-  // For each bit width, the first bound that a value of that width can fall under.
+  // For each bit width, the bucket of the smallest value of that width.
   static constexpr std::array<std::uint8_t, 65> kFirst = [] {
     std::array<std::uint8_t, 65> first{};
     for (std::size_t width = 1; width < first.size(); ++width) {

@@ -17,7 +17,7 @@ float* BatchBuffer::reserve(std::size_t floats) {
   if (floats > capacity_) {
     const std::size_t bytes = (floats * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
     capacity_ = 0;
-    data_.reset();  // first, so that the old and the new are never held at once
+    data_.reset();  // before allocating, so that both arrays never exist at once
     void* memory = std::aligned_alloc(kAlignment, bytes);
     if (!memory) throw std::bad_alloc();
     data_ = std::shared_ptr<float>(static_cast<float*>(memory), std::free);

@@ -1,5 +1,5 @@
-// What the engine runs: a kernel behind the C interface of kernels/csrc/kernel_api.h, or, in the Python
-// module, a Python callable. Any number of threads may run one kernel at once.
+// A kernel as the engine runs it: behind the C interface of kernels/csrc/kernel_api.h, or (in the Python
+// module) a Python callable. Any number of threads may run one kernel at once.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 
 namespace fused_mlp {
 
-// The arrays of one batch: 64-byte aligned, reused from batch to batch by one thread. Shared ownership,
-// because a Python kernel may keep a view of them for longer than it should.
+// An array of a batch, 64-byte aligned, reused by one thread for all its batches. Ownership is shared because
+// a Python kernel may keep a view of it after it returned.
 class BatchBuffer {
  public:
-  // At least `floats` of room; what was in it is lost when it has to grow.
+  // Grows to at least `floats`. Growing discards the contents.
   float* reserve(std::size_t floats);
   const std::shared_ptr<float>& data() const noexcept { return data_; }
 
@@ -23,10 +23,10 @@ class BatchBuffer {
   std::size_t capacity_ = 0;
 };
 
-// What a kernel call came to. `error` is for the log: it may hold a traceback and is never sent.
+// The result of a kernel call. `error` is for the log only: it may contain a traceback.
 struct KernelResult {
   bool failed = false;
-  const char* strategy = "";  // valid as long as the kernel
+  const char* strategy = "";  // owned by the kernel
   std::string error;
 };
 
@@ -36,7 +36,7 @@ class Kernel {
   // x: (rows, in_features), y: (rows, out_features), float32, C-contiguous.
   virtual void run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
                    KernelResult& result) noexcept = 0;
-  // Takes the GIL: left to the workers, never run on an event loop.
+  // True if run() takes the GIL. Such kernels run on workers, never on an event loop.
   virtual bool needs_python() const noexcept { return false; }
 };
 

@@ -31,8 +31,8 @@ Lane::Lane(LaneOptions options, std::unique_ptr<Kernel> kernel)
 
 std::uint32_t Lane::retry_after_ms() const noexcept {
   const std::uint64_t rows = metrics_.queued_rows.load(std::memory_order_relaxed);
-  const auto pace = static_cast<std::uint64_t>(nanos_per_row_.load(std::memory_order_relaxed));
-  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(rows * pace / 1'000'000, 1, 1000));
+  const auto ns_per_row = static_cast<std::uint64_t>(ns_per_row_.load(std::memory_order_relaxed));
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(rows * ns_per_row / 1'000'000, 1, 1000));
 }
 
 std::string Lane::refusal_text(Status status) const {

@@ -19,11 +19,11 @@ struct LaneOptions {
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::uint32_t max_batch_rows = 64;  // a larger request runs as a batch of its own
-  std::uint32_t max_wait_us = 0;      // 0: never wait; batches form while the previous one computes
-  std::uint32_t queue_rows = 4096;    // rows that may wait; an empty queue takes any one ticket
+  std::uint32_t max_wait_us = 0;      // 0: no waiting; batches form while the previous one runs
+  std::uint32_t queue_rows = 4096;    // capacity; an empty queue accepts one ticket of any size
 };
 
-// Tickets in order of arrival, linked through themselves: queueing allocates nothing.
+// Tickets in order of arrival, as an intrusive list: queueing allocates nothing.
 class LaneQueue {
  public:
   LaneQueue() = default;
@@ -46,43 +46,41 @@ class LaneQueue {
 
 class Lane : public std::enable_shared_from_this<Lane> {
  public:
-  // Made by Engine::add_lane.
+  // Created by Engine::add_lane.
   Lane(LaneOptions options, std::unique_ptr<Kernel> kernel);
 
   const LaneOptions& options() const noexcept { return options_; }
-  bool needs_python() const noexcept { return needs_python_; }
 
   LaneMetrics& metrics() noexcept { return metrics_; }
   const LaneMetrics& metrics() const noexcept { return metrics_; }
 
-  // For fronts: count one finished request, whatever its end.
+  // Called by the fronts once per finished request, for every gRPC code.
   void record(int grpc_code, std::int64_t duration_ns) noexcept {
     metrics_.requests.record(grpc_code, duration_ns);
   }
 
-  // About how long until what is queued now has been run, from the pace of recent batches; 1 ms to 1 s.
+  // Estimated time to run all queued rows, from the compute time per row of recent batches; 1 ms to 1 s.
   std::uint32_t retry_after_ms() const noexcept;
-  // The line sent when submit() refused: which limit, and when to retry.
+  // The error text for a ticket that submit() refused: which limit, and when to retry.
   std::string refusal_text(Status status) const;
 
  private:
   friend class Scheduler;
-  friend class BatchRun;
+  friend class BatchRunner;
   friend class Engine;
   friend class ShadowWorker;
 
   const LaneOptions options_;
   const std::unique_ptr<Kernel> kernel_;
   const bool needs_python_;
-  std::shared_ptr<Shadow>
-      shadow_;  // set before the lane has traffic; null: has no other variant to compare with
+  std::shared_ptr<Shadow> shadow_;  // set before the lane has traffic; null: no other variant
   LaneMetrics metrics_;
-  std::atomic<std::int64_t> nanos_per_row_{0};  // moving average, for retry_after_ms
+  std::atomic<std::int64_t> ns_per_row_{0};  // moving average, for retry_after_ms
 
   // Guarded by the scheduler's mutex.
   LaneQueue queue_;
-  Nanos release_at_ = 0;  // when the queued tickets stop waiting for company
-  bool retired_ = false;
+  Nanos release_at_ = 0;  // when the queued tickets stop waiting for batch mates
+  bool removed_ = false;
 };
 
 }  // namespace fused_mlp

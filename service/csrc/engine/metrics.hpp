@@ -1,4 +1,4 @@
-// What is counted, and by whom. Relaxed atomics; read by the metrics collector at scrape time.
+// The counters of the engine and the fronts: relaxed atomics, read by the collector at scrape time.
 #pragma once
 
 #include <array>
@@ -10,16 +10,19 @@
 
 namespace fused_mlp {
 
-// Why a batch was released.
+// Why a batch was formed when it was.
 enum class Release : std::uint8_t {
   full,  // max_batch_rows were queued
-  idle,  // a thread was free and the lane does not wait
-  wait,  // max_wait_us had passed since the first arrival, or a ticket could wait no longer
+  idle,  // a thread was free and the lane has no max_wait_us
+  wait,  // max_wait_us had passed since the first arrival, or a ticket's deadline was before that
 };
-inline constexpr int kReleaseCount = static_cast<int>(Release::wait) + 1;
-const char* release_name(Release release) noexcept;
+inline constexpr std::array kReleaseNames = {"full", "idle", "wait"};
+inline constexpr int kReleaseCount = static_cast<int>(kReleaseNames.size());
+inline const char* release_name(Release release) noexcept {
+  return kReleaseNames[static_cast<std::size_t>(release)];
+}
 
-// Requests by gRPC code and their duration: recorded by the fronts, once per request.
+// Requests by gRPC code, and their durations. The fronts record each request once.
 class RequestMetrics {
  public:
   void record(int grpc_code, std::int64_t duration_ns) noexcept {
@@ -33,8 +36,7 @@ class RequestMetrics {
   DurationHistogram duration;
 };
 
-// The metrics of one lane. `requests` and `Refusal::invalid_input` come from the fronts, the rest from the
-// engine.
+// The metrics of one lane. The fronts record `requests` and `Refusal::invalid_input`, the engine the rest.
 struct LaneMetrics {
   void refuse(Refusal reason) noexcept {
     refused[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);

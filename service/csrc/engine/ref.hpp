@@ -1,6 +1,5 @@
-// Ref<T>: an owning pointer to an object that counts its own references (T has retain() and release()).
-// A ticket is shared by the front, which may cancel it, and the engine, which completes it; whoever lets go
-// last frees it, so neither ever looks the other up.
+// Ref<T>: an intrusive reference-counting pointer (T has retain() and release()). A ticket is shared by the
+// front, which may cancel it, and the engine, which completes it; the last reference frees it.
 #pragma once
 
 #include <utility>
@@ -41,14 +40,14 @@ class Ref {
   T& operator*() const noexcept { return *object_; }
   explicit operator bool() const noexcept { return object_ != nullptr; }
   void reset() noexcept { *this = Ref(); }
-  // Gives the reference up without dropping it.
+  // Returns the pointer without releasing the reference.
   [[nodiscard]] T* leak() noexcept { return std::exchange(object_, nullptr); }
 
  private:
   T* object_ = nullptr;
 };
 
-// A new T, with its first reference.
+// Creates a T that has one reference.
 template <class T, class... Args>
 Ref<T> make_ref(Args&&... args) {
   return Ref<T>::adopt(new T(std::forward<Args>(args)...));

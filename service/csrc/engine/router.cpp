@@ -21,22 +21,22 @@ Lane* lane_of(const RouteEntry& entry, Variant variant) noexcept {
   return (variant == Variant::fused ? entry.fused : entry.unfused).get();
 }
 
-bool falls_to_the_other(const RouteEntry& entry, const RouteQuery& query) noexcept {
-  if (query.key) return entry.split.has(*query.key);
-  if (!query.request_id.empty()) return entry.split.has(hash_key(query.request_id));
+bool is_in_split(const RouteEntry& entry, const RouteQuery& query) noexcept {
+  if (query.key) return entry.split.contains(*query.key);
+  if (!query.request_id.empty()) return entry.split.contains(hash_key(query.request_id));
   return entry.sampler->sample(entry.split);
 }
 
-// Which variant serves the request: its own wish, else the split, else the server's choice.
+// In order of precedence: withdrawal of fused, the request's variant, the split, the server's variant.
 Variant choose_variant(const RouteEntry& entry, const RouteQuery& query) noexcept {
   if (entry.withdrawn) return Variant::unfused;
   if (query.variant != Variant::unspecified) return query.variant;
   if (entry.split.none()) return entry.variant;
   const Variant other = entry.variant == Variant::fused ? Variant::unfused : Variant::fused;
-  return lane_of(entry, other) && falls_to_the_other(entry, query) ? other : entry.variant;
+  return lane_of(entry, other) && is_in_split(entry, query) ? other : entry.variant;
 }
 
-// Those that came without a turn share a new one by model.
+// Gives each entry that has no sampler the one of its model, creating it if needed.
 std::vector<RouteEntry> with_samplers(std::vector<RouteEntry> entries,
                                       std::map<std::string, std::shared_ptr<ShareSampler>> samplers = {}) {
   for (RouteEntry& entry : entries) {
@@ -70,7 +70,7 @@ RouteTable::RouteTable(std::vector<RouteEntry> entries) : entries_(with_samplers
   for (auto& [name, model] : models_) {
     model.preferred = std::prev(model.versions.end())->second;
     for (const auto& [version, entry] : model.versions) {
-      if (entry->ready) model.preferred = entry;  // ascending: the last one that is ready
+      if (entry->ready) model.preferred = entry;  // ascending order: ends at the highest that is ready
     }
   }
 }
@@ -94,7 +94,7 @@ Route RouteTable::resolve(const RouteQuery& query) const {
   if (!entry.ready)
     return refuse(Status::not_ready, label(entry) + " could not be loaded; GetModel says why");
 
-  // Naming the variant that serves by default is no override.
+  // Naming the default variant is not an override.
   if (query.variant != Variant::unspecified && query.variant != entry.variant && !entry.allow_override &&
       !entry.withdrawn) {
     return refuse(Status::override_not_allowed,
@@ -130,7 +130,7 @@ void Router::publish(std::vector<RouteEntry> entries) {
     table_.swap(table);
     generation_.fetch_add(1, std::memory_order_release);
   }
-  // The old table goes here, outside the lock: with it may go lanes and kernels.
+  // The old table is destroyed here, outside the lock: that may destroy lanes and kernels.
 }
 
 std::shared_ptr<const RouteTable> Router::table() const {

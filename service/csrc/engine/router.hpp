@@ -1,5 +1,5 @@
-// From (model, version, variant) to a lane. The table is immutable; publishing replaces it as a whole, and
-// whoever still reads the old one keeps its lanes alive until they let go.
+// Maps (model, version, variant) to a lane. The table is immutable; publishing replaces it as a whole. A
+// reference to an old table keeps its lanes alive.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace fused_mlp {
 
-// As fused_mlp.v1.Variant; `unspecified` leaves the choice to the server.
+// As fused_mlp.v1.Variant; `unspecified`: the server chooses.
 enum class Variant : std::uint8_t { unspecified, fused, unfused };
 const char* variant_name(Variant variant) noexcept;  // "fused", "unfused", ""
 
@@ -29,33 +29,33 @@ struct RouteEntry {
   std::int64_t version = 1;
   std::shared_ptr<Lane> fused;       // null: not loaded
   std::shared_ptr<Lane> unfused;     // null: not loaded
-  Variant variant = Variant::fused;  // serves requests that name none
-  bool allow_override = false;       // whether a request may name the other one
+  Variant variant = Variant::fused;  // for requests that name none
+  bool allow_override = false;       // whether a request may name the other variant
   bool ready = true;
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::uint32_t max_request_rows = 4096;
-  Share split;             // of the requests that name none, how many go to the other variant
-  bool withdrawn = false;  // fused was found to be wrong: unfused serves all, also those that name fused
-  std::shared_ptr<ShareSampler> sampler;  // whose turn it is for the split; one for all versions of a model
+  Share split;             // the share of requests without a variant that go to the other variant
+  bool withdrawn = false;  // fused gave wrong results: unfused answers even requests that name fused
+  std::shared_ptr<ShareSampler> sampler;  // for requests without a key; shared by all versions of a model
 };
 
-// What a request says about where it wants to go.
+// The routing fields of a request.
 struct RouteQuery {
   std::string_view model;
-  std::int64_t version = 0;  // 0: the default, which is the highest that is ready
+  std::int64_t version = 0;  // 0: the highest version that is ready
   Variant variant = Variant::unspecified;
-  std::optional<std::uint64_t> key = {};  // hash_key of what the caller wants to be split by
-  std::string_view request_id = {};       // the key of those who gave no other; empty: split in turn
+  std::optional<std::uint64_t> key = {};  // hash_key of the request's split key
+  std::string_view request_id = {};       // split by this if there is no key; empty: by the sampler
 };
 
-// Where it goes. `entry` and `lane` live as long as the table that was asked.
+// The result of routing. `entry` and `lane` live as long as the table they came from.
 struct Route {
   Status status = Status::ok;
   const RouteEntry* entry = nullptr;
   Lane* lane = nullptr;
   Variant variant = Variant::unspecified;
-  std::string error;  // when not ok: the line to send
+  std::string error;  // the text to send if not ok
   bool ok() const noexcept { return status == Status::ok; }
 };
 
@@ -74,7 +74,7 @@ class RouteTable {
   };
   struct Model {
     std::map<std::int64_t, const RouteEntry*> versions;
-    const RouteEntry* preferred = nullptr;  // what version 0 means
+    const RouteEntry* preferred = nullptr;  // the default version
   };
 
   const std::vector<RouteEntry> entries_;
@@ -89,10 +89,10 @@ class Router {
   std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
  private:
-  mutable std::mutex mutex_;  // for the two below, not for reading what they point to
+  mutable std::mutex mutex_;  // guards table_ and samplers_, not what they point to
   std::shared_ptr<const RouteTable> table_;
-  std::map<std::string, std::shared_ptr<ShareSampler>>
-      samplers_;  // by model: shares stay exact from table to table
+  // By model. Outlive a table, so that shares stay exact.
+  std::map<std::string, std::shared_ptr<ShareSampler>> samplers_;
   std::atomic<std::uint64_t> generation_{1};
 };
 

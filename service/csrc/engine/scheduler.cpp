@@ -9,14 +9,14 @@ namespace {
 
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
-// For counters and gauges that are written only under the mutex: a plain store is cheaper than a locked add.
+// For counters written only under the mutex: a plain store is cheaper than an atomic addition.
 template <class T>
-void store_sum(std::atomic<T>& counter, T add) noexcept {
+void add_under_mutex(std::atomic<T>& counter, T add) noexcept {
   counter.store(counter.load(std::memory_order_relaxed) + add, std::memory_order_relaxed);
 }
 
-// When the tickets of a lane stop waiting for company: max_wait_us after the first arrived, or at once when
-// one of them would expire by then. 0: now. Looks no further than one full batch, which waits for nobody.
+// When the queued tickets stop waiting for batch mates: max_wait_us after the first arrival. 0 (at once) if
+// the batch is full or a ticket would expire while waiting.
 Nanos release_time(const LaneQueue& queue, const LaneOptions& options) noexcept {
   if (options.max_wait_us == 0 || queue.empty()) return 0;
   const Nanos limit = queue.front()->arrival_ns + Nanos{options.max_wait_us} * 1000;
@@ -32,12 +32,12 @@ Nanos release_time(const LaneQueue& queue, const LaneOptions& options) noexcept 
 }  // namespace
 
 Scheduler::Scheduler(Clock& clock) : clock_(clock) {
-  clock_.subscribe(this, [this] { wake_sleepers(); });
+  clock_.subscribe(this, [this] { wake_workers(); });
 }
 
 Scheduler::~Scheduler() { clock_.unsubscribe(this); }
 
-void Scheduler::wake_sleepers() {
+void Scheduler::wake_workers() {
   const std::lock_guard lock(mutex_);
   work_.notify_all();
 }
@@ -47,11 +47,11 @@ void Scheduler::add(std::shared_ptr<Lane> lane) {
   lanes_.push_back(std::move(lane));
 }
 
-void Scheduler::retire(const std::shared_ptr<Lane>& lane) {
+void Scheduler::remove(const std::shared_ptr<Lane>& lane) {
   const std::lock_guard lock(mutex_);
   std::erase(lanes_, lane);  // never the last reference: the caller holds one
-  lane->retired_ = true;
-  work_.notify_all();  // what was waiting for company is ready now
+  lane->removed_ = true;
+  work_.notify_all();  // its queued tickets no longer wait for batch mates
 }
 
 Status Scheduler::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
@@ -66,55 +66,55 @@ Status Scheduler::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
   bool notify = false;
   {
     const std::lock_guard lock(mutex_);
-    if (draining_.load(std::memory_order_relaxed)) {
+    if (draining_) {
       lane.metrics_.refuse(Refusal::draining);
       return Status::shutting_down;
     }
     LaneQueue& queue = lane.queue_;
     const bool was_empty = queue.empty();
-    // An empty queue takes any one ticket: a request within the row limit must not be refused for ever.
+    // An empty queue accepts any ticket: otherwise a request of more than queue_rows would always be refused.
     if (!was_empty && queue.rows() + ticket->rows() > options.queue_rows) {
       lane.metrics_.refuse(Refusal::queue_full);
       return Status::overloaded;
     }
     if (was_empty) ready_.push_back(lane.shared_from_this());
-    store_sum<std::uint64_t>(lane.metrics_.rows, ticket->rows());
+    add_under_mutex<std::uint64_t>(lane.metrics_.rows, ticket->rows());
     lane.metrics_.in_flight.fetch_add(1, std::memory_order_relaxed);
     outstanding_.fetch_add(1);
     queue.push(std::move(ticket));
     lane.metrics_.queued_rows.store(queue.rows(), std::memory_order_relaxed);
 
-    // One sleeper is woken when work appears. It takes all that fits and, if anything is left, wakes the
-    // next; further tickets need not.
+    // The first ticket of a lane wakes one worker. That worker takes a full batch and, if tickets are left,
+    // wakes the next worker. Later tickets wake a worker only if they end the wait of a lane.
     const bool caller_serves = wake == Wake::caller && !lane.needs_python_;
-    bool attention = was_empty;
+    bool needs_worker = was_empty;
     if (options.max_wait_us != 0) {
       const Nanos before = was_empty ? 0 : lane.release_at_;
       lane.release_at_ = was_empty ? now + Nanos{options.max_wait_us} * 1000 : before;
       if ((deadline != 0 && deadline <= lane.release_at_) || queue.rows() >= options.max_batch_rows) {
         lane.release_at_ = 0;
       }
-      attention = was_empty || (before != 0 && lane.release_at_ == 0);
+      needs_worker = was_empty || (before != 0 && lane.release_at_ == 0);
     }
-    // A caller that runs batches itself keeps no timer: a lane that waits for company needs a worker.
-    notify = attention && sleeping_ > 0 && !(caller_serves && lane.release_at_ == 0);
+    // The caller has no timer: a lane that waits for batch mates needs a worker to keep the time.
+    notify = needs_worker && sleeping_workers_ > 0 && !(caller_serves && lane.release_at_ == 0);
   }
   if (notify) work_.notify_one();
   return Status::ok;
 }
 
-bool Scheduler::ripe(const Lane& lane, Nanos now) const noexcept {
-  return lane.release_at_ <= now || lane.retired_ || draining_.load(std::memory_order_relaxed);
+bool Scheduler::is_due(const Lane& lane, Nanos now) const noexcept {
+  return lane.release_at_ <= now || lane.removed_ || draining_;
 }
 
-// The next lane in turn whose batch is ready, or kNone and when to look again (0: when something arrives).
-std::size_t Scheduler::pick(Nanos now, bool python_too, Nanos& next_release) const noexcept {
+// Round-robin: the next lane whose batch is due, or kNone and the time when one will be (0: unknown).
+std::size_t Scheduler::pick_lane(Nanos now, bool with_python, Nanos& next_release) const noexcept {
   next_release = 0;
   for (std::size_t i = 0; i < ready_.size(); ++i) {
-    const std::size_t index = (turn_ + i) % ready_.size();
+    const std::size_t index = (next_ready_ + i) % ready_.size();
     const Lane& lane = *ready_[index];
-    if (lane.needs_python_ && !python_too) continue;
-    if (ripe(lane, now)) return index;
+    if (lane.needs_python_ && !with_python) continue;
+    if (is_due(lane, now)) return index;
     if (next_release == 0 || lane.release_at_ < next_release) next_release = lane.release_at_;
   }
   return kNone;
@@ -130,14 +130,14 @@ void Scheduler::take(std::size_t index, Nanos now, TakenBatch& batch) {
   while (!queue.empty() && !full) {
     const Ticket& first = *queue.front();
     if (first.cancelled()) {
-      batch.dead.push_back({queue.pop(), Status::cancelled});
+      batch.dropped.push_back({queue.pop(), Status::cancelled});
     } else if (first.deadline_ns != 0 && first.deadline_ns <= now) {
-      batch.dead.push_back({queue.pop(), Status::deadline_expired});
-    } else if (!batch.live.empty() && batch.rows + first.rows() > limit) {
+      batch.dropped.push_back({queue.pop(), Status::deadline_expired});
+    } else if (!batch.runnable.empty() && batch.rows + first.rows() > limit) {
       full = true;
     } else {
       batch.rows += first.rows();
-      batch.live.push_back(queue.pop());
+      batch.runnable.push_back(queue.pop());
       full = batch.rows >= limit;
     }
   }
@@ -147,10 +147,10 @@ void Scheduler::take(std::size_t index, Nanos now, TakenBatch& batch) {
   if (queue.empty()) {
     batch.lane = std::move(ready_[index]);
     ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(index));
-    turn_ = index;
+    next_ready_ = index;
   } else {
     batch.lane = ready_[index];
-    turn_ = index + 1;
+    next_ready_ = index + 1;
   }
 }
 
@@ -159,16 +159,16 @@ bool Scheduler::wait_take(TakenBatch& batch) {
   while (!stopped_) {
     const Nanos now = clock_.now();
     Nanos next_release = 0;
-    const std::size_t index = pick(now, /*python_too=*/true, next_release);
+    const std::size_t index = pick_lane(now, /*with_python=*/true, next_release);
     if (index != kNone) {
       take(index, now, batch);
-      // Whatever is left, ready or waiting, needs a worker to see to it.
-      if (!ready_.empty() && sleeping_ > 0) work_.notify_one();
+      // The remaining lanes, due or waiting, need another worker.
+      if (!ready_.empty() && sleeping_workers_ > 0) work_.notify_one();
       return true;
     }
-    ++sleeping_;
+    ++sleeping_workers_;
     clock_.wait_until(work_, lock, next_release);
-    --sleeping_;
+    --sleeping_workers_;
   }
   return false;
 }
@@ -178,17 +178,16 @@ bool Scheduler::try_take(TakenBatch& batch) {
   if (ready_.empty()) return false;
   const Nanos now = clock_.now();
   Nanos next_release = 0;
-  const std::size_t index = pick(now, /*python_too=*/false, next_release);
+  const std::size_t index = pick_lane(now, /*with_python=*/false, next_release);
   if (index == kNone) return false;
   take(index, now, batch);
-  // The caller has no timer: a lane with tickets left that wait for batch mates needs a worker to keep the
-  // time.
-  if (sleeping_ > 0 && !ready_.empty() && batch.lane->release_at_ != 0) work_.notify_one();
+  // The caller has no timer: if tickets are left that wait for batch mates, a worker keeps the time.
+  if (sleeping_workers_ > 0 && !ready_.empty() && batch.lane->release_at_ != 0) work_.notify_one();
   return true;
 }
 
 void Scheduler::finished(std::size_t tickets) noexcept {
-  // Sequentially consistent on both sides: either this sees the waiter, or the waiter sees the zero.
+  // Sequentially consistent on both sides: either this thread sees the waiter, or the waiter sees zero.
   if (outstanding_.fetch_sub(tickets) == tickets && idle_waiters_.load() > 0) {
     const std::lock_guard lock(mutex_);
     idle_.notify_all();
@@ -197,7 +196,7 @@ void Scheduler::finished(std::size_t tickets) noexcept {
 
 void Scheduler::begin_drain() {
   const std::lock_guard lock(mutex_);
-  draining_.store(true, std::memory_order_relaxed);
+  draining_ = true;
   work_.notify_all();
 }
 
@@ -225,11 +224,11 @@ void Scheduler::wait_idle() {
 std::vector<TakenBatch> Scheduler::stop() {
   std::vector<TakenBatch> left;
   const std::lock_guard lock(mutex_);
-  draining_.store(true, std::memory_order_relaxed);
+  draining_ = true;
   stopped_ = true;
   for (std::shared_ptr<Lane>& lane : ready_) {
     TakenBatch& batch = left.emplace_back();
-    while (!lane->queue_.empty()) batch.dead.push_back({lane->queue_.pop(), Status::shutting_down});
+    while (!lane->queue_.empty()) batch.dropped.push_back({lane->queue_.pop(), Status::shutting_down});
     lane->metrics_.queued_rows.store(0, std::memory_order_relaxed);
     batch.lane = std::move(lane);
   }

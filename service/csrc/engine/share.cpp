@@ -15,7 +15,7 @@ constexpr std::uint64_t kPrime1 = 0x9E3779B185EBCA87, kPrime2 = 0xC2B2AE3D27D4EB
                         kPrime5 = 0x27D4EB2F165667C5;
 
 template <class T>
-T read(const char* bytes) noexcept {  // little-endian, as everywhere here (convert.cpp)
+T read(const char* bytes) noexcept {  // little-endian, as convert.cpp asserts
   T value;
   std::memcpy(&value, bytes, sizeof value);
   return value;
@@ -25,7 +25,7 @@ std::uint64_t round(std::uint64_t lane, std::uint64_t input) noexcept {
   return std::rotl(lane + input * kPrime2, 31) * kPrime1;
 }
 
-// The stripes of 32 bytes; moves `p` behind them.
+// Hashes the whole 32-byte stripes and advances `p` past them.
 std::uint64_t hash_stripes(const char*& p, const char* end) noexcept {
   std::uint64_t lanes[] = {kPrime1 + kPrime2, kPrime2, 0, std::uint64_t{0} - kPrime1};
   for (; end - p >= 32; p += 32) {

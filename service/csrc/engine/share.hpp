@@ -1,5 +1,5 @@
-// A share of something (requests, batches), and the two ways to deal it out: by the hash of a key, so that
-// who has one is sticky, or in turn, so that the share is exact. No locks, no allocation.
+// Selecting a share of requests or batches, in one of two ways: by the hash of a key, so that equal keys get
+// equal decisions, or by a running sum, so that the share is exact. No locks, no allocation.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace fused_mlp {
 
-// XXH64 with seed 0: in every language's package index, so that anyone can work out where a key falls.
+// XXH64 with seed 0: available in most languages, so that clients can compute the decision for a key.
 std::uint64_t hash_key(std::string_view key) noexcept;
 
 // A fraction from 0 to 1 as a 64-bit fixed-point number.
@@ -21,8 +21,8 @@ class Share {
   constexpr bool none() const noexcept { return bits_ == 0; }
   double fraction() const noexcept;
 
-  // A key falls into every larger share too: raising a share moves nobody back.
-  constexpr bool has(std::uint64_t hash) const noexcept { return bits_ == kAll || hash < bits_; }
+  // A hash that is in a share is in every larger one: raising a share never takes a key out of it.
+  constexpr bool contains(std::uint64_t hash) const noexcept { return bits_ == kAll || hash < bits_; }
 
  private:
   friend class ShareSampler;
@@ -31,9 +31,8 @@ class Share {
   std::uint64_t bits_ = 0;
 };
 
-// For those without a key. Of any N that ask one after the other, N times the share are told yes, give or
-// take one, and evenly spread: each adds the share to an accumulator, and the one that makes it overflow is
-// in.
+// Selects without a key: each call adds the share to an accumulator, and a call that overflows it is
+// selected. Of any N consecutive calls, N times the share are selected, plus or minus one, evenly spaced.
 class alignas(64) ShareSampler {
  public:
   bool sample(Share share) noexcept {
@@ -45,7 +44,7 @@ class alignas(64) ShareSampler {
   std::atomic<std::uint64_t> accumulator_{0};
 };
 
-// A share that is changed while others read it.
+// A share that one thread may change while others read it.
 class AtomicShare {
  public:
   Share load() const noexcept {

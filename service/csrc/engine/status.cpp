@@ -3,8 +3,6 @@
 #include <array>
 #include <cstddef>
 
-#include "engine/metrics.hpp"
-
 namespace fused_mlp {
 
 namespace {
@@ -32,22 +30,20 @@ constexpr std::array<Row, kStatusCount> kStatuses = {{
 
 constexpr std::array<const char*, kRefusalCount> kRefusals = {"invalid_input", "queue_full", "deadline",
                                                               "cancelled", "draining"};
-constexpr std::array<const char*, kReleaseCount> kReleases = {"full", "idle", "wait"};
 
-constexpr std::size_t kNameBytes = 64;
+constexpr std::size_t kMaxNameBytes = 64;
 
 }  // namespace
 
 int grpc_code(Status status) noexcept { return kStatuses[static_cast<std::size_t>(status)].code; }
 const char* status_name(Status status) noexcept { return kStatuses[static_cast<std::size_t>(status)].name; }
 const char* refusal_name(Refusal refusal) noexcept { return kRefusals[static_cast<std::size_t>(refusal)]; }
-const char* release_name(Release release) noexcept { return kReleases[static_cast<std::size_t>(release)]; }
 
 std::string quote_name(std::string_view name) {
-  const bool cut = name.size() > kNameBytes;
+  const bool cut = name.size() > kMaxNameBytes;
   if (cut) {
-    std::size_t end = kNameBytes;
-    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // inside a sequence
+    std::size_t end = kMaxNameBytes;
+    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // continuation bytes
     name = name.substr(0, end);
   }
   std::string text = "'";

@@ -1,4 +1,4 @@
-// Every way a request can end, and the one table from there to gRPC codes. Both fronts answer from it.
+// How a request can end, and the table that maps each status to a gRPC code. Both fronts use it.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ int grpc_code(Status status) noexcept;
 // "overloaded", "kernel_error": for logs.
 const char* status_name(Status status) noexcept;
 
-// Why a request was not run, as counted on its lane. Closed: each is a metric label.
+// Why a request did not run, as counted on its lane. A closed set: each is a value of a metric label.
 enum class Refusal : std::uint8_t {
-  invalid_input,  // counted by the front
-  queue_full,     // this and the rest by the engine
+  invalid_input,  // counted by the fronts
+  queue_full,     // this and the following: counted by the engine
   deadline,
   cancelled,
   draining,
@@ -41,8 +41,8 @@ enum class Refusal : std::uint8_t {
 inline constexpr int kRefusalCount = static_cast<int>(Refusal::draining) + 1;
 const char* refusal_name(Refusal refusal) noexcept;
 
-// A name a client made up, fit to be sent back: cut to 64 bytes (never inside a UTF-8 sequence), quoted,
-// control characters replaced.
+// Makes a name from a request safe to send back: quoted, cut to 64 bytes (never inside a UTF-8 sequence),
+// control characters replaced by '?'.
 std::string quote_name(std::string_view name);
 
 }  // namespace fused_mlp

@@ -26,24 +26,24 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + (shape.size() > kShownDimensions ? ", ...]" : "]");
 }
 
-// The rows of a shape that names the right width, or an error. Nothing is multiplied before it is bounded.
+// Bounds every size before any multiplication, so that nothing overflows.
 TensorCheck check_shape(std::span<const std::int64_t> shape, std::size_t in_features,
                         std::uint32_t max_request_rows) {
   const std::string width = std::to_string(in_features);
-  const std::string came = shape_text(shape);
+  const std::string received = shape_text(shape);
   const auto error = [](std::string text) { return TensorCheck{0, std::move(text)}; };
   if (shape.empty() || shape.size() > 2) {
-    return error("shape: expected [rows, " + width + "] or [" + width + "], got " + came);
+    return error("shape: expected [rows, " + width + "] or [" + width + "], got " + received);
   }
   if (std::any_of(shape.begin(), shape.end(), [](std::int64_t size) { return size < 0; })) {
-    return error("shape: expected sizes of at least 1, got " + came);
+    return error("shape: expected sizes of at least 1, got " + received);
   }
   if (static_cast<std::uint64_t>(shape.back()) != in_features) {
     return error("shape: expected " + width + " columns, got " + std::to_string(shape.back()) + " in " +
-                 came);
+                 received);
   }
   const std::int64_t rows = shape.size() == 2 ? shape[0] : 1;
-  if (rows == 0) return error("shape: expected at least 1 row, got 0 in " + came);
+  if (rows == 0) return error("shape: expected at least 1 row, got 0 in " + received);
   if (rows > std::int64_t{max_request_rows}) {
     return error("shape: expected at most " + std::to_string(max_request_rows) + " rows per request, got " +
                  std::to_string(rows) + "; send them in parts");

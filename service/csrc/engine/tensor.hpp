@@ -1,5 +1,5 @@
-// Tensors as they come over the wire: dtypes, conversion to and from float32, and the checks that keep
-// anything invalid out of the queue. Both fronts use these checks, so their texts agree.
+// Tensors as sent over the wire: dtypes, conversion to and from float32, and the checks that a request passes
+// before it is queued. Both fronts use these checks, so their error texts agree.
 #pragma once
 
 #include <cstddef>
@@ -19,22 +19,22 @@ std::optional<DType> dtype_from_name(std::string_view name) noexcept;
 std::optional<DType> dtype_from_proto(std::int64_t number) noexcept;  // fused_mlp.v1.DataType
 std::string unknown_dtype_text(std::string_view name);
 
-// Little-endian elements to and from float32. Bytes may be unaligned; the float side is aligned. Narrowing
-// rounds to nearest even, overflow becomes infinity, subnormals are kept, NaN stays NaN.
+// Converts between little-endian elements and float32. The bytes may be unaligned, the floats are aligned.
+// Narrowing rounds to nearest even; overflow becomes infinity; subnormals and NaN are preserved.
 void to_float32(DType dtype, const void* bytes, std::size_t count, float* out) noexcept;
 void from_float32(DType dtype, const float* values, std::size_t count, void* out) noexcept;
 
-// The rows of a valid tensor, or one line that says what was expected and what came.
+// The row count of a valid tensor, or one line that says what was expected and what was received.
 struct TensorCheck {
   std::uint32_t rows = 0;
   std::string error;
   bool ok() const noexcept { return error.empty(); }
 };
 
-// [rows, width], or [width] for one row. Safe for any numbers a client may send.
+// Accepts shape [rows, in_features], or [in_features] for one row. Overflow-safe for any sizes.
 TensorCheck check_tensor(std::span<const std::int64_t> shape, DType dtype, std::uint64_t byte_count,
                          std::size_t in_features, std::uint32_t max_request_rows);
-// The same for numbers sent one by one (`values`, fp32_contents); an empty shape then means one row.
+// The same for values sent as a repeated field (`values`, fp32_contents); an empty shape means one row.
 TensorCheck check_values(std::span<const std::int64_t> shape, std::uint64_t value_count,
                          std::size_t in_features, std::uint32_t max_request_rows);
 

@@ -12,14 +12,13 @@ namespace fused_mlp {
 
 namespace {
 
-// One thread's spans. The thread writes, whoever ends the trace reads: the lock is theirs alone, and almost
-// always free.
+// The spans of one thread. Only that thread and stop_trace() take the mutex, so it is almost never contended.
 struct Track {
   std::mutex mutex;
-  std::uint64_t trace = 0;
+  std::uint64_t trace = 0;  // the number of the trace it belongs to
   std::uint32_t thread = 0;
   std::string name;
-  std::size_t room = 0;
+  std::size_t capacity = 0;
   std::size_t dropped = 0;
   std::vector<TraceSpan> spans;
 };
@@ -27,8 +26,8 @@ struct Track {
 struct Recorder {
   std::mutex mutex;
   std::vector<std::shared_ptr<Track>> tracks;
-  std::size_t room = 0;
-  std::atomic<std::uint64_t> trace{0};  // its number
+  std::size_t capacity = 0;             // of each track, in spans
+  std::atomic<std::uint64_t> trace{0};  // the number of the current trace
   std::atomic<std::uint64_t> requests{0};
 };
 
@@ -50,7 +49,7 @@ Track& track_of_this_thread() {
     made->name = name;
     const std::lock_guard lock(all.mutex);
     made->trace = all.trace.load(std::memory_order_relaxed);
-    made->room = all.room;
+    made->capacity = all.capacity;
     all.tracks.push_back(made);
     own_track = std::move(made);
   }
@@ -68,7 +67,7 @@ bool start_trace(std::size_t spans_per_thread) {
   Recorder& all = recorder();
   const std::lock_guard lock(all.mutex);
   if (tracing()) return false;
-  all.room = spans_per_thread;
+  all.capacity = spans_per_thread;
   all.trace.fetch_add(1, std::memory_order_relaxed);
   detail::tracing.store(true, std::memory_order_relaxed);
   return true;
@@ -89,7 +88,7 @@ Trace stop_trace() {
     trace.threads[track->thread] = track->name;
     trace.dropped += track->dropped;
     track->spans = {};
-    track->room = 0;  // a thread that saw the flag late writes no more
+    track->capacity = 0;  // for threads that have not seen the flag yet
   }
   return trace;
 }
@@ -103,7 +102,7 @@ void record_span(TracePhase phase, std::uint64_t request, std::uint32_t rows, Na
   try {
     Track& track = track_of_this_thread();
     const std::lock_guard lock(track.mutex);
-    if (track.spans.size() >= track.room) {
+    if (track.spans.size() >= track.capacity) {
       ++track.dropped;
       return;
     }
@@ -111,7 +110,7 @@ void record_span(TracePhase phase, std::uint64_t request, std::uint32_t rows, Na
     lane.copy(span.lane, std::min(lane.size(), sizeof span.lane - 1));
     track.spans.push_back(span);
   } catch (...) {
-    // No memory: a trace is not worth a request.
+    // Out of memory: lose the span, not the request.
   }
 }
 

@@ -1,6 +1,6 @@
-// A trace of real traffic: who spent which time on which request. Off unless somebody asked for it, and then
-// one relaxed load per batch and per decode. On, every thread writes to a bounded buffer of its own; what
-// finds no room is counted. One trace at a time for the process, whatever the number of engines.
+// A trace of live traffic: when each thread worked on which request. While off it costs one relaxed load per
+// batch and per decode. While on, each thread writes to a bounded buffer of its own; spans that do not fit
+// are counted. A process has at most one trace at a time, whatever the number of engines.
 #pragma once
 
 #include <atomic>
@@ -16,28 +16,28 @@
 namespace fused_mlp {
 
 enum class TracePhase : std::uint8_t {
-  decode,   // the message, its checks, its route; on the front's thread
-  queue,    // from arrival until a batch was formed; no thread's time
-  gather,   // into the batch
-  kernel,   // the batch; belongs to no single request
-  scatter,  // out of the batch, up to the front
-  encode,   // the answer; inside scatter where the thread that ran the batch does it
+  decode,   // decoding, validation and routing, on the front's thread
+  queue,    // from arrival until the batch was formed; uses no thread
+  gather,   // copying the rows into the batch
+  kernel,   // the kernel call of the whole batch
+  scatter,  // handing the result to the front
+  encode,   // encoding the response; part of scatter if the thread that ran the batch encodes it
 };
 const char* name_of(TracePhase phase) noexcept;
 
 struct TraceSpan {
   TracePhase phase;
-  std::uint32_t thread = 0;  // as the operating system numbers it; filled in when it is recorded
+  std::uint32_t thread = 0;  // the operating system's thread id; set by record_span
   std::uint32_t rows = 0;
-  std::uint64_t request = 0;  // 0: of the whole batch
+  std::uint64_t request = 0;  // 0: the whole batch
   Nanos start = 0;
   Nanos end = 0;
-  char lane[40] = {};  // cut, so that a span owns no memory
+  char lane[40] = {};  // truncated, so that a span owns no memory
 };
 
 struct Trace {
   std::vector<TraceSpan> spans;
-  std::map<std::uint32_t, std::string> threads;  // names
+  std::map<std::uint32_t, std::string> threads;  // names by thread id
   std::size_t dropped = 0;
 };
 
@@ -46,11 +46,11 @@ inline std::atomic<bool> tracing{false};
 }
 inline bool tracing() noexcept { return detail::tracing.load(std::memory_order_relaxed); }
 
-// False: one is being taken already.
+// False if a trace is running already.
 bool start_trace(std::size_t spans_per_thread);
 Trace stop_trace();
 
-// A number for a request, never 0.
+// A new id for a request, never 0.
 std::uint64_t next_trace_id() noexcept;
 void record_span(TracePhase phase, std::uint64_t request, std::uint32_t rows, Nanos start, Nanos end,
                  std::string_view lane) noexcept;

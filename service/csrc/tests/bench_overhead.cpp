@@ -1,6 +1,6 @@
-// What the engine adds to a kernel that does nothing: submit, batch, complete, on the calling thread and
-// through a worker; and what choosing a variant takes, with and without a split, on as many threads as a
-// front has loops. A benchmark, not a test: prints nanoseconds per ticket or request, best of several rounds.
+// Benchmark of the engine's overhead, with a kernel that does nothing: submit, batch and complete, on the
+// calling thread and through a worker; and the choice of a variant, with and without a split, on one and two
+// threads. Prints nanoseconds per ticket or request, best of several rounds.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -26,7 +26,7 @@ class Counter final : public CompletionSink {
   std::atomic<std::uint64_t> completed{0};
 };
 
-// Made once and submitted again and again, as by a front that recycles its tickets.
+// Created once and submitted repeatedly, as by a front that recycles its tickets.
 class NullTicket final : public Ticket {
  public:
   explicit NullTicket(Counter* counter) : Ticket(1, counter), counter_(counter) {}
@@ -114,7 +114,7 @@ double choosing_ns(double split, bool by_key, unsigned threads) {
 
 int main() {
   for (const unsigned threads : {1u, 2u}) {
-    std::printf("choosing a variant, %u threads: off %.1f ns, split in turn %.1f, split by key %.1f\n",
+    std::printf("choosing a variant, %u threads: off %.1f ns, split by share %.1f, split by key %.1f\n",
                 threads, choosing_ns(0, false, threads), choosing_ns(1e-6, false, threads),
                 choosing_ns(1e-6, true, threads));
   }

@@ -1,4 +1,4 @@
-// A test harness in one page: TEST registers, CHECK stops the test at the first thing that is not so.
+// A minimal test harness: TEST registers a test, CHECK and CHECK_EQ end it at the first failure.
 #pragma once
 
 #include <cstdio>
@@ -67,5 +67,5 @@ inline int run(int argc, char** argv) {
   static const check::Registration registration_##name(#name, name); \
   static void name()
 #define CHECK(condition) \
-  if (!(condition)) check::fail(__FILE__, __LINE__, "not so: " #condition)
+  if (!(condition)) check::fail(__FILE__, __LINE__, "failed: " #condition)
 #define CHECK_EQ(a, b) check::equal((a), (b), #a " == " #b, __FILE__, __LINE__)

@@ -1,4 +1,4 @@
-// What the tests pull the engine's strings with: tickets that remember their end, kernels that run when told.
+// Test doubles: tickets that record their result, kernels that run when the test releases them.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@
 
 namespace fused_mlp::test {
 
-// A manual clock that knows who sleeps on it: whoever is counted holds the engine's mutex until it sleeps, so
-// a submit that follows finds it asleep.
+// A manual clock that counts the threads waiting on it. A counted thread holds the engine's mutex until it
+// sleeps, so a submit after wait_asleep() finds it asleep.
 class WatchedClock final : public ManualClock {
  public:
   void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock, Nanos deadline) override {
@@ -26,32 +26,32 @@ class WatchedClock final : public ManualClock {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return asleep_ == count; });
   }
-  // Until the last to fall asleep has set its alarm to that time.
-  void wait_alarm(Nanos deadline) {
+  // Waits until the thread that fell asleep last waits for that deadline.
+  void wait_deadline(Nanos deadline) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return alarm_ == deadline; });
+    changed_.wait(lock, [&] { return deadline_ == deadline; });
   }
-  int naps() {
+  int sleeps() {
     const std::lock_guard lock(mutex_);
-    return naps_;
+    return sleeps_;
   }
 
  private:
-  void change(int by, Nanos alarm) {
+  void change(int by, Nanos deadline) {
     const std::lock_guard lock(mutex_);
     asleep_ += by;
-    naps_ += by > 0;
-    alarm_ = alarm;
+    sleeps_ += by > 0;
+    deadline_ = deadline;
     changed_.notify_all();
   }
   std::mutex mutex_;
   std::condition_variable changed_;
   int asleep_ = 0;
-  int naps_ = 0;
-  Nanos alarm_ = -1;
+  int sleeps_ = 0;
+  Nanos deadline_ = -1;
 };
 
-// Counts flushes, and lets a test wait for completions on other threads.
+// Counts flushes and completions, and lets a test wait for completions on other threads.
 class Inbox : public CompletionSink {
  public:
   void flush() noexcept override { flushes.fetch_add(1); }
@@ -76,8 +76,7 @@ class Inbox : public CompletionSink {
   int completions_ = 0;
 };
 
-// A ticket of `rows` rows, each of `width` copies of value, value + 1, ... by row. Read what it remembers
-// after its completion.
+// A ticket whose row r holds `width` copies of value + r. Read its public members after its completion.
 class Probe final : public Ticket {
  public:
   Probe(std::uint32_t rows, std::size_t width, float value, Inbox* inbox = nullptr)
@@ -114,14 +113,14 @@ class Probe final : public Ticket {
   Inbox* inbox_;
 };
 
-// What a puppet kernel did, and whether it may go on. Outlives the kernel.
+// Records the calls of a puppet kernel and can hold them back. Outlives the kernel.
 struct Stage {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::size_t> batches;  // rows of each call, in order
   int running = 0;
   int most_at_once = 0;
-  bool held = false;       // calls wait until released
+  bool held = false;       // calls block until release()
   bool fail_next = false;  // the next call fails
   std::atomic<bool> freed{false};
   std::function<void()> during;  // called while running, without the mutex
@@ -175,8 +174,8 @@ class PuppetKernel final : public Kernel {
   bool python_;
 };
 
-// An engine with one puppet lane, driven by a manual clock; without workers, batches run on the test's own
-// thread, one at a time, when it says so.
+// An engine with puppet lanes on a manual clock. Without workers, batches run on the test's thread, when it
+// calls run_all().
 struct Rig {
   static constexpr std::size_t kWidth = 3;
 

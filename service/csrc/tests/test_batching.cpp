@@ -1,4 +1,4 @@
-// How batches form: on the test's own thread and a manual clock, so every outcome is certain.
+// How batches form, on the test's thread and a manual clock: every outcome is deterministic.
 #include "tests/check.hpp"
 #include "tests/puppets.hpp"
 
@@ -69,7 +69,7 @@ TEST(cancelled_ticket_does_not_delay_batch_mates) {
   auto gone = rig.send(*lane, 2);
   auto b = rig.send(*lane, 3);
   gone->cancel();
-  CHECK_EQ(rig.run_all(), 1);  // b takes the place of the one who left
+  CHECK_EQ(rig.run_all(), 1);  // b takes the place of the cancelled ticket
   CHECK_EQ(gone->outcome.status, Status::cancelled);
   CHECK_EQ(gone->gathered.load(), 0);
   CHECK_EQ(a->y, (std::vector<float>{2}));
@@ -85,7 +85,7 @@ TEST(batch_of_cancelled_tickets_runs_no_kernel) {
   CHECK_EQ(rig.run_all(), 1);
   CHECK_EQ(gone->completed.load(), 1);
   CHECK(rig.stages[0]->batches.empty());
-  gone->cancel();  // after completion: nothing happens
+  gone->cancel();  // after completion: no effect
   CHECK_EQ(gone->completed.load(), 1);
 }
 
@@ -188,7 +188,7 @@ TEST(ticket_that_would_expire_while_waiting_releases_its_batch) {
   CHECK_EQ(patient->outcome.status, Status::ok);
 }
 
-TEST(lanes_take_turns) {
+TEST(lanes_are_served_round_robin) {
   Rig rig;
   auto busy = rig.add_lane(lane_options(1));
   auto quiet = rig.add_lane(lane_options(1));
@@ -197,7 +197,7 @@ TEST(lanes_take_turns) {
   auto one = rig.send(*quiet, 2);
   CHECK(rig.runner.run_ready());
   CHECK(rig.runner.run_ready());
-  CHECK_EQ(one->completed.load(), 1);  // second in turn, though ten came before it
+  CHECK_EQ(one->completed.load(), 1);  // the second batch, although ten tickets arrived before it
   rig.send(*quiet, 3);
   rig.send(*quiet, 4);
   CHECK_EQ(rig.run_all(), 11);
@@ -235,7 +235,7 @@ TEST(each_sink_is_flushed_once_per_batch) {
   CHECK_EQ(other.flushes.load(), 1);
   CHECK_EQ(rig.submit(*lane, rig.ticket(1, 1, &other)), Status::ok);
   CHECK_EQ(rig.run_all(), 1);
-  CHECK_EQ(rig.inbox.flushes.load(), 1);  // had nothing in that batch, and may be gone by now
+  CHECK_EQ(rig.inbox.flushes.load(), 1);  // had no ticket in that batch, and might be destroyed already
   CHECK_EQ(other.flushes.load(), 2);
 }
 

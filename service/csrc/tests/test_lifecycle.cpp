@@ -1,4 +1,4 @@
-// Workers, drain, stop, and lanes that come and go.
+// Workers, drain, stop, and lanes that are added and removed.
 #include "tests/check.hpp"
 #include "tests/puppets.hpp"
 
@@ -46,7 +46,7 @@ TEST(worker_wakes_when_the_wait_is_over) {
   CHECK_EQ(b->outcome.queue_ns, 50'000);
 }
 
-TEST(worker_keeps_the_time_for_a_caller_that_does_not) {
+TEST(worker_keeps_the_time_for_a_caller_without_a_timer) {
   Rig rig(1);
   LaneOptions options;
   options.max_wait_us = 100;
@@ -55,13 +55,13 @@ TEST(worker_keeps_the_time_for_a_caller_that_does_not) {
   rig.clock->wait_asleep(1);
   CHECK_EQ(rig.submit(*lane, probe, Wake::caller), Status::ok);
   CHECK_EQ(rig.run_all(), 0);
-  rig.clock->wait_alarm(rig.clock->now() + 100'000);
+  rig.clock->wait_deadline(rig.clock->now() + 100'000);
   rig.clock->advance(100'000);
   rig.inbox.wait_for(1);
   CHECK_EQ(probe->outcome.status, Status::ok);
 }
 
-TEST(worker_keeps_the_time_for_what_a_caller_left_waiting) {
+TEST(worker_keeps_the_time_for_tickets_that_a_caller_left_queued) {
   Rig rig(1);
   LaneOptions options;
   options.max_batch_rows = 2;
@@ -71,12 +71,12 @@ TEST(worker_keeps_the_time_for_what_a_caller_left_waiting) {
   CHECK_EQ(rig.submit(*lane, rig.ticket(1, 2), Wake::caller), Status::ok);  // full at once
   CHECK_EQ(rig.submit(*lane, rig.ticket(1, 1), Wake::caller), Status::ok);
   CHECK_EQ(rig.run_all(), 1);
-  rig.clock->wait_alarm(rig.clock->now() + 100'000);
+  rig.clock->wait_deadline(rig.clock->now() + 100'000);
   rig.clock->advance(100'000);
   rig.inbox.wait_for(2);
 }
 
-TEST(event_loop_that_serves_itself_wakes_no_worker) {
+TEST(event_loop_that_runs_its_own_batches_wakes_no_worker) {
   Rig rig(1);
   auto lane = rig.add_lane();
   auto python = rig.add_lane({}, /*python=*/true);
@@ -88,10 +88,10 @@ TEST(event_loop_that_serves_itself_wakes_no_worker) {
   rig.send(*python, 1);
   rig.inbox.wait_for(101);
   rig.clock->wait_asleep(1);
-  CHECK_EQ(rig.clock->naps(), 2);
+  CHECK_EQ(rig.clock->sleeps(), 2);
 }
 
-TEST(python_lane_wakes_a_worker_whatever_the_caller_says) {
+TEST(python_lane_wakes_a_worker_even_with_wake_caller) {
   Rig rig(1);
   auto lane = rig.add_lane({}, /*python=*/true);
   auto probe = rig.ticket(1);
@@ -103,7 +103,7 @@ TEST(python_lane_wakes_a_worker_whatever_the_caller_says) {
 TEST(drain_answers_everything_accepted_and_refuses_the_rest) {
   Rig rig(1);
   LaneOptions options;
-  options.max_wait_us = 1'000'000;  // drain does not wait for company
+  options.max_wait_us = 1'000'000;  // drain does not wait for batch mates
   auto lane = rig.add_lane(options);
   std::vector<Ref<Probe>> accepted;
   for (int i = 0; i < 5; ++i) accepted.push_back(rig.send(*lane, 1));
@@ -123,7 +123,7 @@ TEST(stop_ends_the_running_batch_and_completes_the_rest_as_shutting_down) {
   rig.stages[0]->wait_running(1);
   auto queued = rig.send(*lane, 2);
   std::thread stopper([&] { rig.engine.stop(); });
-  rig.inbox.wait_for(1);  // the queued one is answered while the kernel still runs
+  rig.inbox.wait_for(1);  // the queued one completes while the kernel still runs
   CHECK_EQ(queued->outcome.status, Status::shutting_down);
   rig.stages[0]->release();
   stopper.join();
@@ -140,7 +140,7 @@ TEST(removed_lane_answers_its_queue_and_frees_its_kernel_with_the_last_reference
   auto lane = rig.add_lane(options);
   auto queued = rig.send(*lane, 1);
   rig.engine.remove_lane(lane);
-  auto straggler = rig.send(*lane, 2);  // had resolved its route before: served like the rest
+  auto straggler = rig.send(*lane, 2);  // resolved its route before the removal: served as well
   lane.reset();
   CHECK(!rig.stages[0]->freed);
   CHECK_EQ(rig.run_all(), 1);
@@ -158,13 +158,13 @@ TEST(kernel_may_drop_the_last_reference_to_its_engine) {
   lane_options.in_features = lane_options.out_features = 1;
   auto lane = engine->add_lane(lane_options, std::make_unique<PuppetKernel>(stage, 1));
   stage->during = [&] { engine.reset(); };
-  stage->hold();  // until submit() has returned: the engine must not go while someone else is inside it
+  stage->hold();  // until submit() has returned: the engine must not be destroyed during a call
   auto probe = make_ref<Probe>(1u, 1u, 1.0f, &inbox);
   CHECK_EQ(engine->submit(*lane, Ref<Ticket>(Ref<Probe>(probe))), Status::ok);
   stage->release();
   inbox.wait_for(1);
   CHECK_EQ(probe->outcome.status, Status::ok);
-  join_abandoned_workers();  // it names the inbox for a moment longer
+  join_abandoned_workers();  // the worker still uses the inbox
   CHECK_EQ(inbox.flushes.load(), 1);
 }
 

@@ -1,4 +1,4 @@
-// The split: exact shares, sticky keys, and who goes before whom.
+// The split: exact shares, sticky keys, and the order of precedence.
 #include <cmath>
 #include <set>
 #include <thread>
@@ -43,7 +43,7 @@ struct Split {
   Router router;
 };
 
-TEST(hash_is_xxh64) {  // the published vectors: others must be able to work out where a key falls
+TEST(hash_is_xxh64) {  // published test vectors: clients compute the same hash
   CHECK_EQ(hash_key(""), 0xEF46DB3751D8E999u);
   CHECK_EQ(hash_key("a"), 0xD24EC4F1A98C6E5Bu);
   CHECK_EQ(hash_key("abc"), 0x44BC2CF5AD770999u);
@@ -51,10 +51,10 @@ TEST(hash_is_xxh64) {  // the published vectors: others must be able to work out
            0xE04A477F19EE145Du);
 }
 
-TEST(every_window_of_requests_has_its_share_give_or_take_one) {
+TEST(every_window_of_requests_has_its_share_plus_or_minus_one) {
   for (const double share : {0.1, 0.5, 1.0 / 3, 0.01, 0.999, 1.0, 0.0}) {
     ShareSampler sampler;
-    std::vector<int> before = {0};  // how many were in, of the first n
+    std::vector<int> before = {0};  // before[n]: how many of the first n were selected
     for (int i = 0; i < 3000; ++i) before.push_back(before.back() + sampler.sample(Share(share)));
     for (std::size_t from = 0; from < before.size(); from += 7) {
       for (std::size_t to = from; to < before.size(); to += 13) {
@@ -65,7 +65,7 @@ TEST(every_window_of_requests_has_its_share_give_or_take_one) {
   }
 }
 
-TEST(shares_are_exact_whoever_asks_at_once) {
+TEST(shares_are_exact_across_threads) {
   ShareSampler sampler;
   std::atomic<int> in{0};
   std::vector<std::thread> threads;
@@ -78,11 +78,11 @@ TEST(shares_are_exact_whoever_asks_at_once) {
   CHECK(std::abs(in - 1000) <= 1);
 }
 
-TEST(a_new_table_takes_over_whose_turn_it_is) {
+TEST(a_new_table_keeps_the_sampler_of_the_old_one) {
   Split split(0.1);
   int in = 0;
   for (int i = 0; i < 1000; ++i) {
-    split.publish(0.1);  // would start from nought each time, and nobody would ever be in
+    split.publish(0.1);  // with a new sampler each time, no request would be selected
     in += split.other(i % 2 == 0 ? RouteQuery{"m"} : RouteQuery{"m", 1});
   }
   CHECK(std::abs(in - 100) <= 1);
@@ -107,7 +107,7 @@ TEST(a_key_is_sticky_and_moves_only_one_way_as_the_share_grows) {
   }
 }
 
-TEST(a_key_goes_before_the_request_id_and_that_before_the_turn) {
+TEST(a_split_uses_the_key_then_the_request_id_then_the_sampler) {
   Split split(0.5);
   const auto named = [](const std::string& id) { return RouteQuery{"m", 0, Variant::unspecified, {}, id}; };
   std::string in, out;  // ids on either side
@@ -124,7 +124,7 @@ TEST(a_key_goes_before_the_request_id_and_that_before_the_turn) {
   }
 }
 
-TEST(an_override_goes_before_the_split_where_it_is_allowed) {
+TEST(an_allowed_override_takes_precedence_over_the_split) {
   Split split(1.0, true);
   CHECK(split.other());
   CHECK(!split.other({"m", 0, Variant::fused}));
@@ -132,14 +132,14 @@ TEST(an_override_goes_before_the_split_where_it_is_allowed) {
   CHECK_EQ(split.router.table()->resolve({"m", 0, Variant::unfused}).status, Status::override_not_allowed);
 }
 
-TEST(a_split_to_a_variant_that_is_not_loaded_stays_where_it_is) {
+TEST(a_split_to_a_variant_that_is_not_loaded_is_ignored) {
   Split split(1.0);
   split.unfused = nullptr;
   split.publish(1.0);
   CHECK(!split.other());
 }
 
-TEST(where_fused_is_withdrawn_unfused_serves_all_and_refuses_nobody) {
+TEST(unfused_answers_every_request_if_fused_is_withdrawn) {
   Split split(0.5);
   split.publish(0.5, false, /*withdrawn=*/true);
   for (int i = 0; i < 10; ++i) CHECK(split.other());
@@ -147,7 +147,7 @@ TEST(where_fused_is_withdrawn_unfused_serves_all_and_refuses_nobody) {
   CHECK(split.other({"m", 0, Variant::unfused}));
 }
 
-TEST(a_share_outside_of_nought_to_one_is_an_error) {
+TEST(a_share_outside_of_zero_to_one_is_an_error) {
   for (const double share : {-0.1, 1.1, std::nan("")}) {
     bool thrown = false;
     try {

@@ -111,7 +111,7 @@ TEST(histogram_puts_every_value_under_its_bound) {
   }
   CHECK_EQ(DurationHistogram::bucket_of(0), 0u);
   CHECK_EQ(DurationHistogram::bucket_of(std::numeric_limits<std::int64_t>::max()), kDurationBounds.size());
-  histogram.observe(-5);  // a clock that went back counts as nothing
+  histogram.observe(-5);  // a negative duration counts as zero
   const HistogramSnapshot snapshot = histogram.snapshot();
   CHECK_EQ(snapshot.count, kDurationBounds.size() + 1);
   CHECK_EQ(snapshot.sum, sum);

@@ -1,10 +1,9 @@
-// The shadow: which batches it runs, when it does not, what it makes of the outputs, and that no caller
-// notices.
+// The shadow: which batches it compares and which it skips, what it reports, and that no request is affected.
 #include <cmath>
 #include <limits>
 #include <thread>
 
-#include "engine/shadow.hpp"
+#include "engine/shadow_worker.hpp"
 #include "tests/check.hpp"
 #include "tests/puppets.hpp"
 
@@ -14,10 +13,10 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const float kNan = std::nanf("");
 
-// As the puppet, but its last output of a batch is off by a part of itself, or something else altogether.
-class OffKernel final : public Kernel {
+// Like PuppetKernel, but the last output of a batch is multiplied by `factor`.
+class WrongKernel final : public Kernel {
  public:
-  explicit OffKernel(float factor) : factor_(factor) {}
+  explicit WrongKernel(float factor) : factor_(factor) {}
   void run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y, KernelResult&) noexcept override {
     for (std::size_t row = 0; row < rows; ++row) y.data().get()[row] = 2 * x.data().get()[row * Rig::kWidth];
     y.data().get()[rows - 1] *= factor_;
@@ -27,7 +26,7 @@ class OffKernel final : public Kernel {
   float factor_;
 };
 
-// Stages: 0 is fused, 1 is unfused. Live batches run on the test's own thread, the shadow's on its own.
+// Stage 0 is fused, stage 1 unfused. Live batches run on the test's thread, comparisons on the shadow's.
 struct ShadowRig : Rig {
   explicit ShadowRig(double share = 1) {
     fused = add_lane();
@@ -36,21 +35,21 @@ struct ShadowRig : Rig {
     engine.set_shadow(*shadow, share, 1e-3);
   }
   ~ShadowRig() { engine.stop(); }
-  // A fused kernel of one's own.
+  // With a fused kernel whose last output is multiplied by `factor`.
   explicit ShadowRig(float factor) {
     LaneOptions options;
     options.in_features = kWidth;
     options.out_features = 1;
-    fused = engine.add_lane(options, std::make_unique<OffKernel>(factor));
+    fused = engine.add_lane(options, std::make_unique<WrongKernel>(factor));
     unfused = add_lane();
     shadow = engine.add_shadow("m/1", fused, unfused);
     engine.set_shadow(*shadow, 1, 1e-3);
   }
   const ShadowMetrics& seen() const { return shadow->metrics(); }
-  // Until the shadow has dealt with that many batches. Moves the clock, which is how its looks come about.
+  // Waits until the shadow has compared or skipped that many batches. Advances the clock for its polls.
   void wait_settled(std::uint64_t batches) {
     while (seen().compared + seen().skipped + seen().failed < batches) {
-      clock->advance(ShadowWorker::kLook / 4);
+      clock->advance(ShadowWorker::kPoll / 4);
       std::this_thread::yield();
     }
   }
@@ -69,11 +68,11 @@ struct ShadowRig : Rig {
   std::shared_ptr<Shadow> shadow;
 };
 
-TEST(shadow_runs_both_variants_on_the_very_same_rows) {
+TEST(shadow_runs_both_variants_on_the_same_rows) {
   ShadowRig rig;
   rig.answer(*rig.fused, 3, 5);
   rig.wait_settled(1);
-  CHECK((rig.batches(0) == std::vector<std::size_t>{5, 5}));  // live, then the shadow
+  CHECK((rig.batches(0) == std::vector<std::size_t>{5, 5}));  // live, then for the comparison
   CHECK((rig.batches(1) == std::vector<std::size_t>{5}));
   rig.answer(*rig.unfused, 4, 2);
   rig.wait_settled(2);
@@ -83,7 +82,7 @@ TEST(shadow_runs_both_variants_on_the_very_same_rows) {
   CHECK_EQ(rig.seen().max_absolute.load(), 0.0);
   CHECK_EQ(rig.seen().fused.snapshot().count, 2u);
   CHECK_EQ(rig.seen().unfused.snapshot().count, 2u);
-  // The lanes' own counters are of live traffic alone.
+  // The lanes count live traffic only.
   CHECK_EQ(rig.fused->metrics().batch_rows.snapshot().count, 1u);
   CHECK_EQ(rig.unfused->metrics().batch_rows.snapshot().count, 1u);
 }
@@ -102,7 +101,7 @@ TEST(shadow_takes_its_share_of_batches_and_none_when_it_is_off) {
 
 TEST(shadow_never_answers_a_caller_and_never_delays_one) {
   ShadowRig rig;
-  rig.stages[1]->hold();  // the shadow's first kernel call will not return
+  rig.stages[1]->hold();  // blocks the shadow's first kernel call
   rig.answer(*rig.fused, 1);
   rig.stages[1]->wait_running(1);
   for (int i = 0; i < 20; ++i) {
@@ -110,7 +109,7 @@ TEST(shadow_never_answers_a_caller_and_never_delays_one) {
     CHECK_EQ(probe->completed.load(), 1);
     CHECK_EQ(probe->y[1], 2 * (static_cast<float>(i) + 1));
   }
-  // One is held, one waits, the others were skipped.
+  // One is running, one waits, the others were skipped.
   CHECK_EQ(rig.seen().skipped.load(), 19u);
   CHECK_EQ(rig.seen().compared.load(), 0u);
   CHECK_EQ(rig.inbox.completions(), 21);
@@ -120,14 +119,14 @@ TEST(shadow_never_answers_a_caller_and_never_delays_one) {
   CHECK_EQ(rig.inbox.completions(), 21);
 }
 
-TEST(shadow_waits_for_live_work_and_gives_up_in_the_end) {
+TEST(shadow_skips_a_batch_if_the_engine_stays_busy) {
   ShadowRig rig;
   LaneOptions one_by_one;
   one_by_one.max_batch_rows = 1;
   auto busy = rig.add_lane(one_by_one);
   for (int i = 0; i < 4; ++i) rig.send(*busy, 1);
   auto probe = rig.send(*rig.fused, 1);
-  while (probe->completed == 0) CHECK(rig.runner.run_ready());  // the lanes take turns
+  while (probe->completed == 0) CHECK(rig.runner.run_ready());  // lanes are served round-robin
   CHECK(rig.engine.outstanding() > 0);
   rig.wait_settled(1);
   CHECK_EQ(rig.seen().skipped.load(), 1u);
@@ -138,8 +137,8 @@ TEST(shadow_waits_for_live_work_and_gives_up_in_the_end) {
   CHECK_EQ(rig.seen().compared.load(), 1u);
 }
 
-// A comparison takes its time, half of it for either kernel. What is told is when the shadow ran the fused
-// one.
+// Each comparison takes `comparison` on the clock, half of it per kernel. `began` records when the shadow ran
+// the fused kernel.
 struct SlowShadowRig : ShadowRig {
   SlowShadowRig(double share, Nanos comparison) : ShadowRig(share) {
     stages[0]->during = [this, comparison] {
@@ -160,22 +159,22 @@ TEST(shadow_works_for_at_most_its_share_of_the_time) {
   const Nanos start = rig.clock->now();
   while (rig.seen().compared < 5) {
     rig.answer(*rig.fused, 1);
-    rig.clock->advance(ShadowWorker::kLook / 4);
+    rig.clock->advance(ShadowWorker::kPoll / 4);
     std::this_thread::yield();
   }
   rig.engine.stop();
   CHECK(rig.seen().skipped > 0);
-  // From the beginning of one to that of the next: 2 ms of work, 6 of rest.
+  // From the start of one to the start of the next: 2 ms of work, 6 ms of back-off.
   for (std::size_t i = 1; i < rig.began.size(); ++i) CHECK(rig.began[i] - rig.began[i - 1] >= 7'000'000);
   CHECK(rig.seen().compared.load() * 8'000'000 <=
         static_cast<std::uint64_t>(rig.clock->now() - start) + 8'000'000);
 }
 
-TEST(a_new_share_ends_the_rest) {
+TEST(a_new_share_cancels_the_backoff) {
   SlowShadowRig rig(1e-3, 2'000'000'000);
   for (int i = 0; i < 1000; ++i) rig.answer(*rig.fused, 1);
   rig.wait_settled(1);
-  rig.clock->wait_asleep(1);  // for the better part of an hour
+  rig.clock->wait_asleep(1);  // for more than half an hour
   const Nanos asked = rig.clock->now();
   rig.engine.set_shadow(*rig.shadow, 1, 1e-3);
   rig.answer(*rig.fused, 1);
@@ -184,8 +183,8 @@ TEST(a_new_share_ends_the_rest) {
   CHECK(rig.clock->now() - asked < 1'000'000'000'000);
 }
 
-TEST(a_shadow_that_compares_rarely_does_not_keep_another_one_waiting) {
-  SlowShadowRig rig(0.01, 2'000'000'000);  // on its own it would rest for minutes
+TEST(a_shadow_with_a_small_share_does_not_delay_another) {
+  SlowShadowRig rig(0.01, 2'000'000'000);  // alone it would back off for minutes
   auto often_fused = rig.add_lane(), often_unfused = rig.add_lane();
   auto often = rig.engine.add_shadow("often/1", often_fused, often_unfused);
   rig.engine.set_shadow(*often, 1, 1e-3);
@@ -194,13 +193,13 @@ TEST(a_shadow_that_compares_rarely_does_not_keep_another_one_waiting) {
   const Nanos asked = rig.clock->now();
   rig.answer(*often_fused, 1);
   while (often->metrics().compared == 0) {
-    rig.clock->advance(ShadowWorker::kLook / 4);
+    rig.clock->advance(ShadowWorker::kPoll / 4);
     std::this_thread::yield();
   }
   CHECK(rig.clock->now() - asked < 100'000'000'000);
 }
 
-TEST(shadows_take_turns_however_uneven_their_traffic) {
+TEST(a_shadow_with_little_traffic_gets_a_slot) {
   ShadowRig rig(0.5);
   auto rare_fused = rig.add_lane(), rare_unfused = rig.add_lane();
   auto rare = rig.engine.add_shadow("rare/1", rare_fused, rare_unfused);
@@ -210,11 +209,11 @@ TEST(shadows_take_turns_however_uneven_their_traffic) {
   rig.answer(*rig.fused, 1);
   rig.stages[1]->wait_running(1);
   for (int i = 0; i < 20; ++i) rig.answer(*rig.fused, 1);
-  rig.answer(*rare_fused, 1);  // finds a place, though the other has had far more to offer
+  rig.answer(*rare_fused, 1);  // gets a slot although the other shadow has more traffic
   CHECK_EQ(rare->metrics().skipped.load(), 0u);
   rig.stages[1]->release();
   while (rare->metrics().compared == 0) {
-    rig.clock->advance(ShadowWorker::kLook / 4);
+    rig.clock->advance(ShadowWorker::kPoll / 4);
     std::this_thread::yield();
   }
 }
@@ -230,12 +229,12 @@ TEST(a_wrong_kernel_is_found_counted_and_reported_once) {
   CHECK(std::abs(rig.seen().max_relative - 0.01) < 1e-6);
   CHECK_EQ(rig.mismatches, 1);
   rig.shadow->arm();
-  rig.answer(*rig.unfused, 1, 4);  // whichever variant answers
+  rig.answer(*rig.unfused, 1, 4);  // the unfused variant answers
   rig.wait_settled(4);
   CHECK_EQ(rig.mismatches, 2);
 }
 
-TEST(a_difference_within_the_tolerance_is_none) {
+TEST(a_difference_within_the_tolerance_is_no_mismatch) {
   ShadowRig rig(1.0001f);
   rig.answer(*rig.fused, 1);
   rig.wait_settled(1);
@@ -259,7 +258,7 @@ TEST(a_kernel_that_fails_in_the_shadow_is_counted_and_logged) {
   CHECK_EQ(rig.seen().failed.load(), 1u);
   rig.engine.stop();
   CHECK_EQ(rig.errors.size(), 1u);
-  CHECK_EQ(rig.errors[0], "in the shadow, no caller saw it: told to fail");
+  CHECK_EQ(rig.errors[0], "in a shadow comparison, no request was affected: told to fail");
 }
 
 TEST(a_batch_that_failed_is_not_compared) {
@@ -272,7 +271,7 @@ TEST(a_batch_that_failed_is_not_compared) {
   CHECK_EQ(rig.seen().compared.load(), 1u);
 }
 
-TEST(lanes_that_were_removed_free_their_kernels_though_batches_wait) {
+TEST(removed_lanes_free_their_kernels_while_batches_wait) {
   auto stages = std::vector<std::shared_ptr<Stage>>();
   {
     ShadowRig rig;
@@ -290,7 +289,7 @@ TEST(lanes_that_were_removed_free_their_kernels_though_batches_wait) {
   }
 }
 
-TEST(comparison_counts_what_differs_and_only_that) {
+TEST(comparison_counts_only_real_differences) {
   OutputScale scale;
   const auto compare = [&scale](std::vector<float> a, std::vector<float> b) {
     return compare_outputs(a.data(), b.data(), 1, a.size(), scale);
@@ -298,14 +297,14 @@ TEST(comparison_counts_what_differs_and_only_that) {
   CHECK_EQ(compare({1, kInfinity, kNan}, {1, kInfinity, kNan}).absolute, 0.0);
   CHECK_EQ(compare({kInfinity}, {1}).relative, std::numeric_limits<double>::infinity());
   CHECK_EQ(compare({kNan}, {1}).relative, std::numeric_limits<double>::infinity());
-  CHECK_EQ(compare({1, 2, 3}, {kNan, -kInfinity, 3}).absolute, 0.0);  // nothing to compare with
+  CHECK_EQ(compare({1, 2, 3}, {kNan, -kInfinity, 3}).absolute, 0.0);  // no finite reference
   CHECK_EQ(compare({-0.0f}, {0.0f}).absolute, 0.0);
   const Difference difference = compare({10, 0.5f}, {10, 0});
   CHECK_EQ(difference.absolute, 0.5);
-  CHECK_EQ(difference.relative, 0.05);  // of its row's largest
+  CHECK_EQ(difference.relative, 0.05);  // relative to its row's largest output
 }
 
-TEST(an_output_near_zero_is_judged_by_the_size_of_the_others) {
+TEST(an_output_near_zero_is_compared_at_the_scale_of_the_others) {
   OutputScale scale;
   const auto compare = [&scale](float a, float b) { return compare_outputs(&a, &b, 1, 1, scale).relative; };
   CHECK_EQ(compare(8, 8), 0.0);
@@ -313,10 +312,11 @@ TEST(an_output_near_zero_is_judged_by_the_size_of_the_others) {
   CHECK(compare(1e-7f, 2e-7f) < 1e-7);
   OutputScale tiny;
   const float a = 1.1e-4f, b = 1e-4f;
-  CHECK(compare_outputs(&a, &b, 1, 1, tiny).relative > 0.09);  // a model of small numbers is not let off
+  CHECK(compare_outputs(&a, &b, 1, 1, tiny).relative >
+        0.09);  // a model with small outputs is checked as strictly
 }
 
-TEST(one_enormous_row_does_not_blind_the_comparison) {
+TEST(one_enormous_row_does_not_hide_later_differences) {
   OutputScale scale;
   const auto compare = [&scale](float a, float b) { return compare_outputs(&a, &b, 1, 1, scale).relative; };
   for (int i = 0; i < 1000; ++i) CHECK_EQ(compare(1, 1), 0.0);

@@ -1,5 +1,5 @@
-// Everything at once: submitters, cancellation, deadlines, two kinds of runners, lanes that are swapped under
-// way, and a stop in the middle. Every accepted ticket completes exactly once, with its own rows or a reason.
+// All features concurrently: submitters, cancellation, deadlines, workers and inline runners, lanes that are
+// swapped, and a stop in the middle. Every accepted ticket completes exactly once, with its rows or an error.
 #include <thread>
 
 #include "engine/router.hpp"
@@ -26,7 +26,7 @@ struct World {
     lane_options.out_features = 1;
     lane_options.max_batch_rows = 8;
     lane_options.queue_rows = 64;
-    lane_options.max_wait_us = turn++ % 3 == 0 ? 20 : 0;
+    lane_options.max_wait_us = lanes_added++ % 3 == 0 ? 20 : 0;
     return engine.add_lane(lane_options, std::make_unique<PuppetKernel>(std::make_shared<Stage>(), kWidth));
   }
   void publish(std::shared_ptr<Lane> fused, std::shared_ptr<Lane> unfused) {
@@ -38,7 +38,7 @@ struct World {
     router.publish({entry});
   }
 
-  int turn = 0;
+  int lanes_added = 0;
   Engine engine;
   Router router;
 };
@@ -92,7 +92,7 @@ TEST(every_ticket_completes_exactly_once_under_swaps_and_stop) {
         --running;
       });
     }
-    threads.emplace_back([&] {  // swaps lanes for as long as anyone submits
+    threads.emplace_back([&] {  // swaps lanes while tickets are submitted
       while (running > 0) {
         std::shared_ptr<Lane> next = world.add_lane();
         world.publish(next, unfused);

@@ -1,4 +1,4 @@
-// Checks and conversions of wire tensors.
+// Validation and conversion of wire tensors.
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,5 @@
-// A trace of requests: every phase of those that are traced, nothing of the others, bounded, and safe while
-// batches run.
+// A trace of requests: has every phase of traced requests and none of the others; is bounded; may start and
+// stop while batches run.
 #include <map>
 #include <set>
 #include <thread>
@@ -80,7 +80,7 @@ TEST(tracing_starts_and_stops_while_batches_run) {
     for (int i = 0; i < kTickets; ++i) {
       auto probe = traced_probe(1, tracing() ? next_trace_id() : 0, inbox);
       while (world.engine.submit(*world.lane, Ref<Ticket>(Ref<Probe>(probe))) != Status::ok) {
-        std::this_thread::yield();  // full: the workers will make room
+        std::this_thread::yield();  // the queue is full: let the workers run
       }
     }
     submitted = true;

@@ -1,4 +1,4 @@
-"""From an awaiting coroutine to the engine and back. Completions come through one eventfd that the loop
+"""From an awaiting coroutine to the engine and back. Results arrive through one eventfd that the loop
 watches: one wake-up answers a whole batch. Lives on the asyncio loop."""
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Submitter:
             lane, data, dtype, rows, deadline_ns, future, self._completions, trace_id
         )
         try:
-            completion = await future
+            result = await future
         except asyncio.CancelledError:
             ticket.cancel()
             raise
-        if completion.status is not _engine.Status.ok:
-            raise EngineRefused(_engine.grpc_code(completion.status), completion.detail)
-        return completion
+        if result.status is not _engine.Status.ok:
+            raise EngineRefused(_engine.grpc_code(result.status), result.detail)
+        return result
 
     def _deliver(self) -> None:
-        for completion in self._completions.drain():
-            if not completion.token.done():
-                completion.token.set_result(completion)
+        for result in self._completions.drain():
+            if not result.token.done():
+                result.token.set_result(result)

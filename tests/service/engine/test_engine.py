@@ -1,5 +1,5 @@
-"""The engine as Python sees it: submit, complete, refuse, fail, drain. How batches form in detail
-is tested in C++ (service/csrc/tests)."""
+"""The engine through its Python module: submit, complete, refuse, fail, drain. The forming of batches is tested
+in C++ (service/csrc/tests)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def submit(engine, lane, queue, x, token=None, deadline_ns=0):
 def wait_for(queue: CompletionQueue, count: int = 1) -> list[_engine.TicketResult]:
     done: list[_engine.TicketResult] = []
     while len(done) < count:
-        assert select.select([queue.fileno()], [], [], PATIENCE_S)[0], "no completion came"
+        assert select.select([queue.fileno()], [], [], PATIENCE_S)[0], "no result arrived"
         done += queue.drain()
     return done
 
@@ -89,7 +89,7 @@ def test_output_has_the_dtype_of_the_request(engine, dtype, numpy_dtype):
     np.testing.assert_array_equal(result, 2 * x[:, :2])  # small integers: exact in every dtype
 
 
-def test_asyncio_loop_hears_of_completions(engine):
+def test_asyncio_loop_receives_results(engine):
     lane, queue = add_lane(engine, PuppetKernel()), CompletionQueue()
 
     def deliver() -> None:
@@ -222,11 +222,11 @@ def test_kernel_that_always_fails_is_reported_at_a_bounded_rate(engine):
         submit(engine, lane, queue, rows(1))
     assert len(wait_for(queue, 40)) == 40
     assert engine.wait_idle(PATIENCE_S)
-    # Ten a second; a loaded machine may take the forty into a second or third one.
+    # Ten a second; on a loaded machine the forty may take two or three seconds.
     assert 10 <= len(reports) < 40
 
 
-def test_buffer_that_does_not_fit_is_refused(engine):
+def test_buffer_of_the_wrong_size_is_refused(engine):
     lane, queue = add_lane(engine, PuppetKernel()), CompletionQueue()
     for data, count in [(b"", 1), (b"\0" * 15, 1), (b"\0" * 16, 2), (b"\0" * 16, 0)]:
         with pytest.raises(_engine.Refused) as refused:

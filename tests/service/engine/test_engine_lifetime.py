@@ -1,4 +1,4 @@
-"""Ends in any order: whatever Python forgets, drops or leaves running, the process ends by itself."""
+"""Destruction in any order: the process exits cleanly, whatever Python still references or leaves running."""
 
 from __future__ import annotations
 

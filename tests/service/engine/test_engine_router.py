@@ -48,7 +48,7 @@ def test_route_names_its_lane_and_limits(router):
 @pytest.mark.parametrize(
     ("query", "status", "code"),
     [
-        (("nobody",), Status.model_not_found, 5),
+        (("unknown",), Status.model_not_found, 5),
         (("m", 9), Status.version_not_found, 5),
         (("loading",), Status.not_ready, 14),
         (("m", 2, Variant.unfused), Status.override_not_allowed, 7),
@@ -116,13 +116,13 @@ RUN = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_size_t,
     ctypes.POINTER(ctypes.c_float), ctypes.c_uint, ctypes.c_char_p, ctypes.c_size_t,
 )  # fmt: skip
-# A callback of ctypes cannot return a string, so the address of one that stays.
+# A ctypes callback cannot return a string: it returns the address of a static one.
 STRATEGY = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 STRATEGY_NAME = ctypes.create_string_buffer(b"capsule")
 
 
 class KernelApi(ctypes.Structure):
-    """kernels/csrc/kernel_api.h, by hand: the engine must accept whoever follows it."""
+    """kernels/csrc/kernel_api.h in ctypes: the engine accepts any kernel that implements it."""
 
     _fields_ = (
         ("abi", ctypes.c_uint32),
@@ -142,7 +142,7 @@ def capsule_of(api: KernelApi, name: bytes = NAME) -> object:
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     capsule = new(ctypes.addressof(api), name, None)
-    KEPT.append(api)  # a real kernel lives as long as its capsule
+    KEPT.append(api)  # kept alive, as by a real kernel's capsule
     return capsule
 
 
@@ -156,7 +156,7 @@ def make_api(code: int, abi: int = 1) -> KernelApi:
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, Status.ok), (3, Status.kernel_error)])
-def test_capsule_kernel_runs_and_its_code_is_heeded(engine, code, status):
+def test_capsule_kernel_runs_and_its_return_code_decides_the_status(engine, code, status):
     api, queue, reports = make_api(code), CompletionQueue(), []
     engine.on_kernel_error = lambda name, text: reports.append(text)
     lane = engine.add_lane(kernel=capsule_of(api), in_features=2, out_features=2)
@@ -173,14 +173,14 @@ def test_capsule_kernel_runs_and_its_code_is_heeded(engine, code, status):
         assert "code 3" in reports[0]
 
 
-def test_kernel_is_told_how_many_others_are_at_work():
+def test_kernel_is_told_how_many_other_threads_are_busy():
     engine, queue = Engine(workers=2), CompletionQueue()
-    told: list[int] = []
+    busy_threads: list[int] = []
     both_run = threading.Barrier(2, timeout=30)
 
     def run(ctx, x, count, y, busy, error, error_size):
-        both_run.wait()  # or the first could be done before the second begins
-        told.append(busy)
+        both_run.wait()  # so that the first cannot finish before the second begins
+        busy_threads.append(busy)
         both_run.wait()
         return 0
 
@@ -192,10 +192,10 @@ def test_kernel_is_told_how_many_others_are_at_work():
         assert engine.wait_idle(30)
     finally:
         engine.stop()
-    assert max(told) == 1
+    assert max(busy_threads) == 1
 
 
-def test_capsule_that_does_not_fit_is_refused(engine):
+def test_capsule_of_another_kind_or_shape_is_refused(engine):
     with pytest.raises(ValueError, match="interface version 1, got 2"):
         engine.add_lane(kernel=capsule_of(make_api(0, abi=2)), in_features=2, out_features=2)
     with pytest.raises(ValueError, match="expected 3 inputs"):

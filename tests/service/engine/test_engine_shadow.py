@@ -1,4 +1,4 @@
-"""The shadow through the Python module: where it runs kernels, and what it reports."""
+"""The shadow through the Python module: on which thread it runs kernels, and what it reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def answer(engine: Engine, lane: Lane) -> None:
 
 
 def settle(shadow: Shadow, batches: int) -> None:
-    """Until the shadow has dealt with that many; it has no event to wait on."""
+    """Wait until the shadow has compared or skipped that many batches; it has no event to wait on."""
     pause = threading.Event()
     for _ in range(3000):
         if sum(shadow.snapshot().batches.values()) >= batches:
@@ -36,7 +36,7 @@ def settle(shadow: Shadow, batches: int) -> None:
     raise AssertionError(f"not settled in 30 s: {shadow.snapshot().batches}")
 
 
-def test_shadow_keeps_to_one_thread_behind_all_others(engine):
+def test_shadow_runs_kernels_on_one_low_priority_thread(engine):
     seen: list[tuple[str, int, int, int]] = []
 
     def kernel_of(variant: str):
@@ -53,7 +53,7 @@ def test_shadow_keeps_to_one_thread_behind_all_others(engine):
     ]
     shadow = engine.add_shadow("m/1", *lanes)
     engine.set_shadow(shadow, 1, 1e-3)
-    # The second time: torch sets itself up on a thread's first call.
+    # Twice: torch sets its thread count on a thread's first call.
     for batches in (1, 2):
         answer(engine, lanes[0])
         settle(shadow, batches)

@@ -1,4 +1,4 @@
-#include "watching.hpp"
+#include "profile_bindings.hpp"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -37,7 +37,7 @@ nb::tuple stop() {
 
 }  // namespace
 
-void register_watching(nb::module_& m) {
+void register_profile(nb::module_& m) {
   m.def("start_recording_phases", start_recording_phases, nb::arg("capacity"));
   m.def("stop_recording_phases", stop);
   m.def("probe_flops", probe_flops, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>());

@@ -1,4 +1,4 @@
-// One thread's way of running a batch: gather, run, scatter, complete, flush. Owns that thread's buffers.
+// Runs batches on one thread, with buffers of its own: gather, run, complete the tickets, flush their sinks.
 #pragma once
 
 #include <functional>
@@ -6,22 +6,23 @@
 #include <vector>
 
 #include "engine/scheduler.hpp"
+#include "engine/shadow_worker.hpp"
 
 namespace fused_mlp {
 
-class BatchRun {
+class BatchRunner {
  public:
   using ErrorHook = std::function<void(const Lane&, std::string_view)>;
 
-  BatchRun(Clock& clock, const ErrorHook& on_error, ShadowWorker& shadow)
+  BatchRunner(Clock& clock, const ErrorHook& on_error, ShadowWorker& shadow)
       : clock_(clock), on_error_(on_error), shadow_(shadow) {}
 
-  // Completes every ticket of the batch and lets go of them and of the lane. Returns how many there were.
+  // Completes every ticket of the batch, then releases the tickets and the lane. Returns their number.
   std::size_t run(TakenBatch& batch) noexcept;
 
  private:
-  void refuse_dead(TakenBatch& batch) noexcept;
-  void run_live(TakenBatch& batch) noexcept;
+  void complete_dropped(TakenBatch& batch) noexcept;
+  void run_tickets(TakenBatch& batch) noexcept;
   void compute(TakenBatch& batch, Outcome& outcome) noexcept;
   void complete(Ticket& ticket, const Outcome& outcome) noexcept;
   void complete_traced(Ticket& ticket, const Outcome& outcome, const TakenBatch& batch) noexcept;
@@ -33,7 +34,7 @@ class BatchRun {
   BatchBuffer x_;
   BatchBuffer y_;
   KernelResult result_;
-  std::vector<CompletionSink*> sinks_;  // distinct, of the tickets completed so far
+  std::vector<CompletionSink*> sinks_;  // of the tickets completed so far, without duplicates
 };
 
 }  // namespace fused_mlp

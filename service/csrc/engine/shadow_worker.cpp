@@ -1,4 +1,4 @@
-#include "engine/shadow.hpp"
+#include "engine/shadow_worker.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -12,8 +12,8 @@ namespace fused_mlp {
 
 namespace {
 
-// An hour, in nanoseconds: the largest of rests, so that no arithmetic runs over.
-constexpr double kLongestRest = 3.6e12;
+// One hour: a bound, so that the arithmetic cannot overflow.
+constexpr double kMaxBackoffNs = 3.6e12;
 
 void raise_to(std::atomic<double>& gauge, double value) noexcept {
   if (value > gauge.load(std::memory_order_relaxed)) gauge.store(value, std::memory_order_relaxed);
@@ -25,8 +25,8 @@ void count(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) noexcept {
 
 }  // namespace
 
-ShadowWorker::ShadowWorker(Clock& clock, const Scheduler& live, ShadowHooks hooks)
-    : clock_(clock), live_(live), hooks_(std::move(hooks)) {
+ShadowWorker::ShadowWorker(Clock& clock, const Scheduler& scheduler, ShadowHooks hooks)
+    : clock_(clock), scheduler_(scheduler), hooks_(std::move(hooks)) {
   clock_.subscribe(this, [this] {
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
@@ -38,7 +38,7 @@ ShadowWorker::~ShadowWorker() { clock_.unsubscribe(this); }
 void ShadowWorker::offer(const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
                          BatchBuffer& y) noexcept {
   Shadow& shadow = *lane->shadow_;
-  if (shadow.waiting_.exchange(true, std::memory_order_acquire)) return count(shadow.metrics_.skipped);
+  if (shadow.has_slot_.exchange(true, std::memory_order_acquire)) return count(shadow.metrics_.skipped);
   for (Slot& slot : slots_) {
     int state = Slot::free;
     if (!slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) continue;
@@ -49,30 +49,30 @@ void ShadowWorker::offer(const std::shared_ptr<Lane>& lane, std::size_t rows, Ba
     std::swap(slot.job.y, y);
     slot.state.store(Slot::full, std::memory_order_release);
     offers_.fetch_add(1, std::memory_order_release);
-    offers_.notify_one();  // a system call only if it sleeps, and not while it rests
+    offers_.notify_one();  // a system call only if the worker waits for an offer
     return;
   }
-  shadow.waiting_.store(false, std::memory_order_release);
+  shadow.has_slot_.store(false, std::memory_order_release);
   count(shadow.metrics_.skipped);
 }
 
 void ShadowWorker::work() {
-  give_way();
+  lower_thread_priority();
   Job job;
   while (Slot* const slot = wait_for_offer()) {
-    const bool quiet = wait_for_quiet();
+    const bool idle = wait_for_idle_engine();
     std::swap(job, slot->job);
     slot->state.store(Slot::free, std::memory_order_release);
     Shadow& shadow = *job.shadow;
-    shadow.waiting_.store(false, std::memory_order_release);
+    shadow.has_slot_.store(false, std::memory_order_release);
     const Nanos start = clock_.now();
-    if (quiet) {
+    if (idle) {
       compare(job);
     } else {
       count(shadow.metrics_.skipped);
     }
     job.shadow.reset();
-    rest(quiet ? clock_.now() - start : kLook);  // having looked in vain costs something too
+    back_off(idle ? clock_.now() - start : kPoll);  // polling a busy engine counts as work too
   }
 }
 
@@ -92,20 +92,20 @@ void ShadowWorker::add(const std::shared_ptr<Shadow>& shadow) {
   shadows_.push_back(shadow);
 }
 
-void ShadowWorker::end_rest() {
+void ShadowWorker::cancel_backoff() {
   const std::lock_guard lock(mutex_);
-  rests_until_ = 0;
+  backoff_until_ = 0;
   changed_.notify_all();
 }
 
-// Null once stopped and nothing is left.
+// Returns null once stopped and all slots are empty.
 ShadowWorker::Slot* ShadowWorker::wait_for_offer() {
   while (true) {
     const std::uint32_t seen = offers_.load(std::memory_order_acquire);
-    for (std::size_t i = 0; i < kPlaces; ++i) {
-      Slot& slot = slots_[(turn_ + i) % kPlaces];
+    for (std::size_t i = 0; i < kSlots; ++i) {
+      Slot& slot = slots_[(next_slot_ + i) % kSlots];
       if (slot.state.load(std::memory_order_acquire) != Slot::full) continue;
-      turn_ = (turn_ + i + 1) % kPlaces;
+      next_slot_ = (next_slot_ + i + 1) % kSlots;
       return &slot;
     }
     if (stopped_) return nullptr;
@@ -113,32 +113,31 @@ ShadowWorker::Slot* ShadowWorker::wait_for_offer() {
   }
 }
 
-// Until a moment without live work: nothing queued, nothing running. Waiting for one costs live traffic
-// nothing; running beside it would cost it cache and memory bandwidth, even at the lowest priority.
-bool ShadowWorker::wait_for_quiet() {
-  const Nanos give_up_at = clock_.now() + kPatience;
+// Waits until no ticket is queued or running. Even at the lowest priority, a comparison beside live traffic
+// would take cache and memory bandwidth from it. False if the engine stayed busy for kMaxWait.
+bool ShadowWorker::wait_for_idle_engine() {
+  const Nanos give_up_at = clock_.now() + kMaxWait;
   std::unique_lock lock(mutex_);
   while (!stopped_) {
-    if (live_.outstanding() == 0) return true;
+    if (scheduler_.outstanding() == 0) return true;
     const Nanos now = clock_.now();
     if (now >= give_up_at) break;
-    clock_.wait_until(changed_, lock, std::min(now + kLook, give_up_at));
+    clock_.wait_until(changed_, lock, std::min(now + kPoll, give_up_at));
   }
   return false;
 }
 
-// At work for a part of the time that is no larger than the share of batches: a saturated server has moments
-// without live work too, and a comparison costs it some dozens of batches. By the elapsed time, not the
-// CPU's: where cores are scarce a thread of the lowest priority takes long, and so the next comparison is far
-// away. By the largest share: a model that is compared rarely must not keep one that is compared often
-// waiting.
-void ShadowWorker::rest(Nanos worked) {
+// Limits the time spent on comparisons to the largest share: even a saturated server is idle for moments, and
+// a comparison takes as long as dozens of batches. Counts elapsed time, not CPU time: if cores are scarce, a
+// low-priority thread takes longer and so backs off for longer. Uses the largest share so that a model with a
+// small share does not delay the others.
+void ShadowWorker::back_off(Nanos worked) {
   std::unique_lock lock(mutex_);
-  const double share = largest_share();  // under the mutex: a change comes before its end_rest()
-  if (share <= 0) return;                // switched off meanwhile
-  const double owed = std::min(static_cast<double>(worked) * (1 / share - 1), kLongestRest);
-  rests_until_ = clock_.now() + static_cast<Nanos>(owed);
-  while (!stopped_ && clock_.now() < rests_until_) clock_.wait_until(changed_, lock, rests_until_);
+  const double share = largest_share();  // with the mutex held: a later change calls cancel_backoff()
+  if (share <= 0) return;                // switched off in the meantime
+  const double backoff = std::min(static_cast<double>(worked) * (1 / share - 1), kMaxBackoffNs);
+  backoff_until_ = clock_.now() + static_cast<Nanos>(backoff);
+  while (!stopped_ && clock_.now() < backoff_until_) clock_.wait_until(changed_, lock, backoff_until_);
 }
 
 double ShadowWorker::largest_share() {
@@ -153,7 +152,7 @@ void ShadowWorker::compare(Job& job) noexcept {
   const std::shared_ptr<Shadow>& shadow = job.shadow;
   ShadowMetrics& metrics = shadow->metrics_;
   const std::shared_ptr<Lane> fused = shadow->fused_.lock(), unfused = shadow->unfused_.lock();
-  if (!fused || !unfused) return count(metrics.skipped);  // unloaded meanwhile
+  if (!fused || !unfused) return count(metrics.skipped);  // unloaded in the meantime
   const std::size_t out_features = fused->options().out_features;
   Nanos fused_ns = 0, unfused_ns = 0;
   bool ok = false;
@@ -162,13 +161,13 @@ void ShadowWorker::compare(Job& job) noexcept {
     fused_y_.reserve(outputs);
     unfused_y_.reserve(outputs);
     fused_first_ = !fused_first_;
-    stay_on_one_thread();  // both of them: neither takes cores from live traffic, and the times compare
+    limit_openmp_to_one_thread();  // live traffic keeps the other cores, and both kernels are timed alike
     ok = fused_first_ ? run(*fused, job, fused_y_, fused_ns) && run(*unfused, job, unfused_y_, unfused_ns)
                       : run(*unfused, job, unfused_y_, unfused_ns) && run(*fused, job, fused_y_, fused_ns);
-  } catch (const std::exception&) {  // no memory for the outputs
+  } catch (const std::exception&) {  // out of memory
   }
   if (!ok) return count(metrics.failed);
-  // What was answered is judged, not what came out just now.
+  // Compares the output that was sent, not the one computed again.
   const Difference difference = compare_outputs((job.fused_answered ? job.y : fused_y_).data().get(),
                                                 (job.fused_answered ? unfused_y_ : job.y).data().get(),
                                                 job.rows, out_features, shadow->scale_);
@@ -182,7 +181,7 @@ void ShadowWorker::compare(Job& job) noexcept {
   if (mismatch && hooks_.on_mismatch && shadow->armed_.exchange(false, std::memory_order_relaxed)) {
     hooks_.on_mismatch(shadow, difference);
   }
-  count(metrics.compared);  // last: whoever sees it sees the rest
+  count(metrics.compared);  // last, so that a reader that sees it sees the other counters updated
 }
 
 bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept {
@@ -192,7 +191,7 @@ bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, N
   lane.kernel_->run(job.x, job.rows, y, result);
   took = std::max<Nanos>(0, (cpu ? clock_.thread_cpu() : clock_.now()) - start);
   if (result.failed && hooks_.on_error)
-    hooks_.on_error(lane, "in the shadow, no caller saw it: " + result.error);
+    hooks_.on_error(lane, "in a shadow comparison, no request was affected: " + result.error);
   return !result.failed;
 }
 

@@ -1,4 +1,4 @@
-#include "engine/batch_run.hpp"
+#include "engine/batch_runner.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -35,39 +35,39 @@ Refusal refusal_of(Status status) noexcept {
 
 }  // namespace
 
-std::size_t BatchRun::run(TakenBatch& batch) noexcept {
+std::size_t BatchRunner::run(TakenBatch& batch) noexcept {
   const std::size_t tickets = batch.tickets();
   result_.failed = false;
-  // Dead tickets first: nobody else waits on their account, and their callers may be polling.
-  refuse_dead(batch);
-  if (!batch.live.empty()) run_live(batch);
+  // First, so that a cancelled or expired ticket does not wait for the kernel call of its batch mates.
+  complete_dropped(batch);
+  if (!batch.runnable.empty()) run_tickets(batch);
   batch.lane->metrics_.in_flight.fetch_sub(tickets, std::memory_order_relaxed);
   flush_sinks();
   if (result_.failed && on_error_) on_error_(*batch.lane, result_.error);
   Shadow* const shadow = batch.lane->shadow_.get();
-  if (shadow && !batch.live.empty() && !result_.failed && shadow->chooses()) {
+  if (shadow && !batch.runnable.empty() && !result_.failed && shadow->sample_batch()) {
     shadow_.offer(batch.lane, batch.rows, x_, y_);
   }
-  // A ticket may be what keeps its sink alive, so references go only now.
-  batch.live.clear();
-  batch.dead.clear();
+  // Released only after flush_sinks(): a ticket may keep its sink alive.
+  batch.runnable.clear();
+  batch.dropped.clear();
   batch.lane.reset();
   return tickets;
 }
 
-void BatchRun::refuse_dead(TakenBatch& batch) noexcept {
-  for (const TakenBatch::Dead& dead : batch.dead) {
+void BatchRunner::complete_dropped(TakenBatch& batch) noexcept {
+  for (const TakenBatch::Dropped& dropped : batch.dropped) {
     Outcome outcome;
-    outcome.status = dead.status;
-    outcome.rows = dead.ticket->rows();
-    outcome.queue_ns = std::max<Nanos>(0, batch.taken_at - dead.ticket->arrival_ns);
-    outcome.detail = detail_of(dead.status);
-    batch.lane->metrics_.refuse(refusal_of(dead.status));
-    complete(*dead.ticket, outcome);
+    outcome.status = dropped.status;
+    outcome.rows = dropped.ticket->rows();
+    outcome.queue_ns = std::max<Nanos>(0, batch.taken_at - dropped.ticket->arrival_ns);
+    outcome.detail = detail_of(dropped.status);
+    batch.lane->metrics_.refuse(refusal_of(dropped.status));
+    complete(*dropped.ticket, outcome);
   }
 }
 
-void BatchRun::run_live(TakenBatch& batch) noexcept {
+void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
   Lane& lane = *batch.lane;
   LaneMetrics& metrics = lane.metrics_;
   Outcome outcome;
@@ -77,13 +77,13 @@ void BatchRun::run_live(TakenBatch& batch) noexcept {
   metrics.batch_rows.observe(batch.rows);
   metrics.compute_duration.observe(outcome.compute_ns);
   if (result_.failed) metrics.kernel_errors.fetch_add(1, std::memory_order_relaxed);
-  // Threads may overwrite each other's update: it is an estimate, and each value is a sane one.
-  const Nanos pace = lane.nanos_per_row_.load(std::memory_order_relaxed);
+  // Concurrent updates may be lost: this is an estimate.
+  const Nanos average = lane.ns_per_row_.load(std::memory_order_relaxed);
   const Nanos sample = outcome.compute_ns / batch.rows;
-  lane.nanos_per_row_.store(pace == 0 ? sample : pace + (sample - pace) / 8, std::memory_order_relaxed);
+  lane.ns_per_row_.store(average == 0 ? sample : average + (sample - average) / 8, std::memory_order_relaxed);
 
   const float* y = outcome.y;
-  for (const Ref<Ticket>& ticket : batch.live) {
+  for (const Ref<Ticket>& ticket : batch.runnable) {
     outcome.y = y;
     outcome.rows = ticket->rows();
     outcome.queue_ns = std::max<Nanos>(0, batch.taken_at - ticket->arrival_ns);
@@ -97,13 +97,13 @@ void BatchRun::run_live(TakenBatch& batch) noexcept {
   }
 }
 
-void BatchRun::compute(TakenBatch& batch, Outcome& outcome) noexcept {
+void BatchRunner::compute(TakenBatch& batch, Outcome& outcome) noexcept {
   const Lane& lane = *batch.lane;
   outcome.batch_rows = batch.rows;
   try {
     float* x = x_.reserve(batch.rows * lane.options_.in_features);
     y_.reserve(batch.rows * lane.options_.out_features);
-    for (const Ref<Ticket>& ticket : batch.live) {
+    for (const Ref<Ticket>& ticket : batch.runnable) {
       const Nanos begin = ticket->trace_id == 0 ? 0 : clock_.now();
       ticket->gather(x);
       if (begin != 0) {
@@ -118,7 +118,7 @@ void BatchRun::compute(TakenBatch& batch, Outcome& outcome) noexcept {
     if (tracing()) [[unlikely]] {
       record_span(TracePhase::kernel, 0, batch.rows, start, start + outcome.compute_ns, lane.options_.name);
     }
-  } catch (const std::exception& error) {  // no memory for the batch
+  } catch (const std::exception& error) {  // out of memory
     result_.failed = true;
     result_.error = error.what();
   }
@@ -131,7 +131,7 @@ void BatchRun::compute(TakenBatch& batch, Outcome& outcome) noexcept {
   }
 }
 
-void BatchRun::complete_traced(Ticket& ticket, const Outcome& outcome, const TakenBatch& batch) noexcept {
+void BatchRunner::complete_traced(Ticket& ticket, const Outcome& outcome, const TakenBatch& batch) noexcept {
   const std::string& lane = batch.lane->options_.name;
   const std::uint64_t id = ticket.trace_id;
   record_span(TracePhase::queue, id, ticket.rows(), ticket.arrival_ns, batch.taken_at, lane);
@@ -140,14 +140,14 @@ void BatchRun::complete_traced(Ticket& ticket, const Outcome& outcome, const Tak
   record_span(TracePhase::scatter, id, outcome.rows, begin, clock_.now(), lane);
 }
 
-void BatchRun::complete(Ticket& ticket, const Outcome& outcome) noexcept {
+void BatchRunner::complete(Ticket& ticket, const Outcome& outcome) noexcept {
   CompletionSink* sink = ticket.sink_;
-  // There are as many sinks as event loops: a handful, so a linear look is the fastest set.
+  // One sink per event loop: few enough for a linear search.
   if (sink && std::find(sinks_.begin(), sinks_.end(), sink) == sinks_.end()) sinks_.push_back(sink);
   ticket.complete(outcome);
 }
 
-void BatchRun::flush_sinks() noexcept {
+void BatchRunner::flush_sinks() noexcept {
   for (CompletionSink* sink : sinks_) sink->flush();
   sinks_.clear();
 }
