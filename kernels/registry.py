@@ -101,7 +101,7 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
         raise KernelUnavailable(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     # `auto` looks at the GPU first, then at the CPU.
     devices = [device] if device != "auto" else list(dict.fromkeys((_default_device(), "cpu")))
-    if tf32 is not None and ("cuda" in devices or "torch" in sys.modules) and _torch_missing(mlp) is None:
+    if tf32 is not None and ("cuda" in devices or sys.modules.get("torch")) and not _torch_missing(mlp):
         _later("cuda.tf32", "set_tf32")(tf32)
     candidates = [candidate for each in devices for candidate in backends(variant, each)]
     if backend != "auto":

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -80,12 +78,14 @@ def inspect_version(directory: Path) -> ModelFile:
 def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
     """Write a version directory at `path`, which must not exist yet (or be empty): served versions never
     change. Both files appear at once or not at all."""
+    import shutil  # noqa: PLC0415 - brings the archive formats, which a server does not need
+
     target = Path(path)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ModelLoadError(f"{target}: exists already; a saved version never changes, choose another path")
     model_file = ModelFile(format="fused-mlp/1", spec=mlp.spec, example=mlp.example, source=mlp.source)
     # Hidden, so that a repository scan passes over it, and beside the target, so that the rename is atomic.
-    draft = target.parent / f".{target.name}.{secrets.token_hex(8)}.draft"
+    draft = target.parent / f".{target.name}.{os.urandom(8).hex()}.draft"
     try:
         draft.mkdir(parents=True)
         _write(

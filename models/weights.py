@@ -120,8 +120,10 @@ class Mlp:
 
     def to_torch(self) -> nn.Module:
         """Eager layers as a PyTorch user would write them, in eval mode, with copies of the weights."""
-        from fused_mlp.models.importers.torch_modules import make_module  # noqa: PLC0415 - brings torch
-
+        try:
+            from fused_mlp.models.importers.torch_modules import make_module  # noqa: PLC0415 - brings torch
+        except ModuleNotFoundError as error:
+            raise ImportError("Mlp.to_torch needs torch: pip install 'fused-mlp[torch]'") from error
         return make_module(self)
 
     def __repr__(self) -> str:

@@ -171,7 +171,7 @@ def _slope(activation: OutputActivation, negative_slope: float) -> float:
 
 
 def _as_arrays(tensors: Mapping[str, Any]) -> Mapping[str, Array]:
-    if "torch" not in sys.modules:
+    if sys.modules.get("torch") is None:
         return tensors  # arrays already
     from fused_mlp.models.importers.torch_tensors import ArrayMapping  # noqa: PLC0415
 
