@@ -1,7 +1,7 @@
 """fused-mlp: serve multi-layer perceptrons, each compiled into one fused kernel.
 
-Everything here is imported on first use, so that `import fused_mlp` costs milliseconds and needs neither torch
-nor grpc."""
+Everything here is imported on first use: `import fused_mlp` takes milliseconds and imports neither torch, grpc nor
+numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fused_mlp.kernels import FusedMLP, compile  # noqa: A004 - as torch.compile
+    from fused_mlp.kernels import (
+        FusedMLP,
+        KernelError,
+        KernelInputError,
+        KernelRefuted,
+        KernelUnavailable,
+        compile,  # noqa: A004 - as torch.compile
+    )
     from fused_mlp.models import (
         Mlp,
         MlpSpec,
@@ -21,32 +28,23 @@ if TYPE_CHECKING:
         load,
         save,
     )
-    from fused_mlp.service.client import AsyncClient, Client
+    from fused_mlp.service.client import AsyncClient, Client, PredictError
 
-_HOMES = {
-    "AsyncClient": "service.client",
-    "Client": "service.client",
-    "FusedMLP": "kernels",
-    "Mlp": "models",
-    "MlpSpec": "models",
-    "ModelLoadError": "models",
-    "compile": "kernels",
-    "from_onnx": "models",
-    "from_safetensors": "models",
-    "from_state_dict": "models",
-    "from_torch": "models",
-    "load": "models",
-    "save": "models",
-}
-
+    __version__: str
 
 __all__ = [
     "AsyncClient",
     "Client",
     "FusedMLP",
+    "KernelError",
+    "KernelInputError",
+    "KernelRefuted",
+    "KernelUnavailable",
     "Mlp",
     "MlpSpec",
     "ModelLoadError",
+    "PredictError",
+    "__version__",
     "compile",
     "from_onnx",
     "from_safetensors",
@@ -56,9 +54,55 @@ __all__ = [
     "save",
 ]
 
+_HOMES = {
+    "kernels": (
+        "FusedMLP",
+        "KernelError",
+        "KernelInputError",
+        "KernelRefuted",
+        "KernelUnavailable",
+        "compile",
+    ),
+    "models": (
+        "Mlp",
+        "MlpSpec",
+        "ModelLoadError",
+        "from_onnx",
+        "from_safetensors",
+        "from_state_dict",
+        "from_torch",
+        "load",
+        "save",
+    ),
+    "service.client": ("AsyncClient", "Client", "PredictError"),
+}
+_SUBPACKAGES = ("kernels", "models", "protos", "service")
+# What to install for a package that is missing.
+_INSTALL = {
+    **dict.fromkeys(("grpc", "google", "numpy"), "fused-mlp"),
+    **dict.fromkeys(("ml_dtypes", "pydantic", "safetensors"), "'fused-mlp[serve]'"),
+    "torch": "'fused-mlp[torch]'",
+}
+
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'fused_mlp' has no attribute {name!r}")
-    return getattr(import_module(f"fused_mlp.{home}"), name)
+    if name == "__version__":
+        return import_module("importlib.metadata").version("fused-mlp")
+    if name in _SUBPACKAGES:
+        return import_module(f"fused_mlp.{name}")
+    for home, names in _HOMES.items():
+        if name in names:
+            try:
+                return getattr(import_module(f"fused_mlp.{home}"), name)
+            except ModuleNotFoundError as error:
+                missing = (error.name or "").partition(".")[0]
+                if missing not in _INSTALL:
+                    raise
+                raise ImportError(
+                    f"fused_mlp.{name} needs {missing}: pip install {_INSTALL[missing]}"
+                ) from error
+    raise AttributeError(f"module 'fused_mlp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_SUBPACKAGES])

@@ -1,14 +1,14 @@
-"""How an MLP runs: `compile(mlp)` picks the best kernel for a variant and a device."""
+"""How an MLP runs: `compile(mlp)` picks the best kernel for a variant and a device. Imports no torch by itself."""
 
-from fused_mlp.kernels.backends import cpu as _native  # noqa: F401 - registers its backend
-from fused_mlp.kernels.backends import eager as _unfused  # noqa: F401 - registers its backends
-from fused_mlp.kernels.backends import torch as _torch_fused  # noqa: F401 - registers its backend
+from typing import TYPE_CHECKING, Any
+
 from fused_mlp.kernels.base import Kernel, KernelInfo, Variant
-from fused_mlp.kernels.cuda import backend as _cuda  # noqa: F401 - registers its backends, without importing triton
-from fused_mlp.kernels.cuda.backend import use_kernel_cache
+from fused_mlp.kernels.cuda.cache import use_kernel_cache
 from fused_mlp.kernels.errors import KernelError, KernelInputError, KernelRefuted, KernelUnavailable
-from fused_mlp.kernels.nn.fused_module import FusedMLP
 from fused_mlp.kernels.registry import Backend, backends, compile, register
+
+if TYPE_CHECKING:
+    from fused_mlp.kernels.nn.fused_module import FusedMLP
 
 __all__ = [
     "Backend",
@@ -25,3 +25,11 @@ __all__ = [
     "register",
     "use_kernel_cache",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FusedMLP":
+        from fused_mlp.kernels.nn.fused_module import FusedMLP  # noqa: PLC0415 - brings torch
+
+        return FusedMLP
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

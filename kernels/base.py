@@ -1,23 +1,29 @@
 """What every kernel is: an immutable, re-entrant executable of one MLP for one variant on one device.
-Owns the array boundary (torch and numpy in and out); knows nothing of how a kernel computes."""
+Owns the array boundary (numpy and torch in and out); knows nothing of how a kernel computes. Imports no torch: a
+tensor can only come from a process that has imported it."""
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.models import MlpSpec
 
+if TYPE_CHECKING:
+    import torch
+
 Variant = Literal["fused", "unfused"]
 Device = Literal["cpu", "cuda"]
 Float32 = NDArray[np.float32]
-Array = TypeVar("Array", torch.Tensor, Float32)
+Array = TypeVar("Array", "torch.Tensor", Float32)
+
+_FLOAT_DTYPES = ("float16", "float32", "float64", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -64,49 +70,63 @@ class Kernel(ABC):
     def __call__(self, x: Array, out: Array | None = None) -> Array:
         """x: (rows, in_features), a torch tensor or numpy array. The result is of the same kind, dtype and
         device as x; `out`, when given, must match it and is returned."""
-        source = _as_tensor(x, "input")
-        self._check(source, self.spec.in_features, "input")
+        if is_tensor(x) or is_tensor(out):
+            from fused_mlp.kernels.nn.tensor_call import call_with_tensors  # noqa: PLC0415 - brings torch
+
+            return call_with_tensors(self, x, out)  # type: ignore[no-any-return]
+        source = check_array(x, self.spec.in_features, "input")
         shape = (source.shape[0], self.spec.out_features)
-        if out is None:
-            target = torch.empty(shape, dtype=source.dtype, device=source.device)
-        else:
-            if isinstance(out, np.ndarray) and not out.flags.writeable:
-                raise KernelInputError("out: expected an array that can be written to")
-            target = _as_tensor(out, "out")
-            self._check(target, self.spec.out_features, "out")
-            if target.shape[0] != source.shape[0]:
-                raise KernelInputError(f"out has {target.shape[0]} rows, the input {source.shape[0]}")
-        self._forward(source, target)
         if out is not None:
-            return out
-        if isinstance(x, torch.Tensor):
-            return target
-        return target.numpy()
+            check_out(out)
+            target = check_array(out, self.spec.out_features, "out")
+            check_rows(target.shape[0], source.shape[0])
+        result = np.empty(shape, np.float32)
+        with np.errstate(
+            over="ignore"
+        ):  # float16 has no room for all that float32 holds: infinity, as in torch
+            rows = np.ascontiguousarray(source, np.float32)
+            # torch knows no read-only tensors, and warns.
+            self.run(rows if rows.flags.writeable else rows.copy(), result)
+            if out is None:
+                return result.astype(source.dtype, copy=False)  # type: ignore[return-value]
+            target[...] = result
+        return out
 
-    def _forward(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Through `run`, whatever the dtype, device and strides of x and y."""
-        source = x.detach().to("cpu", torch.float32).contiguous()
-        result = np.empty((x.shape[0], self.spec.out_features), np.float32)
-        self.run(source.numpy(), result)
-        y.copy_(torch.from_numpy(result))
+    def forward_tensors(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """x: (rows, in_features), y: (rows, out_features), of any float dtype, device and strides. Kernels that
+        compute with torch do better than this way through `run`."""
+        from fused_mlp.kernels.nn.tensor_call import forward_through_run  # noqa: PLC0415 - brings torch
 
-    def _check(self, tensor: torch.Tensor, width: int, name: str) -> None:
-        if tensor.ndim != 2 or tensor.shape[1] != width:
-            raise KernelInputError(f"{name}: expected shape (rows, {width}), got {tuple(tensor.shape)}")
-        if not tensor.is_floating_point():
-            raise KernelInputError(f"{name}: expected a float dtype, got {tensor.dtype}")
+        forward_through_run(self, x, y)
 
 
-def _as_tensor(array: torch.Tensor | Float32, name: str) -> torch.Tensor:
-    """The same memory as a tensor; a copy where torch has no tensors like it (read-only, negative strides)."""
-    if isinstance(array, torch.Tensor):
-        return array
+def is_tensor(x: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def check_array(array: object, width: int, name: str) -> NDArray[Any]:
+    """The array, if it is (rows, width) of floats."""
     if not isinstance(array, np.ndarray):
         raise KernelInputError(
             f"{name}: expected a torch tensor or a numpy array, got {type(array).__name__}"
         )
-    try:
-        usable = array.flags.writeable and all(stride >= 0 for stride in array.strides)
-        return torch.from_numpy(array if usable else array.copy())
-    except (TypeError, ValueError):  # no such dtype, or another byte order
-        raise KernelInputError(f"{name}: expected a float dtype, got {array.dtype}") from None
+    if array.dtype.name not in _FLOAT_DTYPES or not array.dtype.isnative:
+        raise KernelInputError(f"{name}: expected a float dtype, got {array.dtype}")
+    check_shape(array.shape, width, name)
+    return array
+
+
+def check_shape(shape: tuple[int, ...], width: int, name: str) -> None:
+    if len(shape) != 2 or shape[1] != width:
+        raise KernelInputError(f"{name}: expected shape (rows, {width}), got {tuple(shape)}")
+
+
+def check_out(out: object) -> None:
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise KernelInputError("out: expected an array that can be written to")
+
+
+def check_rows(rows: int, expected: int) -> None:
+    if rows != expected:
+        raise KernelInputError(f"out has {rows} rows, the input {expected}")

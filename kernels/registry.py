@@ -3,15 +3,17 @@ A backend asked for by name runs or fails loudly; only `auto` may pass one over,
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
-import torch
-
+from fused_mlp.kernels.backends import cpu
 from fused_mlp.kernels.base import Device, Kernel, Variant
-from fused_mlp.kernels.cuda.tf32 import set_tf32
 from fused_mlp.kernels.errors import KernelError, KernelRefuted, KernelUnavailable
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
@@ -34,7 +36,39 @@ class Backend:
     build: Callable[[Mlp, int | None], Kernel]
 
 
-_BACKENDS: list[Backend] = []
+def _torch_missing(_: Mlp) -> str | None:
+    if importlib.util.find_spec("torch") is not None:
+        return None
+    return "torch is not installed: pip install 'fused-mlp[torch]'"
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that imports torch: imported when it is called."""
+
+    def call(*arguments: object) -> Any:
+        return getattr(import_module(f"fused_mlp.kernels.{module}"), name)(*arguments)
+
+    return call
+
+
+def _with_torch(module: str, name: str) -> Callable[[Mlp], str | None]:
+    """An `unavailable` that itself needs torch."""
+    ask = _later(module, name)
+    return lambda mlp: _torch_missing(mlp) or ask(mlp)
+
+
+_cuda_missing = _with_torch("cuda.backend", "cublas_unavailable")
+_triton_missing = _with_torch("cuda.backend", "triton_unavailable")
+
+# Best first.
+_BACKENDS: list[Backend] = [
+    Backend("triton", "fused", "cuda", 100, _triton_missing, _later("cuda.backend", "build_triton")),
+    Backend("native", "fused", "cpu", 100, cpu.unavailable, cpu.NativeKernel),
+    Backend("cublas", "fused", "cuda", 50, _cuda_missing, _later("cuda.backend", "build_cublas")),
+    Backend("torch", "fused", "cpu", 10, _torch_missing, _later("backends.torch", "TorchKernel")),
+    Backend("eager", "unfused", "cpu", 0, _torch_missing, _later("backends.eager", "build_on_cpu")),
+    Backend("eager", "unfused", "cuda", 0, _cuda_missing, _later("backends.eager", "build_on_cuda")),
+]
 
 
 def register(backend: Backend) -> None:
@@ -57,17 +91,18 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     tf32: bool | None = None,
 ) -> Kernel:
     """Build a kernel for `mlp` and check it against float64 before handing it out. `tf32` says, for the whole
-    process, whether GPUs multiply float32 in TF32; None leaves torch's switch as it is."""
+    process, whether GPUs multiply float32 in TF32; None leaves torch's switch as it is. torch is imported only for a
+    kernel that needs it."""
     if variant not in ("fused", "unfused"):
         raise KernelUnavailable(f"variant: expected 'fused' or 'unfused', got {variant!r}")
     if device not in ("auto", "cpu", "cuda"):
         raise KernelUnavailable(f"device: expected 'auto', 'cpu' or 'cuda', got {device!r}")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise KernelUnavailable(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
-    if tf32 is not None:
-        set_tf32(tf32)
     # `auto` looks at the GPU first, then at the CPU.
     devices = [device] if device != "auto" else list(dict.fromkeys((_default_device(), "cpu")))
+    if tf32 is not None and ("cuda" in devices or sys.modules.get("torch")) and not _torch_missing(mlp):
+        _later("cuda.tf32", "set_tf32")(tf32)
     candidates = [candidate for each in devices for candidate in backends(variant, each)]
     if backend != "auto":
         return _compile_named(
@@ -129,4 +164,21 @@ def _explain(kernel: Kernel, why: str) -> Kernel:
 
 
 def _default_device() -> Device:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    """cuda where there is an NVIDIA driver, unless torch cannot use it. Where there is no driver, torch is not imported
+    only to say so."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not _has_driver():
+        return "cpu"
+    if importlib.util.find_spec("torch") is None:
+        return "cuda"  # its backends say what is missing
+    return "cuda" if _later("cuda.backend", "cublas_unavailable")(None) is None else "cpu"
+
+
+def _has_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialize
+from safetensors.numpy import save as serialize
 
 from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.safetensors_file import UNREADABLE, read_header
 from fused_mlp.models.spec import MlpSpec
 from fused_mlp.models.weights import Mlp, check_shapes
 
@@ -42,12 +40,11 @@ def load_version(directory: Path) -> Mlp:
     model_file = inspect_version(directory)
     weights = directory / WEIGHTS_NAME
     try:
-        with safe_open(weights, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        tensors = {name: stored.read() for name, stored in read_header(weights).items()}
         return Mlp.from_tensors(
             model_file.spec, tensors, example=model_file.example, source=model_file.source
         )
-    except (SafetensorError, OSError, RuntimeError) as error:
+    except UNREADABLE as error:
         raise ModelLoadError(f"{weights}: not readable: {first_line(error)}") from error
     except ModelLoadError as error:
         raise ModelLoadError(f"{weights}: {error}") from error
@@ -61,21 +58,18 @@ def inspect_version(directory: Path) -> ModelFile:
     if not weights.is_file():
         raise ModelLoadError(f"{weights}: no such file")
     try:
-        with safe_open(weights, framework="pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-            shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
-            dtypes = {name: part.get_dtype() for name, part in slices.items()}
-    except (SafetensorError, OSError) as error:
+        stored = read_header(weights)
+    except UNREADABLE as error:
         raise ModelLoadError(f"{weights}: not a readable safetensors file: {first_line(error)}") from error
     try:
-        check_shapes(model_file.spec, shapes)
+        check_shapes(model_file.spec, {name: tensor.shape for name, tensor in stored.items()})
     except ModelLoadError as error:
         raise ModelLoadError(f"{weights}: {error}") from error
     expected = SAFETENSORS_DTYPES[model_file.spec.dtype]
-    for name, dtype in dtypes.items():
-        if dtype != expected:
+    for name, tensor in stored.items():
+        if tensor.dtype != expected:
             raise ModelLoadError(
-                f"{weights}: tensor {name!r} is {dtype}, but {JSON_NAME} says {expected} "
+                f"{weights}: tensor {name!r} is {tensor.dtype}, but {JSON_NAME} says {expected} "
                 f"({model_file.spec.dtype})"
             )
     return model_file
@@ -84,12 +78,14 @@ def inspect_version(directory: Path) -> ModelFile:
 def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
     """Write a version directory at `path`, which must not exist yet (or be empty): served versions never
     change. Both files appear at once or not at all."""
+    import shutil  # noqa: PLC0415 - brings the archive formats, which a server does not need
+
     target = Path(path)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ModelLoadError(f"{target}: exists already; a saved version never changes, choose another path")
     model_file = ModelFile(format="fused-mlp/1", spec=mlp.spec, example=mlp.example, source=mlp.source)
     # Hidden, so that a repository scan passes over it, and beside the target, so that the rename is atomic.
-    draft = target.parent / f".{target.name}.{secrets.token_hex(8)}.draft"
+    draft = target.parent / f".{target.name}.{os.urandom(8).hex()}.draft"
     try:
         draft.mkdir(parents=True)
         _write(

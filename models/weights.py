@@ -1,37 +1,35 @@
-"""An MLP in memory: a spec and its tensors, and the plain PyTorch module it stands for.
-Knows nothing of files."""
+"""An MLP in memory: a spec and its tensors, as numpy arrays. Knows nothing of files; torch only where `to_torch` is
+called or a torch tensor is handed in."""
 
 from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
+from fused_mlp.models.dtypes import Array, named_dtype
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.torch_modules import GatedLinear, activation_module
 from fused_mlp.models.spec import Dtype, MlpSpec
 
-TORCH_DTYPES: dict[Dtype, torch.dtype] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)
 class LayerWeights:
     """weight: (out, in), bias: (out,); a gated layer has gate_weight and gate_bias of the same shapes."""
 
-    weight: Tensor
-    bias: Tensor | None = None
-    gate_weight: Tensor | None = None
-    gate_bias: Tensor | None = None
+    weight: Array
+    bias: Array | None = None
+    gate_weight: Array | None = None
+    gate_bias: Array | None = None
 
-    def named(self) -> Iterator[tuple[str, Tensor]]:
+    def named(self) -> Iterator[tuple[str, Array]]:
         for name in ("weight", "bias", "gate_weight", "gate_bias"):
             tensor = getattr(self, name)
             if tensor is not None:
@@ -39,10 +37,10 @@ class LayerWeights:
 
 
 class Mlp:
-    """A validated MLP, to be treated as immutable. Its tensors are copies of those given: contiguous, on the
-    CPU, in the spec's dtype, finite.
+    """A validated MLP, to be treated as immutable. Its tensors are copies of those given (numpy arrays or torch
+    tensors): numpy arrays, C-contiguous, in the spec's dtype, finite.
 
-    `example` is one input row people may try the model with, `source` says in words where it came from."""
+    `example` is an input row to try the model with, `source` says in words where the model came from."""
 
     def __init__(
         self,
@@ -70,7 +68,7 @@ class Mlp:
         self.example = _check_example(spec, example)
         self.source = source
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Array]:
         """Flat names, as in the native file format: `layers.0.weight`, `layers.0.gate_bias`, ..."""
         return {
             f"layers.{index}.{name}": tensor
@@ -82,14 +80,14 @@ class Mlp:
     def from_tensors(
         cls,
         spec: MlpSpec,
-        tensors: Mapping[str, Tensor],
+        tensors: Mapping[str, Array],
         *,
         example: Sequence[float] | None = None,
         source: str = "",
     ) -> Mlp:
         """The inverse of `tensors()`. Missing and unknown names are refused by name."""
         check_shapes(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-        fields: list[dict[str, Tensor]] = [{} for _ in spec.layers]
+        fields: list[dict[str, Array]] = [{} for _ in spec.layers]
         for key, tensor in tensors.items():
             _, index, name = key.split(".")
             fields[int(index)][name] = tensor
@@ -103,7 +101,7 @@ class Mlp:
         example: Sequence[float] | None = None,
         source: str | None = None,
     ) -> Mlp:
-        """The same model with other words around it; what is None stays as it was."""
+        """The same weights with other labels, description, example or source; what is None stays as it was."""
         fields = self.spec.model_dump()
         if labels is not None:
             fields["labels"] = tuple(labels)
@@ -122,25 +120,11 @@ class Mlp:
 
     def to_torch(self) -> nn.Module:
         """Eager layers as a PyTorch user would write them, in eval mode, with copies of the weights."""
-        modules: list[nn.Module] = []
-        for layer, weights in zip(self.spec.layers, self.layers, strict=True):
-            activation = activation_module(layer.activation, layer.negative_slope)
-            if layer.gated:
-                assert weights.gate_weight is not None
-                modules.append(
-                    GatedLinear(
-                        gate_proj=_linear(weights.gate_weight, weights.gate_bias),
-                        up_proj=_linear(weights.weight, weights.bias),
-                        activation=activation,
-                    )
-                )
-                continue
-            modules.append(_linear(weights.weight, weights.bias))
-            if layer.activation != "identity":
-                modules.append(activation)
-        if self.spec.output_activation != "identity":
-            modules.append(activation_module(self.spec.output_activation, self.spec.output_negative_slope))
-        return nn.Sequential(*modules).eval()
+        try:
+            from fused_mlp.models.importers.torch_modules import make_module  # noqa: PLC0415 - brings torch
+        except ModuleNotFoundError as error:
+            raise ImportError("Mlp.to_torch needs torch: pip install 'fused-mlp[torch]'") from error
+        return make_module(self)
 
     def __repr__(self) -> str:
         return f"Mlp({self.spec.summary()}, {self.spec.dtype}, {self.spec.parameters:,} parameters)"
@@ -170,17 +154,26 @@ def check_shapes(spec: MlpSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
             raise ModelLoadError(f"tensor {name!r}: expected shape {expected[name]}, got {shape}")
 
 
-def _own(name: str, tensor: Tensor, dtype: Dtype) -> Tensor:
-    """A copy that nobody else writes to: the source may be a module in training or a mapped file."""
-    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
-        raise ModelLoadError(f"tensor {name!r} is not a plain dense tensor with data")
-    copied = tensor.detach().to("cpu", TORCH_DTYPES[dtype], copy=True, memory_format=torch.contiguous_format)
-    bad = int(copied.numel() - torch.isfinite(copied).sum())
-    if bad:
-        was_finite = bool(torch.isfinite(tensor).all())
-        why = f"too large for {dtype}" if was_finite else "NaN or infinite"
-        raise ModelLoadError(f"tensor {name!r}: {bad} of {copied.numel()} values are {why}")
+def _own(name: str, tensor: Array, dtype: Dtype) -> Array:
+    """A copy that nothing else writes to: the source may be a module in training."""
+    given = tensor if isinstance(tensor, np.ndarray) else _from_tensor(name, tensor)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is counted below
+        copied = np.array(given, named_dtype(dtype), order="C")
+        bad = copied.size - int(np.count_nonzero(np.isfinite(copied)))
+        if bad:
+            why = f"too large for {dtype}" if np.isfinite(given).all() else "NaN or infinite"
+            raise ModelLoadError(f"tensor {name!r}: {bad} of {copied.size} values are {why}")
     return copied
+
+
+def _from_tensor(name: str, tensor: object) -> Array:
+    """A torch tensor, whose package is loaded if there is one, as an array."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(tensor, torch.Tensor):
+        raise ModelLoadError(f"tensor {name!r}: expected a numpy array, got {type(tensor).__name__}")
+    from fused_mlp.models.importers.torch_tensors import to_array  # noqa: PLC0415
+
+    return to_array(tensor, name)
 
 
 def _check_example(spec: MlpSpec, example: Sequence[float] | None) -> tuple[float, ...] | None:
@@ -192,13 +185,3 @@ def _check_example(spec: MlpSpec, example: Sequence[float] | None) -> tuple[floa
     if not all(map(math.isfinite, values)):
         raise ModelLoadError("example: expected finite values, got NaN or infinity")
     return values
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    out_features, in_features = weight.shape
-    # meta: skip the random initialisation that would be overwritten at once.
-    linear = nn.Linear(in_features, out_features, bias=bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight.clone(), requires_grad=False)
-    if bias is not None:
-        linear.bias = nn.Parameter(bias.clone(), requires_grad=False)
-    return linear

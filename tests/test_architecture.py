@@ -32,15 +32,45 @@ ONLY_IN = {
     "triton": ("kernels/cuda/*.py",),
     "onnx": ("models/importers/onnx_graph.py",),
     "sklearn": ("models/demo/train_digits.py",),
-    "safetensors": ("models/native_format.py", "models/importers/safetensors_checkpoint.py"),
+    "safetensors": ("models/native_format.py", "models/safetensors_file.py"),
+    "torch": (
+        "models/importers/from_checkpoint.py",
+        "models/importers/from_torch.py",
+        "models/importers/torch_*.py",
+        "models/demo/train_digits.py",
+        "kernels/backends/eager.py",
+        "kernels/backends/torch.py",
+        "kernels/cuda/*.py",
+        "kernels/nn/*.py",
+        "kernels/profile/*.py",
+        "service/app.py",
+    ),
     "pydantic": ("models/*.py", "service/settings/*.py", "service/catalog/policy.py"),
     "typer": ("service/cli/*.py",),
 }
 
 
+# For types alone, torch may be named anywhere: that imports nothing.
+TYPES_ANYWHERE = ("torch",)
+
+
+def is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
 def imports(source: str, module: str, is_package: bool = False) -> Iterator[str]:
     """The dotted names a module imports, wherever in it, relative ones resolved."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    typing_only = {
+        child
+        for node in ast.walk(tree)
+        if is_for_types(node)
+        for part in node.body
+        for child in ast.walk(part)
+    }
+    for node in ast.walk(tree):
+        if node in typing_only and imported_tops(node) <= set(TYPES_ANYWHERE):
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -54,6 +84,12 @@ def imports(source: str, module: str, is_package: bool = False) -> Iterator[str]
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if called in ("import_module", "__import__"):
                 yield str(node.args[0].value)
+
+
+def imported_tops(node: ast.AST) -> set[str]:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return {name.split(".", 1)[0] for name in names}
 
 
 def dotted(path: str) -> str:
@@ -153,6 +189,9 @@ def test_third_party_imports_are_declared_dependencies():
         ("service/engine.py", "import grpc.aio as g", "grpc belongs into"),
         ("service/fronts/python/server.py", "import prometheus_client", "prometheus_client belongs into"),
         ("kernels/backends/cpu.py", "if True:\n    import triton.language as tl", "triton belongs into"),
+        ("models/weights.py", "import torch", "torch belongs into"),
+        ("kernels/base.py", "def f():\n    from torch import nn", "torch belongs into"),
+        ("kernels/backends/cpu.py", "if TYPE_CHECKING:\n    import grpc", "grpc belongs into"),
         ("service/x.py", "from tests.support.puppet import Puppet", "must not know tests"),
         ("service/x.py", "import kernels", "say fused_mlp.kernels"),
         ("kernels/x.py", "def f():\n    from models.spec import MlpSpec", "say fused_mlp.models"),
@@ -169,7 +208,9 @@ def test_a_violation_would_be_found(path, source, text):
         ("kernels/cuda/x.py", "import triton; from fused_mlp.models import Mlp"),
         ("service/handlers/__init__.py", "from . import inference; from ..errors import InvalidInput"),
         ("service/client/sync.py", "import grpc"),
-        ("models/x.py", "import numpy, torch"),
+        ("models/x.py", "import numpy"),
+        ("models/importers/from_torch.py", "import torch"),
+        ("models/weights.py", "if TYPE_CHECKING:\n    from torch import nn"),
     ],
 )
 def test_what_is_allowed_passes(path, source):

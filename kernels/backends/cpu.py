@@ -1,20 +1,21 @@
 """The fused CPU kernel: hands a model's weights to the compiled module `_cpu` and wraps what comes back.
-Everything per call happens there, without the GIL; nothing here computes."""
+Everything per call happens there, without the GIL; nothing here computes, and nothing here imports torch."""
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from fused_mlp.kernels.base import Array, Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.errors import KernelInputError, KernelUnavailable
-from fused_mlp.kernels.registry import Backend, register
 from fused_mlp.models import LayerWeights, Mlp, MlpSpec
+from fused_mlp.models.dtypes import Array as Weights
+from fused_mlp.models.dtypes import widen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +51,7 @@ class NativeKernel(Kernel):
         )
 
     def repacked(self, layers: Sequence[LayerWeights]) -> NativeKernel:
-        """The same model with other weights, which nobody checks: for those that change while they are in use."""
+        """The same model with other weights, unchecked: for weights that change while they are in use."""
         other = copy.copy(self)
         other._adopt(_build(self.spec, layers, self._native.threads, self._native.isa))
         return other
@@ -90,16 +91,32 @@ class NativeKernel(Kernel):
                     # numpy allocates faster than torch.
                     result = _from_numpy(_empty((rows, self._out_features), _FLOAT32))
                     self._run_at(x.data_ptr(), rows, result.data_ptr())
-                    return result
+                    return result  # type: ignore[no-any-return]
                 if isinstance(out, _TENSOR) and _rows_in_place(out, self._out_features) == rows:
                     self._run_at(x.data_ptr(), rows, out.data_ptr())
-                    return out
+                    return out  # type: ignore[no-any-return]
+        elif _TENSOR == () and _learn_torch():
+            return self(x, out)
         return super().__call__(x, out)
 
 
-# One lookup instead of two on the fast paths.
-_NDARRAY, _TENSOR, _FLOAT32 = np.ndarray, torch.Tensor, np.float32
-_empty, _from_numpy, _torch_float32 = np.empty, torch.from_numpy, torch.float32
+# One lookup instead of two on the fast paths. Those of torch are filled in with the first tensor; until then nothing is
+# an instance of `()`.
+_NDARRAY, _FLOAT32, _empty = np.ndarray, np.float32, np.empty
+_TENSOR: Any = ()
+_from_numpy: Any = None
+_torch_float32: Any = None
+
+
+def _learn_torch() -> bool:
+    """False if torch is not imported (yet)."""
+    global _TENSOR, _from_numpy, _torch_float32  # noqa: PLW0603
+    torch: Any = sys.modules.get("torch")
+    if not hasattr(torch, "Tensor"):
+        return False
+    _from_numpy, _torch_float32 = torch.from_numpy, torch.float32
+    _TENSOR = torch.Tensor
+    return True
 
 
 def _overlap(x: Array, out: Array) -> bool:
@@ -108,7 +125,7 @@ def _overlap(x: Array, out: Array) -> bool:
         return np.may_share_memory(x, out)
     if isinstance(x, _TENSOR) and isinstance(out, _TENSOR) and x.is_cpu and out.is_cpu:
         start, other = x.data_ptr(), out.data_ptr()
-        return start < other + 4 * out.numel() and other < start + 4 * x.numel()
+        return bool(start < other + 4 * out.numel() and other < start + 4 * x.numel())
     return False
 
 
@@ -122,11 +139,8 @@ def _rows_in_place(tensor: Tensor, width: int) -> int:
 
 
 def _build(spec: MlpSpec, weights: Sequence[LayerWeights], threads: int, isa: str | None) -> _cpu.Kernel:
-    def widen(tensor: Tensor) -> Float32:
-        return tensor.detach().float().contiguous().numpy()
-
-    def widen_if_there(tensor: Tensor | None) -> Float32 | None:
-        return None if tensor is None else widen(tensor)
+    def widen_if_there(array: Weights | None) -> Float32 | None:
+        return None if array is None else widen(array)
 
     layers = [
         _cpu.Layer(
@@ -153,8 +167,5 @@ def _describe_strategies(native: _cpu.Kernel) -> str:
     return ", ".join([*parts, f"{names[-1]} above" if ends else names[-1]])
 
 
-def _unavailable(_: Mlp) -> str | None:
+def unavailable(_: Mlp) -> str | None:
     return None if _cpu is not None else "the compiled module kernels._cpu is missing: run `make install`"
-
-
-register(Backend("native", "fused", "cpu", 100, _unavailable, NativeKernel))

@@ -7,9 +7,8 @@ import torch
 
 from fused_mlp.kernels.base import Device, Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
-from fused_mlp.kernels.registry import Backend, register
 from fused_mlp.models import Mlp
-from fused_mlp.models.weights import TORCH_DTYPES
+from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
 
 
 class EagerKernel(Kernel):
@@ -38,7 +37,7 @@ class EagerKernel(Kernel):
             torch.from_numpy(y).copy_(result)
         return self._info.strategy
 
-    def _forward(self, x: torch.Tensor, y: torch.Tensor) -> None:
+    def forward_tensors(self, x: torch.Tensor, y: torch.Tensor) -> None:
         with torch.inference_mode():
             y.copy_(self._module(x.to(self._device, self._dtype)))
 
@@ -47,9 +46,9 @@ def _in_tf32(mlp: Mlp, device: Device) -> bool:
     return device == "cuda" and mlp.spec.dtype == "float32" and multiplies_in_tf32()
 
 
-def _no_cuda(_: Mlp) -> str | None:
-    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+def build_on_cpu(mlp: Mlp, threads: int | None) -> EagerKernel:
+    return EagerKernel(mlp, "cpu", threads)
 
 
-register(Backend("eager", "unfused", "cpu", 0, lambda _: None, lambda m, t: EagerKernel(m, "cpu", t)))
-register(Backend("eager", "unfused", "cuda", 0, _no_cuda, lambda m, t: EagerKernel(m, "cuda", t)))
+def build_on_cuda(mlp: Mlp, threads: int | None) -> EagerKernel:
+    return EagerKernel(mlp, "cuda", threads)

@@ -1,15 +1,15 @@
-"""Registers the CUDA backends: `triton` (its own strategies and cublas, the fastest serves) and `cublas`
-alone. Imported with the package everywhere, so it imports triton only when a kernel is built."""
+"""The CUDA backends: `triton` (its own strategies and cublas, the fastest serves) and `cublas` alone. The registry
+asks here on every machine with a GPU, so triton is imported only when a kernel is built."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 
 import torch
 
 from fused_mlp.kernels.base import Kernel, KernelInfo
+from fused_mlp.kernels.cuda.cache import use_kernel_cache
 from fused_mlp.kernels.cuda.cublas import CublasProgram
 from fused_mlp.kernels.cuda.plans import precision_of
 from fused_mlp.kernels.cuda.program import Program
@@ -18,14 +18,12 @@ from fused_mlp.kernels.cuda.runtime import TorchRuntime
 from fused_mlp.kernels.cuda.selection import Candidate, select
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.cuda.tiles import Tile
-from fused_mlp.kernels.registry import Backend, register
 from fused_mlp.models import Mlp
 
 log = logging.getLogger(__name__)
 
 # Two batches in flight: one computes while the other is copied. More would only queue on the device.
 LAUNCH_CONTEXTS = 2
-CACHE_VARIABLE = "FUSED_MLP_KERNEL_CACHE"
 # The batch the rule assumes when candidates are put in order: a service under moderate load.
 TYPICAL_ROWS = 64
 
@@ -35,8 +33,7 @@ def cublas_unavailable(_: Mlp) -> str | None:
 
 
 def triton_unavailable(mlp: Mlp) -> str | None:
-    """Why Triton kernels cannot run here, or None. Must not import triton: it is asked for on every
-    machine."""
+    """Why Triton kernels cannot run here, or None. Does not import triton."""
     why = cublas_unavailable(mlp)
     if why is not None:
         return why
@@ -77,14 +74,6 @@ def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
     return _build("cublas", f"sm_{major}{minor}", mlp, found, runtime, timed=True)
 
 
-def use_kernel_cache(directory: str | os.PathLike[str] | None = None) -> None:
-    """Where compiled kernels are kept, from now on: the directory given, or FUSED_MLP_KERNEL_CACHE, if set,
-    becomes Triton's."""
-    chosen = directory or os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        os.environ[CACHE_VARIABLE] = os.environ["TRITON_CACHE_DIR"] = os.fspath(chosen)
-
-
 def _build(
     backend: str, isa: str, mlp: Mlp, found: list[Candidate], runtime: TorchRuntime, *, timed: bool
 ) -> Kernel:
@@ -118,7 +107,3 @@ def _cublas_candidate(mlp: Mlp, device: torch.device) -> Candidate:
 
 def _runtime() -> TorchRuntime:
     return TorchRuntime(torch.device("cuda", torch.cuda.current_device()))
-
-
-register(Backend("triton", "fused", "cuda", 100, triton_unavailable, build_triton))
-register(Backend("cublas", "fused", "cuda", 50, cublas_unavailable, build_cublas))

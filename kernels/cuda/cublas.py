@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fused_mlp.kernels.cuda.program import Allocate
 from fused_mlp.models import LayerSpec, Mlp
 from fused_mlp.models.importers.torch_modules import activation_module
-from fused_mlp.models.weights import TORCH_DTYPES
+from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES, to_tensor
 
 
 class CublasProgram:
@@ -28,8 +28,8 @@ class CublasProgram:
                 matrices.append(weights.gate_weight)
                 biases.append(weights.gate_bias)
             zero = torch.zeros(layer.out_features, dtype=self._dtype)
-            weight = torch.cat(matrices).to(device)
-            bias = torch.cat([zero if entry is None else entry for entry in biases]).to(device)
+            weight = torch.cat([to_tensor(matrix) for matrix in matrices]).to(device)
+            bias = torch.cat([zero if entry is None else to_tensor(entry) for entry in biases]).to(device)
             self._layers.append(
                 (layer, weight, bias, activation_module(layer.activation, layer.negative_slope))
             )

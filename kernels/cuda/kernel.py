@@ -24,10 +24,10 @@ class CudaKernel(Kernel):
             raise KernelError(f"CUDA failed on a batch of {x.shape[0]} rows: {error}") from error
         return self._info.strategy
 
-    def _forward(self, x: torch.Tensor, y: torch.Tensor) -> None:
+    def forward_tensors(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Tensors on a GPU stay there; all others go through `run`."""
         if not (x.is_cuda and y.is_cuda):
-            super()._forward(x, y)
+            super().forward_tensors(x, y)
             return
         try:
             with self._pool.borrow() as context, torch.inference_mode():

@@ -10,6 +10,7 @@ from torch import Tensor
 from fused_mlp.kernels.cuda.plans import last_block, pad
 from fused_mlp.kernels.cuda.tiles import Tile
 from fused_mlp.models import LayerWeights, Mlp
+from fused_mlp.models.importers.torch_tensors import to_tensor
 
 
 def pack_layer(layer: LayerWeights, n_padded: int, k_padded: int) -> tuple[Tensor, Tensor]:
@@ -18,12 +19,12 @@ def pack_layer(layer: LayerWeights, n_padded: int, k_padded: int) -> tuple[Tenso
     pairs = [(layer.weight, layer.bias)]
     if layer.gate_weight is not None:
         pairs.append((layer.gate_weight, layer.gate_bias))
-    weights = torch.zeros((len(pairs), n_padded, k_padded), dtype=layer.weight.dtype)
+    weights = torch.zeros((len(pairs), n_padded, k_padded), dtype=to_tensor(layer.weight).dtype)
     biases = torch.zeros((len(pairs), n_padded), dtype=torch.float32)
     for index, (weight, bias) in enumerate(pairs):
-        weights[index, : weight.shape[0], : weight.shape[1]] = weight
+        weights[index, : weight.shape[0], : weight.shape[1]] = to_tensor(weight)
         if bias is not None:
-            biases[index, : bias.shape[0]] = bias.float()
+            biases[index, : bias.shape[0]] = to_tensor(bias).float()
     return weights, biases
 
 

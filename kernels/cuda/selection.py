@@ -159,5 +159,5 @@ def device_error(error: Exception, mlp: Mlp) -> str:
     said = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if not isinstance(error, torch.OutOfMemoryError):
         return f"{'CUDA failed' if isinstance(error, RuntimeError) else type(error).__name__}: {said}"
-    mib = sum(t.numel() * t.element_size() for t in mlp.tensors().values()) / (1 << 20)
+    mib = sum(array.nbytes for array in mlp.tensors().values()) / (1 << 20)
     return f"no room on the GPU for {mib:.1f} MiB of weights and buffers ({said}): serve fewer models there"

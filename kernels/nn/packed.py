@@ -20,7 +20,9 @@ from fused_mlp.kernels.base import Kernel
 from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.kernels.registry import compile  # noqa: A004 - as everywhere
 from fused_mlp.models import LayerWeights, Mlp, MlpSpec
-from fused_mlp.models.weights import TORCH_DTYPES, expected_shapes
+from fused_mlp.models.dtypes import Array
+from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES, to_array
+from fused_mlp.models.weights import expected_shapes
 
 _DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _Addresses = tuple[int, ...]
@@ -121,8 +123,8 @@ def _compile(weights: Sequence[Tensor], text: str, backend: str, threads: int) -
 
 
 def _layers(spec: MlpSpec, weights: Sequence[Tensor]) -> list[LayerWeights]:
-    fields: list[dict[str, Tensor]] = [{} for _ in spec.layers]
+    fields: list[dict[str, Array]] = [{} for _ in spec.layers]
     for name, tensor in zip(expected_shapes(spec), weights, strict=True):
         _, index, field = name.split(".")
-        fields[int(index)][field] = tensor
+        fields[int(index)][field] = to_array(tensor, name)
     return [LayerWeights(**each) for each in fields]

@@ -51,10 +51,12 @@ def with_random_weights(spec: MlpSpec) -> Mlp:
         scale = float(fan_in) ** -0.5
         halves = 2 if layer.gated else 1
         weights = [
-            torch.randn(layer.out_features, fan_in, generator=generator) * scale for _ in range(halves)
+            (torch.randn(layer.out_features, fan_in, generator=generator) * scale).numpy()
+            for _ in range(halves)
         ]
         biases = [
-            torch.randn(layer.out_features, generator=generator) if layer.bias else None for _ in weights
+            torch.randn(layer.out_features, generator=generator).numpy() if layer.bias else None
+            for _ in weights
         ]
         gate = (weights[1], biases[1]) if layer.gated else (None, None)
         layers.append(LayerWeights(weights[0], biases[0], *gate))

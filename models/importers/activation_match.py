@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from typing import get_args
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from fused_mlp.models.importers.torch_modules import activation_module
+from fused_mlp.models.activations import Floats, activate
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation
 
 # Where to evaluate the function: densely where activations bend, then far out, where a clipped one shows its
 # limits. float64, (n,).
-_FAR = torch.tensor([50.0, 80.0, 300.0, 3e3, 3e4, 3e6], dtype=torch.float64)
-POINTS = torch.cat([torch.linspace(-12, 12, 2401, dtype=torch.float64), _FAR, -_FAR])
+_FAR = np.array([50.0, 80.0, 300.0, 3e3, 3e4, 3e6])
+POINTS = np.concatenate([np.linspace(-12, 12, 2401), _FAR, -_FAR])
 # gelu and gelu_tanh, the closest pair, are 5e-4 apart; constants written as float32 move values by 1e-7.
 TOLERANCE = 1e-5
 # Constants written as float16 (sqrt(2) = 1.4141) move gelu by up to 3e-5.
@@ -23,34 +22,33 @@ HALF_TOLERANCE = 1e-4
 _OVERFLOW = 80.0
 
 
-def match_activation(values: Tensor, tolerance: float = TOLERANCE) -> tuple[Activation, float] | None:
+def match_activation(values: Floats, tolerance: float = TOLERANCE) -> tuple[Activation, float] | None:
     """The activation with these values at POINTS, and its slope; None if there is none."""
     if values.shape != POINTS.shape:
         return None
     for name in get_args(Activation):
         slope = DEFAULT_SLOPE if name != "leaky_relu" else _tidy(-_value_at(-1.0, values))
-        with torch.inference_mode():
-            expected = activation_module(name, slope)(POINTS)
-        if _close(values, expected, tolerance):
+        if _close(values, activate(name, POINTS, slope), tolerance):
             return name, slope
     return None
 
 
-def match_affine(values: Tensor) -> tuple[float, float] | None:
+def match_affine(values: Floats) -> tuple[float, float] | None:
     """(scale, shift) if the function is x * scale + shift, else None."""
     shift = _value_at(0.0, values)
     scale = _value_at(1.0, values) - shift
     return (scale, shift) if _close(values, POINTS * scale + shift, TOLERANCE) else None
 
 
-def _value_at(point: float, values: Tensor) -> float:
-    return float(values[int((POINTS - point).abs().argmin())])
+def _value_at(point: float, values: Floats) -> float:
+    return float(values[int(np.abs(POINTS - point).argmin())])
 
 
-def _close(values: Tensor, expected: Tensor, tolerance: float) -> bool:
+def _close(values: Floats, expected: Floats, tolerance: float) -> bool:
     """NaN is close to nothing."""
-    excused = ~torch.isfinite(values) & (POINTS.abs() >= _OVERFLOW)
-    error = (values - expected).abs() / expected.abs().clamp(min=1.0)
+    excused = ~np.isfinite(values) & (np.abs(POINTS) >= _OVERFLOW)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(values - expected) / np.maximum(np.abs(expected), 1.0)
     return bool((excused | (error <= tolerance)).all())
 
 

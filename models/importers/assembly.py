@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, get_args
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, LayerSpec, MlpSpec, OutputActivation
-from fused_mlp.models.weights import TORCH_DTYPES, LayerWeights, Mlp
+from fused_mlp.models.weights import LayerWeights, Mlp
+
+_SERVED: tuple[Dtype, ...] = get_args(Dtype)
 
 
 @dataclass
@@ -19,10 +22,10 @@ class _Layer:
     """A layer while it may still change. `where` is how its source names it, for error texts."""
 
     where: str
-    weight: Tensor
-    bias: Tensor | None
-    gate_weight: Tensor | None = None
-    gate_bias: Tensor | None = None
+    weight: Array
+    bias: Array | None
+    gate_weight: Array | None = None
+    gate_bias: Array | None = None
     activation: OutputActivation | None = None
     slope: float = DEFAULT_SLOPE
     # An activation after the gating product, which only the last layer may have.
@@ -39,8 +42,8 @@ class _Affine:
     """x * scale + shift per feature, waiting for the layer it folds into. float64, (in,) or scalar."""
 
     where: str
-    scale: Tensor
-    shift: Tensor
+    scale: Array
+    shift: Array
 
 
 class Assembler:
@@ -50,9 +53,9 @@ class Assembler:
     def __init__(self) -> None:
         self._layers: list[_Layer] = []
         self._affine: _Affine | None = None
-        self._dtypes: dict[torch.dtype, str] = {}
+        self._dtypes: dict[np.dtype[Any], str] = {}
 
-    def linear(self, where: str, weight: Tensor, bias: Tensor | None) -> None:
+    def linear(self, where: str, weight: Array, bias: Array | None) -> None:
         """weight: (out, in), bias: (out,)."""
         self._open(where)
         self._check(where, weight, bias)
@@ -63,8 +66,8 @@ class Assembler:
     def gated(
         self,
         where: str,
-        gate: tuple[Tensor, Tensor | None],
-        up: tuple[Tensor, Tensor | None],
+        gate: tuple[Array, Array | None],
+        up: tuple[Array, Array | None],
         activation: Activation,
         slope: float = DEFAULT_SLOPE,
     ) -> None:
@@ -80,7 +83,7 @@ class Assembler:
         weight, bias = self._fold_affine(*up)
         # The spec has one flag for both halves: a missing bias beside a present one is zero.
         if (gate_bias is None) != (bias is None):
-            zeros = torch.zeros(weight.shape[0], dtype=weight.dtype, device=weight.device)
+            zeros = np.zeros(weight.shape[0], weight.dtype)
             gate_bias = zeros if gate_bias is None else gate_bias
             bias = zeros if bias is None else bias
         self._layers.append(_Layer(where, weight, bias, gate_weight, gate_bias, activation, slope))
@@ -103,16 +106,16 @@ class Assembler:
         else:
             last.activation, last.slope = name, slope
 
-    def affine(self, where: str, scale: Tensor, shift: Tensor) -> None:
+    def affine(self, where: str, scale: Array, shift: Array) -> None:
         """x * scale + shift, each scalar or one value per feature (a batch norm, an input normalisation):
         folded into the linear layer before it, or else into the one after it."""
-        scale, shift = scale.double(), shift.double()
+        scale, shift = scale.astype(np.float64), shift.astype(np.float64)
         last = self._layers[-1] if self._layers else None
         if self._affine is None and last is not None and not last.gated and last.activation is None:
             features = last.weight.shape[0]
             scale, shift = _spread(where, scale, features), _spread(where, shift, features)
-            last.weight = last.weight.double() * scale[:, None]
-            last.bias = shift if last.bias is None else last.bias.double() * scale + shift
+            last.weight = last.weight.astype(np.float64) * scale[:, None]
+            last.bias = shift if last.bias is None else last.bias.astype(np.float64) * scale + shift
             return
         if self._affine is not None:
             scale, shift = self._affine.scale * scale, self._affine.shift * scale + shift
@@ -146,7 +149,7 @@ class Assembler:
         return Mlp(spec, weights)
 
     def _open(self, where: str) -> None:
-        """Nothing but an output may follow what only an output can be."""
+        """Refuse a layer after what only the output can have."""
         if not self._layers:
             return
         last = self._layers[-1]
@@ -157,7 +160,7 @@ class Assembler:
                 f"{where} follows a {last.after_gate} after a gated layer: only the output has one"
             )
 
-    def _check(self, where: str, weight: Tensor, bias: Tensor | None) -> None:
+    def _check(self, where: str, weight: Array, bias: Array | None) -> None:
         if weight.ndim != 2 or 0 in weight.shape:
             raise ModelLoadError(f"{where}: expected a weight of shape (out, in), got {tuple(weight.shape)}")
         out_features, in_features = weight.shape
@@ -174,7 +177,7 @@ class Assembler:
             if tensor is not None:
                 self._dtypes.setdefault(tensor.dtype, where)
 
-    def _fold_affine(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _fold_affine(self, weight: Array, bias: Array | None) -> tuple[Array, Array | None]:
         """W (s x + t) + b = (W s) x + (W t + b), in float64: rounded once, by `finish`."""
         if self._affine is None:
             return weight, bias
@@ -183,29 +186,25 @@ class Assembler:
             _spread(where, self._affine.scale, features),
             _spread(where, self._affine.shift, features),
         )
-        moved = weight.double() @ shift
-        return weight.double() * scale, moved if bias is None else bias.double() + moved
+        moved = weight.astype(np.float64) @ shift
+        return weight.astype(np.float64) * scale, moved if bias is None else bias.astype(np.float64) + moved
 
     def _resolve_dtype(self, asked: Dtype | None) -> Dtype:
-        served = {torch_dtype: name for name, torch_dtype in TORCH_DTYPES.items()}
         for dtype, where in self._dtypes.items():
-            if dtype not in served and dtype != torch.float64:
-                raise ModelLoadError(
-                    f"{where}: {_plain(dtype)} weights are not served, only {_one_of(served.values())}"
-                )
+            if dtype.name not in (*_SERVED, "float64"):
+                raise ModelLoadError(f"{where}: {dtype.name} weights are not served, only {_one_of(_SERVED)}")
         if asked is not None:
-            if asked not in TORCH_DTYPES:
-                raise ModelLoadError(f"dtype: expected {_one_of(TORCH_DTYPES)}, got {asked!r}")
+            if asked not in _SERVED:
+                raise ModelLoadError(f"dtype: expected {_one_of(_SERVED)}, got {asked!r}")
             return asked
         if len(self._dtypes) > 1:
-            found = ", ".join(f"{_plain(dtype)} ({where})" for dtype, where in self._dtypes.items())
+            found = ", ".join(f"{dtype.name} ({where})" for dtype, where in self._dtypes.items())
             raise ModelLoadError(f"weights of several dtypes: {found}; choose one with dtype=...")
         (dtype,) = self._dtypes
-        if dtype == torch.float64:
-            raise ModelLoadError(
-                "the weights are float64, which is not served; round them with dtype='float32'"
-            )
-        return served[dtype]
+        for name in _SERVED:
+            if dtype.name == name:
+                return name
+        raise ModelLoadError("the weights are float64, which is not served; round them with dtype='float32'")
 
 
 def _layer_spec(layer: _Layer) -> LayerSpec:
@@ -221,16 +220,12 @@ def _layer_spec(layer: _Layer) -> LayerSpec:
     )
 
 
-def _spread(where: str, values: Tensor, features: int) -> Tensor:
+def _spread(where: str, values: Array, features: int) -> Array:
     if values.ndim == 0:
-        return values.expand(features)
+        return np.broadcast_to(values, (features,))
     if tuple(values.shape) != (features,):
         raise ModelLoadError(f"{where}: expected {features} features, got {tuple(values.shape)}")
     return values
-
-
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _one_of(names: Iterable[str]) -> str:

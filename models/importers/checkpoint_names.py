@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from torch import Tensor
-
+from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
 
-Parameters = tuple[Tensor, Tensor | None]  # weight (out, in), bias (out,)
+Parameters = tuple[Array, Array | None]  # weight (out, in), bias (out,)
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Step:
     path: str
     linear: Parameters | None = None
     gate: Parameters | None = None
-    norm: Mapping[str, Tensor] | None = None
+    norm: Mapping[str, Array] | None = None
 
 
 class _Block(NamedTuple):
@@ -37,7 +36,7 @@ class _Block(NamedTuple):
 
 _BLOCKS = (
     _Block("gate_proj", "up_proj", "down_proj"),  # Llama, Mistral, Qwen, Gemma
-    _Block("gate_proj", "up_proj", None),  # models.modules.GatedLinear
+    _Block("gate_proj", "up_proj", None),  # GatedLinear, as Mlp.to_torch makes it
     _Block(None, "up_proj", "down_proj"),  # Nemotron
     _Block(None, "gate_up_proj", "down_proj"),  # Phi-3: gate above up in one matrix
     _Block("w1", "w3", "w2"),  # Llama as first published, Mixtral
@@ -55,7 +54,7 @@ _NATIVE_EXAMPLES = "layers.0.weight, layers.0.bias, layers.0.gate_weight or laye
 
 
 def read_steps(
-    tensors: Mapping[str, Tensor], prefix: str, transposed: bool | None, *, ordered: bool
+    tensors: Mapping[str, Array], prefix: str, transposed: bool | None, *, ordered: bool
 ) -> list[Step]:
     """All tensors below `prefix`. `ordered`: the mapping lists them in the order of the forward pass."""
     modules = _group(tensors, prefix)
@@ -80,7 +79,7 @@ def read_steps(
 
 
 def read_named_steps(
-    tensors: Mapping[str, Tensor], name_map: Mapping[str, str], transposed: bool | None
+    tensors: Mapping[str, Array], name_map: Mapping[str, str], transposed: bool | None
 ) -> list[Step]:
     """The tensors that `name_map` names, from native names (`layers.0.weight`) to those of the checkpoint."""
     layers: dict[int, dict[str, str]] = {}
@@ -106,10 +105,10 @@ def read_named_steps(
     return steps
 
 
-def _group(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, dict[str, Tensor]]:
+def _group(tensors: Mapping[str, Array], prefix: str) -> dict[str, dict[str, Array]]:
     """The tensors below the prefix by the module they belong to, then by field."""
     prefix = prefix.rstrip(".")
-    modules: dict[str, dict[str, Tensor]] = {}
+    modules: dict[str, dict[str, Array]] = {}
     for name in tensors:
         if prefix and not name.startswith(f"{prefix}."):
             continue
@@ -130,7 +129,7 @@ def _group(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, dict[str, Te
 
 
 def _read_block(
-    parent: str, leaves: set[str], modules: Mapping[str, Mapping[str, Tensor]], transposed: bool | None
+    parent: str, leaves: set[str], modules: Mapping[str, Mapping[str, Array]], transposed: bool | None
 ) -> list[Step]:
     """The steps of the block that exactly these leaves form, or none."""
     paths = {leaf: f"{parent}.{leaf}" if parent else leaf for leaf in leaves}
@@ -152,13 +151,13 @@ def _read_block(
 
 
 def _read_linear(
-    path: str, fields: Mapping[str, Tensor], transposed: bool | None, conv1d: bool = False
+    path: str, fields: Mapping[str, Array], transposed: bool | None, conv1d: bool = False
 ) -> Parameters:
     return _orient(path, fields["weight"], fields.get("bias"), transposed, conv1d)
 
 
 def _orient(
-    path: str, weight: Tensor, bias: Tensor | None, transposed: bool | None, conv1d: bool = False
+    path: str, weight: Array, bias: Array | None, transposed: bool | None, conv1d: bool = False
 ) -> Parameters:
     """The weight as (out, in): as told, or as the length of the bias tells."""
     if weight.ndim != 2:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.assembly import Assembler
 from fused_mlp.models.importers.checkpoint_names import Step, read_named_steps, read_steps
@@ -19,13 +21,16 @@ from fused_mlp.models.importers.safetensors_checkpoint import SafetensorsCheckpo
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
 from fused_mlp.models.weights import Mlp
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 # Under which training scripts keep the state_dict among optimiser state and epoch counts.
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 BATCH_NORM_EPS = 1e-5  # PyTorch's default; a checkpoint does not hold it
 
 
 def from_state_dict(
-    source: str | os.PathLike[str] | Mapping[str, Tensor],
+    source: str | os.PathLike[str] | Mapping[str, Tensor | Array],
     *,
     activation: Activation,
     output_activation: OutputActivation = "identity",
@@ -43,7 +48,7 @@ def from_state_dict(
     arguments are those of `from_safetensors`."""
     tensors = source if isinstance(source, Mapping) else _load_pickle(Path(source))
     return _assemble(
-        _read(tensors, prefix, name_map, transposed, ordered=True),
+        _read(_as_arrays(tensors), prefix, name_map, transposed, ordered=True),
         activation=activation,
         output_activation=output_activation,
         negative_slope=negative_slope,
@@ -82,7 +87,7 @@ def from_safetensors(
 
 
 def _read(
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Array],
     prefix: str,
     name_map: Mapping[str, str] | None,
     transposed: bool | None,
@@ -96,6 +101,7 @@ def _read(
     return read_named_steps(tensors, name_map, transposed)
 
 
+@np.errstate(all="ignore")  # Mlp refuses what is not finite, by name
 def _assemble(
     steps: list[Step],
     *,
@@ -149,21 +155,34 @@ def _neighbours(left: str, right: str) -> bool:
     return left_parent == right_parent and a.isdecimal() and b.isdecimal() and int(b) == int(a) + 1
 
 
-def _affine(where: str, norm: Mapping[str, Tensor], eps: float) -> tuple[Tensor, Tensor]:
+def _affine(where: str, norm: Mapping[str, Array], eps: float) -> tuple[Array, Array]:
     if not {"running_mean", "running_var"} <= norm.keys():
         raise ModelLoadError(f"{where}: a batch norm without running_mean or running_var")
-    scale = torch.rsqrt(norm["running_var"].double() + eps)
+    parts = {name: values.astype(np.float64) for name, values in norm.items()}
+    scale = 1 / np.sqrt(parts["running_var"] + eps)
     if "weight" in norm:
-        scale = scale * norm["weight"].double()
-    shift = -norm["running_mean"].double() * scale
-    return scale, shift + norm["bias"].double() if "bias" in norm else shift
+        scale = scale * parts["weight"]
+    shift = -parts["running_mean"] * scale
+    return scale, shift + parts["bias"] if "bias" in norm else shift
 
 
 def _slope(activation: OutputActivation, negative_slope: float) -> float:
     return negative_slope if activation == "leaky_relu" else DEFAULT_SLOPE
 
 
+def _as_arrays(tensors: Mapping[str, Any]) -> Mapping[str, Array]:
+    if sys.modules.get("torch") is None:
+        return tensors  # arrays already
+    from fused_mlp.models.importers.torch_tensors import ArrayMapping  # noqa: PLC0415
+
+    return ArrayMapping(tensors)
+
+
 def _load_pickle(path: Path) -> Mapping[str, Tensor]:
+    try:
+        import torch  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ModelLoadError(f"{path}: reading it needs torch: pip install 'fused-mlp[torch]'") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on odd pickles, which are refused below
@@ -181,7 +200,7 @@ def _load_pickle(path: Path) -> Mapping[str, Tensor]:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
     if not isinstance(content, Mapping) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in content.items()
     ):
         raise ModelLoadError(f"{path}: expected a state_dict, a mapping from names to tensors")
     return content

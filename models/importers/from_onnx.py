@@ -7,7 +7,7 @@ import math
 import os
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.activation_match import (
@@ -37,12 +37,15 @@ def from_onnx(path: str | os.PathLike[str], *, dtype: Dtype | None = None) -> Ml
         raise ModelLoadError(f"{path}: {error}") from error
 
 
+@np.errstate(
+    all="ignore"
+)  # activations are evaluated where they overflow; Mlp refuses weights that are not finite
 def _convert(graph: Graph, dtype: Dtype | None) -> Mlp:
     chain = [RowsReader(graph).read()]
     while (source := chain[-1].step.source) is not None:
         chain.append(source)
     chain.reverse()
-    half = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in graph.constants.values())
+    half = any(array.dtype.name in ("float16", "bfloat16") for array in graph.constants.values())
     tolerance = HALF_TOLERANCE if half else TOLERANCE
     assembler = Assembler()
     for rows in chain:
@@ -80,7 +83,7 @@ def _add_function(assembler: Assembler, rows: Rows, tolerance: float) -> None:
     if activation is not None:
         assembler.activation(rows.where, *activation)
     elif affine is not None:
-        assembler.affine(rows.where, *(torch.tensor(value, dtype=torch.float64) for value in affine))
+        assembler.affine(rows.where, *map(np.asarray, affine))
     else:
         raise ModelLoadError(
             f"{rows.where} and the arithmetic before it compute none of the activations of an MLP"

@@ -6,14 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 
+from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.activation_match import POINTS, match_activation
 from fused_mlp.models.importers.assembly import Assembler
 from fused_mlp.models.importers.torch_modules import GatedLinear
+from fused_mlp.models.importers.torch_tensors import to_array
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
 from fused_mlp.models.weights import Mlp
 
@@ -27,6 +30,7 @@ _PROBE_ROWS = 4
 _PROBE_ROUNDINGS = 512
 
 
+@np.errstate(all="ignore")  # Mlp refuses what is not finite, by name
 def from_torch(module: nn.Module, *, dtype: Dtype | None = None) -> Mlp:
     """The MLP that `module` computes in eval mode, with copies of its weights.
 
@@ -115,21 +119,22 @@ def _check_readable(where: str, module: nn.Module) -> None:
         raise ModelLoadError(f"{where} has forward hooks, whose effect cannot be read: remove them first")
 
 
-def _parameters(where: str, linear: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    return linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+def _parameters(where: str, linear: nn.Linear) -> tuple[Array, Array | None]:
+    bias = None if linear.bias is None else to_array(linear.bias, f"{where}.bias")
+    return to_array(linear.weight, f"{where}.weight"), bias
 
 
-def _batch_norm(where: str, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+def _batch_norm(where: str, norm: nn.BatchNorm1d) -> tuple[Array, Array]:
     """(scale, shift) of its eval-mode effect, in float64."""
     if norm.running_mean is None or norm.running_var is None:
         raise ModelLoadError(f"{where} keeps no running statistics: its output depends on the batch")
     scale = torch.rsqrt(norm.running_var.double() + norm.eps)
     if norm.affine:
-        scale = scale * norm.weight.detach().double()
+        scale = scale * norm.weight.double()
     shift = -norm.running_mean.double() * scale
     if norm.affine:
-        shift = shift + norm.bias.detach().double()
-    return scale, shift
+        shift = shift + norm.bias.double()
+    return to_array(scale, where), to_array(shift, where)
 
 
 # By class: the activation, or None where the module's settings make it another function.
@@ -190,7 +195,7 @@ def _gate_activation(where: str, function: object) -> tuple[Activation, float]:
     found = None
     if callable(function):
         with torch.inference_mode():
-            found = match_activation(function(POINTS.clone()))
+            found = match_activation(to_array(function(torch.from_numpy(POINTS.copy())), where))
     if found is None:
         raise ModelLoadError(f"{where}: its activation {function!r} is none of the activations of an MLP")
     return found

@@ -1,4 +1,4 @@
-"""An ONNX file as plain Python and torch: nodes, constants, one input, one output. The only module that
+"""An ONNX file as plain Python and numpy: nodes, constants, one input, one output. The only module that
 touches the `onnx` package, an extra, which is imported when the first file is read."""
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from fused_mlp.models.dtypes import Array, named_dtype
 from fused_mlp.models.errors import ModelLoadError
 
 
@@ -34,7 +33,7 @@ class Graph:
     """`input_shape` has None for sizes left open and is None itself when the file declares no shape."""
 
     nodes: tuple[Node, ...]
-    constants: dict[str, Tensor]
+    constants: dict[str, Array]
     input_name: str
     input_shape: tuple[int | None, ...] | None
     output_name: str
@@ -57,7 +56,7 @@ def read_graph(path: Path) -> Graph:
         text = " ".join(str(error).split())[:200]
         raise ModelLoadError(f"not a readable ONNX file: {text or type(error).__name__}") from error
     graph = model.graph
-    constants = {tensor.name: _to_torch(tensor) for tensor in graph.initializer}
+    constants = {tensor.name: _to_array(tensor) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     if len(inputs) != 1 or len(graph.output) != 1:
         raise ModelLoadError(
@@ -84,18 +83,19 @@ def _attribute(attribute: Any) -> Any:
 
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, onnx.TensorProto):
-        return _to_torch(value)
+        return _to_array(value)
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _to_torch(tensor: Any) -> Tensor:
+def _to_array(tensor: Any) -> Array:
     import onnx  # noqa: PLC0415
 
     try:
         array = np.array(onnx.numpy_helper.to_array(tensor))
-        if tensor.data_type == onnx.TensorProto.BFLOAT16:  # numpy has no such dtype: carry the bits over
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
+        # Older versions of onnx widen bfloat16 to float32.
+        return (
+            array.astype(named_dtype("bfloat16")) if tensor.data_type == onnx.TensorProto.BFLOAT16 else array
+        )
     except (TypeError, ValueError, OSError) as error:
         kind = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
         raise ModelLoadError(f"tensor {tensor.name!r} ({kind}) is not readable: {error}") from error

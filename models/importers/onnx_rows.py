@@ -4,18 +4,18 @@ softmax), is elementwise arithmetic on a step's output, or is refused by name.""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.importers.activation_match import POINTS
 from fused_mlp.models.importers.onnx_functions import BINARY, UNARY, clip, fold_constants
 from fused_mlp.models.importers.onnx_graph import Graph, Node
 
-Parameters = tuple[Tensor, Tensor | None]  # weight (out, in), bias (out,)
+Parameters = tuple[Array, Array | None]  # weight (out, in), bias (out,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +27,8 @@ class Step:
     source: Rows | None = None
     linear: Parameters | None = None
     gate: Parameters | None = None
-    gate_function: Tensor | None = None  # values at POINTS
-    affine: tuple[Tensor, Tensor] | None = None  # scale and shift
+    gate_function: Array | None = None  # values at POINTS
+    affine: tuple[Array, Array] | None = None  # scale and shift
     flattened: bool = False  # the input only
 
 
@@ -38,7 +38,7 @@ class Rows:
     (Values, not code: shared parts are computed once, however often a graph uses them.)"""
 
     step: Step
-    function: Tensor = POINTS
+    function: Array = field(default_factory=lambda: POINTS)
     where: str = ""  # the last node of the arithmetic
 
     @property
@@ -50,7 +50,7 @@ class Unknown:
     """Computed from shapes, or by an operator that is not read: an error only where an MLP needs it."""
 
 
-Value = Tensor | Rows | Unknown | None  # None: an optional input left out
+Value = Array | Rows | Unknown | None  # None: an optional input left out
 
 _FLOAT_TYPES = (1, 10, 11, 16)  # of TensorProto.DataType: float, float16, double, bfloat16
 
@@ -68,12 +68,7 @@ class RowsReader:
         for node in self._graph.nodes:
             try:
                 results = self._visit(node)
-            except (
-                RuntimeError,
-                ValueError,
-                TypeError,
-                IndexError,
-            ) as error:  # shapes that do not fit, mostly
+            except (ValueError, TypeError, IndexError) as error:  # shapes that do not fit, mostly
                 raise ModelLoadError(f"{node.where} cannot be read: {first_line(error)}") from error
             # Further outputs, such as the mask of a Dropout, are of no use to an MLP.
             self._values.update(zip(node.outputs, results, strict=False))
@@ -128,7 +123,7 @@ def _cast(node: Node, rows: Rows, _: list[Value]) -> Rows:
 
 def _linear(node: Node, rows: Rows, inputs: list[Value]) -> Rows:
     weight = inputs[1]
-    if not isinstance(weight, Tensor) or weight.ndim != 2:
+    if not isinstance(weight, np.ndarray) or weight.ndim != 2:
         raise ModelLoadError(f"{node.where}: expected a constant matrix as its second input")
     if node.op == "MatMul":
         return Rows(Step(node.where, "linear", rows, (weight.T, None)))
@@ -139,21 +134,23 @@ def _linear(node: Node, rows: Rows, inputs: list[Value]) -> Rows:
     bias = None
     if len(inputs) > 2 and inputs[2] is not None:
         vector = _vector(node, inputs[2], weight.shape[0])
-        bias = _times(vector.expand(weight.shape[0]), node.attributes.get("beta", 1.0))
+        bias = _times(np.broadcast_to(vector, weight.shape[:1]), node.attributes.get("beta", 1.0))
     return Rows(Step(node.where, "linear", rows, (weight, bias)))
 
 
-def _times(tensor: Tensor, factor: float) -> Tensor:
-    return tensor if factor == 1.0 else (tensor.double() * factor).to(tensor.dtype)
+def _times(tensor: Array, factor: float) -> Array:
+    return tensor if factor == 1.0 else (tensor.astype(np.float64) * factor).astype(tensor.dtype)
 
 
 def _batch_norm(node: Node, rows: Rows, inputs: list[Value]) -> Rows:
     if node.attributes.get("training_mode", 0):
         raise ModelLoadError(f"{node.where} is in training mode: export the model in eval mode")
-    if len(inputs) != 5 or not all(isinstance(value, Tensor) for value in inputs[1:]):
+    if len(inputs) != 5 or not all(isinstance(value, np.ndarray) for value in inputs[1:]):
         raise ModelLoadError(f"{node.where}: expected four constant vectors")
-    weight, bias, mean, variance = (value.double() for value in inputs[1:] if isinstance(value, Tensor))
-    scale = weight * torch.rsqrt(variance + node.attributes.get("epsilon", 1e-5))
+    weight, bias, mean, variance = (
+        value.astype(np.float64) for value in inputs[1:] if isinstance(value, np.ndarray)
+    )
+    scale = weight / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
     return Rows(Step(node.where, "affine", rows, affine=(scale, bias - mean * scale)))
 
 
@@ -169,7 +166,7 @@ def _reshape(node: Node, rows: Rows, inputs: list[Value]) -> Rows:
     flat = node.op == "Flatten" and node.attributes.get("axis", 1) == 1
     target = inputs[1] if node.op == "Reshape" and len(inputs) > 1 else None
     at_front = rows.step.kind == "input"
-    if isinstance(target, Tensor):
+    if isinstance(target, np.ndarray):
         sizes = target.tolist()
         kept = rows.step.linear[0].shape[0] if rows.step.linear else -1
         flat = len(sizes) == 2 and (at_front or sizes[1] in (-1, kept))
@@ -186,7 +183,7 @@ def _split(node: Node, rows: Rows, inputs: list[Value]) -> list[Rows]:
     halves = len(node.outputs) == 2
     sizes = (
         inputs[1].tolist()
-        if len(inputs) > 1 and isinstance(inputs[1], Tensor)
+        if len(inputs) > 1 and isinstance(inputs[1], np.ndarray)
         else node.attributes.get("split")
     )
     if rows.step.kind != "linear" or linear is None or not rows.untouched or not halves:
@@ -206,10 +203,10 @@ def _split(node: Node, rows: Rows, inputs: list[Value]) -> list[Rows]:
 
 
 def _clip(node: Node, rows: Rows, inputs: list[Value]) -> Rows:
-    limits: list[Tensor | float | None] = [node.attributes.get("min"), node.attributes.get("max")]
+    limits: list[Array | float | None] = [node.attributes.get("min"), node.attributes.get("max")]
     for index, value in enumerate(inputs[1:3]):
-        if isinstance(value, Tensor) and value.numel() == 1:
-            limits[index] = value.reshape(()).double()
+        if isinstance(value, np.ndarray) and value.size == 1:
+            limits[index] = value.reshape(()).astype(np.float64)
         elif value is not None:
             raise ModelLoadError(f"{node.where}: expected constant limits")
     return Rows(rows.step, clip(rows.function, *limits), node.where)
@@ -224,10 +221,10 @@ def _binary(node: Node, left: Value, right: Value) -> Rows:
             return _gated(node, left, right)
         raise ModelLoadError(f"{node.where} of two branches is not part of an MLP")
     rows, other = (left, right) if isinstance(left, Rows) else (right, left)
-    if not isinstance(rows, Rows) or not isinstance(other, Tensor):
+    if not isinstance(rows, Rows) or not isinstance(other, np.ndarray):
         raise ModelLoadError(f"{node.where}: expected a constant beside the rows")
-    if other.numel() == 1:
-        scalar = other.reshape(()).double()
+    if other.size == 1:
+        scalar = other.reshape(()).astype(np.float64)
         operands = (rows.function, scalar) if rows is left else (scalar, rows.function)
         return Rows(rows.step, BINARY[node.op](*operands), node.where)
     return _affine(node, rows, _vector(node, other), rows_first=rows is left)
@@ -236,16 +233,16 @@ def _binary(node: Node, left: Value, right: Value) -> Rows:
 def _where(node: Node, inputs: list[Value]) -> Rows:
     steps = {value.step for value in inputs if isinstance(value, Rows)}
     parts = [
-        value.function if isinstance(value, Rows) else value.reshape(()).double()
+        value.function if isinstance(value, Rows) else value.reshape(()).astype(np.float64)
         for value in inputs
-        if isinstance(value, Rows) or (isinstance(value, Tensor) and value.numel() == 1)
+        if isinstance(value, Rows) or (isinstance(value, np.ndarray) and value.size == 1)
     ]
     if len(steps) != 1 or len(parts) != 3:
         raise ModelLoadError(
             f"{node.where} is not part of an MLP: expected a choice within one layer's output"
         )
     condition, chosen, otherwise = parts
-    return Rows(steps.pop(), torch.where(condition != 0, chosen, otherwise), node.where)
+    return Rows(steps.pop(), np.where(condition != 0, chosen, otherwise), node.where)
 
 
 def _gated(node: Node, left: Rows, right: Rows) -> Rows:
@@ -262,8 +259,8 @@ def _gated(node: Node, left: Rows, right: Rows) -> Rows:
     )
 
 
-def _affine(node: Node, rows: Rows, vector: Tensor, *, rows_first: bool) -> Rows:
-    step, one, zero = rows.step, torch.ones(()), torch.zeros(())
+def _affine(node: Node, rows: Rows, vector: Array, *, rows_first: bool) -> Rows:
+    step, one, zero = rows.step, np.ones(()), np.zeros(())
     if node.op == "Add" and step.kind == "linear" and step.linear is not None and rows.untouched:
         weight, bias = step.linear  # MatMul and Add: a linear layer with a bias
         return Rows(replace(step, linear=(weight, vector if bias is None else bias + vector)))
@@ -274,19 +271,19 @@ def _affine(node: Node, rows: Rows, vector: Tensor, *, rows_first: bool) -> Rows
     elif node.op == "Mul":
         affine = vector, zero
     elif node.op == "Div" and rows_first:
-        affine = vector.double().reciprocal(), zero
+        affine = 1 / vector.astype(np.float64), zero
     else:
         raise ModelLoadError(f"{node.where} with a vector is not part of an MLP")
     return Rows(Step(node.where, "affine", rows, affine=affine))
 
 
-def _vector(node: Node, value: Value, width: int | None = None) -> Tensor:
+def _vector(node: Node, value: Value, width: int | None = None) -> Array:
     """A constant of shape (n,), (1, n) or ()."""
-    if not isinstance(value, Tensor) or any(size != 1 for size in value.shape[:-1]):
+    if not isinstance(value, np.ndarray) or any(size != 1 for size in value.shape[:-1]):
         raise ModelLoadError(f"{node.where}: expected a constant vector, one value per feature")
     vector = value.reshape(-1)
-    if width is not None and vector.numel() not in (1, width):
-        raise ModelLoadError(f"{node.where}: expected {width} values, got {vector.numel()}")
+    if width is not None and vector.size not in (1, width):
+        raise ModelLoadError(f"{node.where}: expected {width} values, got {vector.size}")
     return vector
 
 

@@ -1,4 +1,4 @@
-"""A safetensors checkpoint as a mapping from tensor names to tensors: one file, or shards behind an index.
+"""A safetensors checkpoint as a mapping from tensor names to arrays: one file, or shards behind an index.
 Tensors are read when asked for, so that one block of a large checkpoint costs no more than itself."""
 
 from __future__ import annotations
@@ -6,39 +6,50 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-
+from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.safetensors_file import UNREADABLE, read_header
 
 INDEX_SUFFIX = ".safetensors.index.json"
 
 
-class SafetensorsCheckpoint(Mapping[str, Tensor]):
+class SafetensorsCheckpoint(Mapping[str, Array]):
     """`path`: a `.safetensors` file, a `*.safetensors.index.json`, or a directory with either in it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = _find(Path(path))
+        self._header = cache(read_header)  # of each shard that is asked for
         self._files = (
-            _read_index(self.path) if self.path.name.endswith(INDEX_SUFFIX) else _read_names(self.path)
+            _read_index(self.path) if self.path.name.endswith(INDEX_SUFFIX) else self._read_names(self.path)
         )
 
-    def __getitem__(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Array:
         file = self._files[name]
         try:
-            with safe_open(file, framework="pt") as opened:
-                tensor: Tensor = opened.get_tensor(name)
-                return tensor
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{file}: tensor {name!r} is not readable: {first_line(error)}") from error
+            stored = self._header(file).get(name)
+            if stored is not None:
+                return stored.read()
+            why = "it is not in this file"
+        except UNREADABLE as error:
+            why = first_line(error)
+        raise ModelLoadError(f"{file}: tensor {name!r} is not readable: {why}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def _read_names(self, path: Path) -> dict[str, Path]:
+        try:
+            return dict.fromkeys(self._header(path), path)
+        except FileNotFoundError:
+            raise ModelLoadError(f"{path}: no such file") from None
+        except UNREADABLE as error:
+            raise ModelLoadError(f"{path}: not a readable safetensors file: {first_line(error)}") from error
 
 
 def _find(path: Path) -> Path:
@@ -49,16 +60,6 @@ def _find(path: Path) -> Path:
         names = ", ".join(sorted(each.name for each in found)) or "none"
         raise ModelLoadError(f"{path}: expected one safetensors file or index in it, found {names}")
     return found[0]
-
-
-def _read_names(path: Path) -> dict[str, Path]:
-    try:
-        with safe_open(path, framework="pt") as opened:
-            return dict.fromkeys(opened.keys(), path)
-    except FileNotFoundError:
-        raise ModelLoadError(f"{path}: no such file") from None
-    except (SafetensorError, OSError) as error:
-        raise ModelLoadError(f"{path}: not a readable safetensors file: {first_line(error)}") from error
 
 
 def _read_index(path: Path) -> dict[str, Path]:

@@ -244,7 +244,7 @@ def test_numpy_arrays_of_any_layout_are_taken(kernel):
         (torch.ones(4), r"input: expected shape \(rows, 4\), got \(4,\)"),
         (torch.ones(2, 5), r"input: expected shape \(rows, 4\), got \(2, 5\)"),
         (torch.ones(2, 4, dtype=torch.int32), "input: expected a float dtype, got torch.int32"),
-        (np.ones((2, 4), np.int64), "input: expected a float dtype, got torch.int64"),
+        (np.ones((2, 4), np.int64), "input: expected a float dtype, got int64"),
         (np.ones((2, 4), ">f4"), "input: expected a float dtype, got >f4"),
         (np.full((2, 4), "a"), "input: expected a float dtype"),
         ([[1.0] * 4], "input: expected a torch tensor or a numpy array, got list"),

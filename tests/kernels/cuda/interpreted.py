@@ -20,8 +20,8 @@ from fused_mlp.kernels.cuda.tiles import Tile
 from fused_mlp.kernels.cuda.triton_programs import LayeredProgram, WholeProgram, launch
 from fused_mlp.kernels.selfcheck import BASELINE_OUTPUTS
 from fused_mlp.models import Activation, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
 from fused_mlp.models.spec import OutputActivation
-from fused_mlp.models.weights import TORCH_DTYPES
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 

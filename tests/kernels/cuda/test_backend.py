@@ -26,7 +26,7 @@ needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this is abo
 
 def test_kernels_imports_and_lists_cuda_backends_without_triton() -> None:
     code = (
-        "import sys; sys.modules['triton'] = None; import kernels; "
+        "import sys; sys.modules['triton'] = None; from fused_mlp import kernels; "
         "print([b.name for b in kernels.backends('fused', 'cuda')])"
     )
     done = subprocess.run(

@@ -1,0 +1,69 @@
+"""safetensors files as numpy arrays, read one tensor at a time. The safetensors package checks the header; the bytes
+are read here, since not every version of its numpy interface knows bfloat16."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from fused_mlp.models.dtypes import Array, named_dtype
+
+UNREADABLE = (SafetensorError, OSError)  # what the functions below raise
+
+_DTYPES = {
+    "BOOL": "bool",
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    **{
+        f"{kind}{bits}": f"{name}{bits}"
+        for kind, name in (("I", "int"), ("U", "uint"))
+        for bits in (8, 16, 32, 64)
+    },
+}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies in a file. `dtype` is safetensors' name for it, such as F32."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    def read(self) -> Array:
+        if self.dtype not in _DTYPES:
+            raise SafetensorError(f"dtype {self.dtype} is not supported")
+        count = math.prod(self.shape)
+        values = np.fromfile(self.path, named_dtype(_DTYPES[self.dtype]), count, offset=self.offset)
+        if values.size != count:
+            raise SafetensorError("the file ends before the tensor does")
+        return values.reshape(self.shape)
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the file by name, in the file's order. Checked: offsets, shapes and the file's length fit
+    together."""
+    with safe_open(path, framework="numpy") as file:
+        names = list(file.keys())
+    with path.open("rb") as raw:
+        size = int.from_bytes(raw.read(8), "little")
+        header = json.loads(raw.read(size))
+    return {
+        name: StoredTensor(
+            path,
+            header[name]["dtype"],
+            tuple(header[name]["shape"]),
+            8 + size + header[name]["data_offsets"][0],
+        )
+        for name in names
+    }
