@@ -7,13 +7,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fused_mlp.service.client.live_trace import PHASES, LiveSpan, LiveTrace
 from fused_mlp.service.reports.profile.wording import microseconds
+from fused_mlp.service.reports.terminal import plain_table
 
 _PROCESS, _REQUESTS = 1, 2
 
@@ -70,9 +69,7 @@ def live_view(trace: LiveTrace, seconds: float) -> RenderableType:
         return Text(f"no request came within {seconds:g} s: nothing to show")
     batches = sum(span.phase == "kernel" for span in trace.spans)
     head = f"{trace.requests:,} requests in {batches:,} batches, {trace.requests / seconds:,.0f} requests/s"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for column in ("phase", "times", "mean us", "median us", "p99 us"):
-        table.add_column(column, justify="left" if column == "phase" else "right")
+    table = plain_table("phase", "times", "mean us", "median us", "p99 us", left=("phase",))
     for each in phase_times(trace):
         numbers = (microseconds(value) for value in (each.mean, each.median, each.p99))
         table.add_row(each.phase, f"{each.count:,}", *numbers)

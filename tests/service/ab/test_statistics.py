@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fused_mlp.service.ab.blocks import Buckets, Samples
-from fused_mlp.service.ab.plots import linear_ticks
 from fused_mlp.service.ab.ratio import per, ratios
 from fused_mlp.service.ab.report import Difference, Report, latency_rows
-from fused_mlp.service.ab.wording import seconds_text
+from fused_mlp.service.reports.svg import linear_ticks
+from fused_mlp.service.reports.units import seconds_text
 
 SHARES = (0.5, 0.9, 0.99)
 
