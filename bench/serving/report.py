@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.serving.ab import change, percent
+from fused_mlp.service.reports.style import COLOURS
 
 Result = dict[str, Any]
 GRPC_ECHO, OWN_ECHO = "gRPC C++ echo", "native front, echo"
@@ -136,9 +137,8 @@ def plot(result: Result, path: Path) -> None:
     for axis, (model, systems) in zip(axes[0], result["models"].items(), strict=True):
         names = list(systems)[::-1]
         rates = [cell(result, model, name, most, "rate") / 1000 for name in names]
-        colours = [
-            "#c0392b" if name == FUSED else "#95a5a6" if "echo" in name else "#34495e" for name in names
-        ]
+        own = {FUSED: COLOURS["fused"].light, UNFUSED: COLOURS["unfused"].light}
+        colours = [own.get(name, "#c3c9d0" if "echo" in name else COLOURS["soft"].light) for name in names]
         bars = axis.barh(names, rates, color=colours)
         axis.bar_label(bars, [f"{rate:,.1f}" for rate in rates], padding=3, fontsize=8)
         axis.set_title(f"{model} ({result['shapes'][model]})", fontsize=10)

@@ -34,7 +34,7 @@ details{border:1px solid var(--line);border-radius:.4rem;padding:.5rem .9rem;mar
 summary{cursor:pointer;font-weight:600}
 figure{margin:.9rem 0 0}
 figcaption{color:var(--soft);font-size:.85rem}
-@media(max-width:40rem){th,td{padding:.3rem .4rem}.many td{white-space:nowrap}}
+@media(max-width:40rem){table{font-size:.82rem}th,td{padding:.3rem .25rem}.many td{white-space:nowrap}}
 """
 
 

@@ -55,16 +55,17 @@ svg .ink{fill:var(--ink)}
 svg .name{fill:var(--own);font-weight:600}
 .grid{stroke:var(--line)}
 .axis{stroke:var(--soft)}
+.unfused{--pale:color-mix(in srgb,var(--own) 20%,var(--paper))}
 .neutral{--own:var(--ink)}
 .line{fill:none;stroke:var(--own);stroke-width:2;stroke-linejoin:round}
 .dot,.bar{fill:var(--own)}
 :is(.unfused,.eager).line{stroke-dasharray:6 3}
 :is(.unfused,.eager).dot{fill:var(--paper);stroke:var(--own);stroke-width:1.5}
-.unfused.bar{fill-opacity:.2;stroke:var(--own);stroke-width:1.2}
+.unfused.bar{fill:var(--pale);stroke:var(--own);stroke-width:1.2}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.8rem;color:var(--soft)}
 .key span::before{content:"";display:inline-block;width:1.1em;height:.75em;margin-right:.4em;border-radius:2px;
 background:var(--own);border:1.5px solid var(--own)}
-.key .unfused::before{background:color-mix(in srgb,var(--own) 20%,transparent)}
+.key .unfused::before{background:var(--pale)}
 """
 
 

@@ -127,7 +127,7 @@ def _expectations(differences: Sequence[Difference]) -> str:
         for each in differences
     ]
     titles = ("batch", "guess", "expected", "found", "")
-    return section("Guessed first, then looked", table(titles, [rows], left={"guess", ""}))
+    return section("Expected and found", table(titles, [rows], left={"guess", ""}))
 
 
 def _flames(profile: Profile) -> str:
