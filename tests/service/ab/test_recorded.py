@@ -108,7 +108,7 @@ def test_cpu_is_known_where_each_process_served_one_variant(recorded: Recorded) 
         recorded.latencies(variant, 100)
     recorded.pod("a", 0.05, fused=1000, unfused=0)
     recorded.pod("b", 0.2, fused=0, unfused=1000)
-    recorded.pod("c", 99, fused=500, unfused=500)  # whose time is whose cannot be told
+    recorded.pod("c", 99, fused=500, unfused=500)  # its CPU time cannot be divided between the variants
     report = recorded_report(recorded.url, "digits", "1h")
     assert figures(report)["server CPU per request"] == pytest.approx((50e-6, 200e-6))
     assert len(report.notes) == 1
