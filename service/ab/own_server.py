@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Self
 
 from fused_mlp.service.ab import child_process
-from fused_mlp.service.settings.settings import ENV_PREFIX
 
+_PREFIX = "FUSED_MLP_"  # not imported from the settings: this command runs without the packages of a server
 # Overridden: addresses, and settings that a comparison depends on.
 _OURS = {
     "HOST": "127.0.0.1",
@@ -80,9 +80,9 @@ def _environment(repository: Path | None) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(tuple(ENV_PREFIX + rest for rest in _DROPPED))
+        if not name.startswith(tuple(_PREFIX + rest for rest in _DROPPED))
     }
-    ours = {ENV_PREFIX + name: value for name, value in _OURS.items()}
+    ours = {_PREFIX + name: value for name, value in _OURS.items()}
     if repository is not None:
-        ours[ENV_PREFIX + "MODEL_REPOSITORY"] = str(repository)
+        ours[_PREFIX + "MODEL_REPOSITORY"] = str(repository)
     return kept | ours
