@@ -25,9 +25,8 @@ th,td{padding:.35rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px
 th{color:var(--soft);font-weight:600}
 .left{text-align:left;white-space:normal}
 tbody+tbody{border-top:2px solid var(--line)}
-.good{color:var(--good);font-weight:600}
-.bad{color:var(--bad);font-weight:600}
-.said.bad{color:inherit;font-weight:inherit}
+span.good{color:var(--good);font-weight:600}
+span.bad{color:var(--bad);font-weight:600}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;color:var(--soft);font-size:.9rem}
 dd{margin:0;overflow-wrap:anywhere}
 details{border:1px solid var(--line);border-radius:.4rem;padding:.5rem .9rem;margin:.6rem 0}

@@ -52,7 +52,6 @@ overflow-wrap:anywhere}
 svg{display:block;width:100%;height:auto}
 svg text{fill:var(--soft);font:12px FONT;font-variant-numeric:tabular-nums;pointer-events:none}
 svg .ink{fill:var(--ink)}
-svg .name{fill:var(--own);font-weight:600}
 .grid{stroke:var(--line)}
 .axis{stroke:var(--soft)}
 .unfused{--pale:color-mix(in srgb,var(--own) 20%,var(--paper))}
