@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fused_mlp.service.reports.style import COLOURS
+
 MARKDOWN_BATCHES = (1, 8, 128)
 # Gains below this are noise on a shared machine.
 NOISE = 0.03
@@ -147,14 +149,21 @@ def plot(result: dict[str, Any], path: Path) -> None:
     cells = [cell for cell in result["cells"] if cell["threads"] == threads]
     shapes = list(dict.fromkeys(cell["shape"] for cell in cells))
     figure, axes = pyplot.subplots(2, 3, figsize=(12, 6.5), sharex=True)
-    styles = {"fused": ("#c0392b", "o", 2.2), "eager": ("#7f8c8d", "", 1.2), "limit": ("#2c3e50", "", 1.0)}
+    styles = {
+        "fused": (COLOURS["fused"].light, "o", 2.2),
+        "eager": (COLOURS["eager"].light, "", 1.4),
+        "torch.compile": (COLOURS["compile"].light, ".", 1.4),
+        "ONNX Runtime": ("#0f766e", ".", 1.4),
+        "OpenVINO": ("#8a929c", ".", 1.4),
+        "limit": (COLOURS["ink"].light, "", 1.0),
+    }
     for axis, shape in zip(axes.flat, shapes, strict=False):
         points = [cell for cell in cells if cell["shape"] == shape]
         batches = [cell["batch"] for cell in points]
         for name in [*result["engines"], "limit"]:
             times = [cell["limit_us"] if name == "limit" else cell["best_us"][name] for cell in points]
             speed = [cell["best_us"]["eager"] / us for cell, us in zip(points, times, strict=True)]
-            colour, marker, width = styles.get(name, (None, ".", 1.4))
+            colour, marker, width = styles[name]
             dashes = "--" if name == "limit" else "-"
             label = "limit of the machine" if name == "limit" else name
             axis.plot(batches, speed, dashes, color=colour, marker=marker, linewidth=width, label=label)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.serving.ab import change, percent
+from fused_mlp.service.reports.style import COLOURS
 
 Result = dict[str, Any]
 GRPC_ECHO, OWN_ECHO = "gRPC C++ echo", "native front, echo"
@@ -123,6 +124,11 @@ def targets(result: Result) -> list[Target]:
     return found
 
 
+def _colour(system: str) -> str:
+    variants = [COLOURS[word].light for word in ("unfused", "fused") if word in system]
+    return variants[0] if variants else "#c3c9d0" if "echo" in system else COLOURS["soft"].light
+
+
 def plot(result: Result, path: Path) -> None:
     """Requests per second at the highest load, one panel per model."""
     import matplotlib
@@ -136,9 +142,7 @@ def plot(result: Result, path: Path) -> None:
     for axis, (model, systems) in zip(axes[0], result["models"].items(), strict=True):
         names = list(systems)[::-1]
         rates = [cell(result, model, name, most, "rate") / 1000 for name in names]
-        colours = [
-            "#c0392b" if name == FUSED else "#95a5a6" if "echo" in name else "#34495e" for name in names
-        ]
+        colours = [_colour(name) for name in names]
         bars = axis.barh(names, rates, color=colours)
         axis.bar_label(bars, [f"{rate:,.1f}" for rate in rates], padding=3, fontsize=8)
         axis.set_title(f"{model} ({result['shapes'][model]})", fontsize=10)

@@ -19,8 +19,10 @@ from grafana_foundation_sdk.models.dashboard import DataSourceRef, DataTransform
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from fused_mlp.service.reports.style import VARIANTS
+
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-COLOURS = {"fused": "#3274d9", "unfused": "#e0862c"}  # told apart with every kind of colour vision
+COLOURS = {variant: VARIANTS[variant].any for variant in ("fused", "unfused")}
 HALF, THIRD, QUARTER = 12, 8, 6
 
 

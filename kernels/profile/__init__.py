@@ -1,5 +1,5 @@
-"""What a forward pass spends its time on, eager, compiled and fused, and why: measured, counted in the profiler's own
-events, and compared with what the machine can do. Prints nothing; `service.profile` shows it."""
+"""Where a forward pass spends its time, eager, compiled and fused: timed, counted in the profiler's events, and
+compared with the limits of the machine. Prints nothing; service/reports/profile shows the result."""
 
 from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.expectation import Difference, compare, parse_expectation

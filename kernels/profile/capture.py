@@ -1,4 +1,4 @@
-"""One variant at one batch size under torch.profiler: its trace, with the native kernel's phases in it."""
+"""Runs one variant at one batch size under torch.profiler. The trace includes the native kernel's phases."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from fused_mlp.kernels.profile.native_phases import Recording, merge, recorded_phases
 from fused_mlp.kernels.profile.trace_events import FORWARD, Event
 
-# The schedule: the first calls are not representative, nor is the profiler's own first round.
+# The first calls are not representative, nor is the profiler's own first round.
 _WAIT, _WARM_UP, ACTIVE = 1, 2, 9
 
 
 def capture(
     call: Callable[[], object], device: str, strategy: str = "", packing: Recording | None = None
 ) -> Event:
-    """The trace of a few forward passes, as Chrome's trace format. `packing`: phases recorded at load, shown too."""
+    """The trace of a few forward passes, as Chrome's trace format. `packing`: phases recorded at load, added too."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -48,5 +48,5 @@ def _export(profiler: torch.profiler.profile) -> Event:
         profiler.export_chrome_trace(str(path))
         trace: Event = json.loads(path.read_text())
     trace.pop("traceName", None)  # the temporary path
-    trace.pop("host_name", None)  # traces are for showing around
+    trace.pop("host_name", None)  # traces are shared with others
     return trace

@@ -2,4 +2,4 @@
 
 
 class ProfileError(Exception):
-    """What was asked for cannot be profiled. One line: what was expected, what came."""
+    """The request cannot be profiled. The text is one line: what was expected, what was given."""

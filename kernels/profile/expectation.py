@@ -1,4 +1,4 @@
-"""Guess first, then look: what somebody expected of a forward pass, and where it was otherwise."""
+"""Expected counts of a forward pass (--expect), compared with those found."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parse_expectation(text: str) -> dict[tuple[str, str], int]:
 
 
 def compare(guesses: Mapping[tuple[str, str], int], points: tuple[Point, ...]) -> list[Difference]:
-    """Every guess beside what was found, right ones too; none where its variant was not profiled."""
+    """Every guess with the count found, correct ones too; none for a variant that was not profiled."""
     return [
         Difference(variant, what, point.batch, expected, _COUNTED[what](point))
         for (variant, what), expected in guesses.items()

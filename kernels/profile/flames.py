@@ -1,4 +1,4 @@
-"""A flame graph's tree from a trace: one forward pass of it, spans of one name and place added up."""
+"""The tree of a flame graph, from one forward pass of a trace. Sibling spans of the same name are added up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fused_mlp.kernels.profile.trace_events import Event, Node, forward_passes
 
 
 def flame_of(trace: Event) -> Flame:
-    """Of the pass of median time: the mean of some would be ruled by one that was interrupted."""
+    """Of the pass with the median time: a mean would be distorted by an interrupted pass."""
     passes = sorted(forward_passes(trace), key=lambda each: each.us)
     return _merge("forward", passes[len(passes) // 2 :][:1])
 

@@ -1,4 +1,4 @@
-"""What this machine can do, measured: peak arithmetic, and reading as many bytes as a model's weights have."""
+"""Measured limits of this machine: peak arithmetic, and the time to read as many bytes as a model's weights have."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fused_mlp.kernels.errors import KernelUnavailable
 
 @dataclass(frozen=True)
 class Limits:
-    """Of the device and the number of threads that were profiled."""
+    """For the profiled device and number of threads."""
 
     flops_per_s: float
-    read_s: float  # to read the model's weights once, wherever repeated reading keeps them
+    read_s: float  # to read the model's weights once, from the cache level that holds them
     weight_bytes: int
 
     def best(self, other: Limits) -> Limits:
-        """Of two measurements of the same: what else ran meanwhile can only have slowed one down."""
+        """The better of two measurements: other processes can only make one slower."""
         return replace(
             self,
             flops_per_s=max(self.flops_per_s, other.flops_per_s),
@@ -59,7 +59,7 @@ class MachineProbe:
 
 
 def measure_cpu(weight_bytes: int, threads: int) -> Limits:
-    """More threads than cores reach no more: they are measured with as many as there are."""
+    """Measured with at most as many threads as there are cores."""
     probe, threads = MachineProbe(), min(threads, usable_cores())
     try:
         return Limits(probe.flops(threads, 15), probe.read_seconds(weight_bytes, threads, 15), weight_bytes)
@@ -68,7 +68,7 @@ def measure_cpu(weight_bytes: int, threads: int) -> Limits:
 
 
 def measure_cuda(weight_bytes: int) -> Limits:
-    """By what torch reaches: a large product in the precision it is set to, and a large copy, half of it reading."""
+    """Measured with torch: a large product in its current precision, and a large copy, half of which is reading."""
     a = torch.randn(4096, 4096, device="cuda")
     data = torch.empty(64 << 20, dtype=torch.float32, device="cuda")
     product = _best_cuda_seconds(lambda: a @ a)
@@ -88,7 +88,7 @@ def _best_cuda_seconds(call: Callable[[], object], samples: int = 10) -> float:
 
 
 def describe_machine() -> dict[str, object]:
-    """What a reader needs to know of the machine that made a result."""
+    """The machine, as recorded with each result."""
     model = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,5 +1,5 @@
-"""The phases that the native kernel recorded, as events of the profiler's trace: on the tracks of its threads, inside
-the operator's span. The kernel's clock is the steady one, the trace's is wall time: one offset lies between them."""
+"""Adds the phases that the native kernel recorded to the profiler's trace, on the tracks of its threads. The kernel
+uses the steady clock and the trace wall time, so their offset is measured."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Recording:
 
 @contextmanager
 def recorded_phases() -> Iterator[Recording]:
-    """Record what native kernels do meanwhile. Empty where they were not built."""
+    """Records the phases of native kernels. Stays empty if the native module was not built."""
     recording = Recording()
     if _cpu is None:
         yield recording
@@ -61,7 +61,7 @@ def recorded_phases() -> Iterator[Recording]:
 
 
 def _wall_offset_ns() -> int:
-    """Of several tries the one whose two clocks were read closest together."""
+    """Of several tries, the one that read both clocks closest together."""
     tries = []
     for _ in range(9):
         before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
@@ -70,7 +70,7 @@ def _wall_offset_ns() -> int:
 
 
 def merge(trace: Event, recording: Recording, strategy: str) -> None:
-    """Add the spans to the trace, in place; those of the time before the trace began are left out."""
+    """Adds the spans to the trace, in place. Spans before the start of the trace are left out, except packing."""
     pids = [event["pid"] for event in trace["traceEvents"] if event.get("cat") == "cpu_op"]
     if not pids:
         return
@@ -111,7 +111,7 @@ def _events(span: PhaseSpan, start: float, strategy: str) -> Iterator[Event]:
             "tiles": span.tiles,
         }
     yield {"name": name, "ts": start, "dur": us, "args": args}
-    # Tile by tile, product and epilogue alternate; shown is the sum of each, one behind the other.
+    # Product and epilogue alternate from tile to tile. The trace shows the sum of each, one after the other.
     summed = {"tiles": span.tiles, "note": "summed over the tiles, between which they alternate"}
     if span.product_ns:
         in_registers = summed | {"includes": "bias, and relu, which are applied in the registers of the tile"}

@@ -1,15 +1,15 @@
-"""Which limit a forward pass is up against, and what follows from it, in one sentence."""
+"""The limit that bounds a forward pass, and the advice that follows, in one sentence."""
 
 from __future__ import annotations
 
 from fused_mlp.kernels.profile.results import Point, Regime, RegimeName
 
-# Below this gain a person would not notice, and noise would.
+# A smaller gain is within noise.
 _WORTH_IT = 1.1
 
 
 def classify(time_us: float, overhead_us: float, memory_us: float, compute_us: float) -> Regime:
-    """The largest of the three is what bounds it: even a perfect implementation of the same calls takes that long."""
+    """The largest of the three times is the bound: a perfect implementation of the same calls would still take it."""
     bounds: dict[RegimeName, float] = {"overhead": overhead_us, "memory": memory_us, "compute": compute_us}
     name = max(bounds, key=lambda each: bounds[each])
     return Regime(name, overhead_us, memory_us, compute_us, min(1.0, bounds[name] / time_us))

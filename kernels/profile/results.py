@@ -1,4 +1,4 @@
-"""What a profile found, as plain records that become JSON. Knows nothing of how it was measured or is shown."""
+"""The results of a profile, as plain records that become JSON. Knows neither measurement nor display."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ RegimeName = Literal["overhead", "memory", "compute"]
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one forward pass, from the profiler's events."""
+    """One forward pass, counted in the profiler's events."""
 
     operators: dict[str, int]  # dispatched, by name, nested ones too
-    bookkeeping: int  # of which do no work: views, wrappers, allocations
+    bookkeeping: int  # those that do no work: views, wrappers, allocations
     launches: dict[str, int]  # operators that compute, or kernels on a GPU, by name
     device_us: float | None
     bytes_allocated: int
     bytes_moved: int  # read and written by the launches
-    bytes_moved_known: bool  # False: at least, because generated code does not say what it reads
+    bytes_moved_known: bool  # False: a lower bound, because the inputs of generated code are not in the trace
 
     @property
     def dispatched(self) -> int:
@@ -33,7 +33,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Regime:
-    """What bounds a forward pass: the largest of three times that it cannot do without."""
+    """The bound of a forward pass: the largest of three times that it cannot avoid."""
 
     name: RegimeName
     overhead_us: float  # calling the same layers without arithmetic
@@ -43,7 +43,7 @@ class Regime:
 
     @property
     def explains(self) -> bool:
-        """Whether the limit is most of the time taken. If not, the rest is how the variant computes."""
+        """Whether the limit is at least half of the measured time."""
         return self.reached >= 0.5
 
     @property
@@ -89,12 +89,12 @@ class Profile:
     torch: str
     flops_per_s: float
     bytes_per_s: float
-    kernel: str  # what the fused variant runs, in words
+    kernel: str  # description of the fused kernel
     batches: tuple[int, ...]
     points: tuple[Point, ...]
     failures: dict[str, str]  # variant -> why it has no points, in one line
     advice: tuple[str, ...]  # one sentence per batch size
-    flames: dict[str, Flame] = field(default_factory=dict)  # "eager/1" -> where its time goes
+    flames: dict[str, Flame] = field(default_factory=dict)  # "eager/1" -> its flame graph
     traces: dict[str, str] = field(default_factory=dict)  # the same keys -> file
 
     def point(self, variant: VariantName, batch: int) -> Point | None:

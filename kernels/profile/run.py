@@ -1,4 +1,4 @@
-"""A whole profile: every variant at every batch size, timed, traced, counted and explained."""
+"""A whole profile: every variant at every batch size is timed, traced, counted and classified."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Options:
 
 @dataclass
 class _Ready:
-    """A variant that runs, and what it costs to call it."""
+    """A variant that runs, and the call that measures its overhead."""
 
     variant: Variant
     packing: Recording
@@ -47,7 +47,7 @@ class _Ready:
 
 @dataclass(frozen=True)
 class _Taken:
-    """What was measured of one variant at one batch size."""
+    """The measurements of one variant at one batch size."""
 
     variant: VariantName
     batch: int
@@ -69,7 +69,7 @@ def profile(mlp: Mlp, options: Options, progress: Progress = lambda _: None) -> 
 
 
 def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
-    progress("measuring what the machine can do")
+    progress("measuring the limits of the machine")
     weight_bytes = work_of(mlp.spec, 1).weight_bytes
     cuda = options.device == "cuda"
     limits = measure_cuda(weight_bytes) if cuda else measure_cpu(weight_bytes, options.threads)
@@ -98,7 +98,7 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
                 counts = _of_native_kernel(counts, work_of(mlp.spec, batch))
             kernel_us = times[f"kernel of {name}"].us if f"kernel of {name}" in times else None
             taken.append(_Taken(name, batch, times[name], times[f"narrow {name}"].us, counts, kernel_us))
-    # Again at the end: a machine that was busy at the start would make everybody look too good.
+    # Measured again at the end: limits from a machine that was busy at the start would be too low.
     limits = limits.best(measure_cuda(weight_bytes) if cuda else measure_cpu(weight_bytes, options.threads))
     found = Profile(
         model=mlp.spec.summary(),
@@ -121,7 +121,7 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
 
 
 def _of_native_kernel(counts: Counts, work: Work) -> Counts:
-    """It allocates its result by numpy, and reads no list of tensors but the packed weights."""
+    """The native kernel allocates with numpy and reads packed weights, which the profiler does not see."""
     return replace(
         counts, bytes_allocated=work.output_bytes, bytes_moved=work.bytes_moved, bytes_moved_known=True
     )
@@ -157,7 +157,7 @@ def _points(spec: MlpSpec, taken: Sequence[_Taken], limits: Limits) -> tuple[Poi
 def _prepare(
     mlp: Mlp, options: Options, progress: Progress
 ) -> tuple[dict[VariantName, _Ready], dict[str, str]]:
-    """Every variant that can run here; the others with the reason. One that fails leaves the rest alone."""
+    """Every variant that can run here, and the reason for each that cannot. A failure does not affect the others."""
     ready: dict[VariantName, _Ready] = {}
     failures: dict[str, str] = {}
     twin = narrow_twin(mlp.spec)
@@ -168,7 +168,7 @@ def _prepare(
             with recorded_phases() as packing:
                 variant = Variant(name, mlp, options.device, options.threads)
             packing.spans = [span for span in packing.spans if span.phase == "pack"]
-            for batch in options.batches:  # torch.compile works at the first call
+            for batch in options.batches:  # torch.compile compiles at the first call
                 variant.bind(torch.randn(batch, mlp.spec.in_features).to(options.device))()
             narrow = Variant(name, twin, options.device, options.threads)
             calls = {rows == 1: narrow.bind(sample[:rows]) for rows in {min(2, b) for b in options.batches}}

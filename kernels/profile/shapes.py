@@ -1,4 +1,4 @@
-"""MLPs made up from widths, for people who have a shape in mind and no model yet; and what a shape costs."""
+"""MLPs with random weights for given widths (--dims), and the arithmetic and bytes of a shape."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fused_mlp.models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
 
 _MOST_LAYERS = 256  # of an MlpSpec
 _COPIES = 4  # of the weights: ours, the module's, those that the fused kernel and torch.compile pack
-BYTES_PER_FLOAT = 4  # what kernels compute in, on the CPU whatever the model is stored in
+BYTES_PER_FLOAT = 4  # CPU kernels compute in float32, whatever the model is stored in
 
 
 def check_shape(widths: Sequence[int], gated: bool) -> None:
-    """Raises ProfileError for what no model may have, or this machine no room for."""
+    """Raises ProfileError for a shape that no model may have or that does not fit into memory."""
     if len(widths) - 1 > _MOST_LAYERS:
         raise ProfileError(f"expected at most {_MOST_LAYERS} layers, got {len(widths) - 1}")
     products = [a * b for a, b in pairwise(widths)]
@@ -44,7 +44,7 @@ def _memory() -> int:
 
 
 def with_random_weights(spec: MlpSpec) -> Mlp:
-    """The same weights every time; scaled so that activations keep their size from layer to layer."""
+    """The same weights every time, scaled so that activations keep their magnitude from layer to layer."""
     generator = torch.Generator().manual_seed(1)
     layers = []
     for fan_in, layer in zip(spec.widths, spec.layers, strict=False):
@@ -75,7 +75,7 @@ def narrow_twin(spec: MlpSpec, width: int = 16) -> Mlp:
 
 @dataclass(frozen=True)
 class Work:
-    """What one forward pass has to do at least, whoever does it."""
+    """The least work of one forward pass, whatever the implementation."""
 
     flops: int
     weight_bytes: int

@@ -1,5 +1,5 @@
-"""Where fusion pays: its speed-up over eager for every batch size and width. Results are kept in a file as they come,
-so that a sweep that was interrupted goes on where it stopped."""
+"""The speed-up of fused over eager for every batch size and width. Results are saved as they are measured, so that an
+interrupted sweep continues where it stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTHS = (32, 64, 128, 256, 512, 1024)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 _ATTEMPTS = 3
-_PLAUSIBLE = 16.0  # more than any of our shapes gains or loses; a larger factor has to be found twice
+_PLAUSIBLE = 16.0  # more than any of our shapes gains or loses; a larger factor must be measured twice
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SweepCell:
     width: int
     eager_us: float
     fused_us: float
-    busy: bool = False  # the machine had other things to do: the times mean nothing, and are not kept
+    busy: bool = False  # other processes used the CPU: the times mean nothing and are not saved
 
     @property
     def speedup(self) -> float:
@@ -69,8 +69,8 @@ def run_sweep(
     budget_s: float = 0.1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Sweep:
-    """`progress(done, total)` is called after each cell. What `path` has of the same sweep is not measured again; what
-    could not be measured for a busy machine is marked so, and not kept."""
+    """`progress(done, total)` is called after each cell. Cells that `path` has already are not measured again. Cells
+    that a busy machine prevented are marked `busy` and not saved."""
     conditions: dict[str, object] = {
         "layers": layers,
         "activation": activation,
@@ -107,7 +107,7 @@ def run_sweep(
 
 
 def _measured(batch: int, width: int, calls: dict[str, Callable[[], Tensor]], budget_s: float) -> SweepCell:
-    """Again, while the machine was too busy to say; of several measurements the best times."""
+    """Up to three attempts while the machine is busy. Returns the best times."""
     attempts: list[dict[str, Time]] = []
     while True:
         attempts.append(time_calls(calls, budget_s))
@@ -124,7 +124,7 @@ def _measured(batch: int, width: int, calls: dict[str, Callable[[], Tensor]], bu
 
 
 def _read(path: Path, conditions: dict[str, object]) -> list[SweepCell]:
-    """Nothing, if there is no file or it was measured under other conditions."""
+    """No cells if there is no file or it was measured under other conditions."""
     try:
         stored = json.loads(path.read_text())
         cells = [SweepCell(**cell) for cell in stored["cells"]]
@@ -138,7 +138,7 @@ def _read(path: Path, conditions: dict[str, object]) -> list[SweepCell]:
 
 
 def _write(path: Path, conditions: dict[str, object], cells: Sequence[SweepCell]) -> None:
-    """Whole or not at all: an interrupted write must not cost what was measured."""
+    """Atomic: an interrupted write does not lose earlier results."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.part")
     temporary.write_text(

@@ -1,5 +1,5 @@
-"""Time per call without a profiler, which would add its own. Variants take turns, so that a machine that is busy for a
-while is busy for all of them."""
+"""Time per call, without a profiler, which would add overhead. Variants take turns, so that load from other processes
+affects all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 Key = TypeVar("Key")
 
-_SAMPLE_S = 0.004  # long enough that the clock and the loop do not count
+_SAMPLE_S = 0.004  # long enough that the cost of clock and loop is negligible
 _LEAST_SAMPLES = 5
 
 
@@ -21,7 +21,7 @@ class Time:
 
     @property
     def waited(self) -> bool:
-        """Whether much of it passed without this process on any processor: somebody else had them."""
+        """Whether the process was off the CPU for much of the time: other processes used it."""
         return self.us > 1.5 * self.cpu_us
 
     def agrees_with(self, other: Time) -> bool:
@@ -29,7 +29,7 @@ class Time:
 
 
 def time_calls(calls: Mapping[Key, Callable[[], object]], budget_s: float) -> dict[Key, Time]:
-    """The best time per call of each. `budget_s` is for each of them; a slow call gets its few samples anyway."""
+    """The best time per call of each. `budget_s` applies to each; a slow call still gets a few samples."""
     repeats = {key: _repeats(call) for key, call in calls.items()}
     best: dict[Key, Time] = {}
     deadline = time.perf_counter() + budget_s * len(calls)
@@ -44,7 +44,7 @@ def time_calls(calls: Mapping[Key, Callable[[], object]], budget_s: float) -> di
 
 
 def _repeats(call: Callable[[], object]) -> int:
-    """How many calls make a sample; warms up on the way."""
+    """The number of calls per sample. Also warms up."""
     repeats = 1
     while True:
         start = time.perf_counter()
@@ -57,7 +57,7 @@ def _repeats(call: Callable[[], object]) -> int:
 
 
 def _sample(call: Callable[[], object], repeats: int) -> Time:
-    call()  # after another variant's turn the caches are cold
+    call()  # the caches are cold after another variant's turn
     rounds = range(repeats)
     cpu = time.process_time()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The profiler's events as it exports them (Chrome's trace format), put back into the tree they came from."""
+"""Builds the call tree from the profiler's exported events (Chrome's trace format)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Event = dict[str, Any]
 
 @dataclass
 class Node:
-    """A span and those inside it, on one thread. Times in microseconds."""
+    """A span and the spans inside it, on one thread. Times in microseconds."""
 
     name: str
     category: str
@@ -54,7 +54,7 @@ def _nest(events: list[Event]) -> list[Node]:
         node = Node(
             event["name"], event.get("cat", ""), start, start + float(event["dur"]), event.get("args", {})
         )
-        # A thousandth of a microsecond: what is lost when times are printed.
+        # 1e-3 us: the rounding error of exported times.
         while stack and node.start >= stack[-1].end - 1e-3:
             stack.pop()
         (stack[-1].children if stack else roots).append(node)

@@ -33,23 +33,23 @@ class Variant:
             self._forward = module
 
     def strategy(self, batch: int) -> str:
-        """How the fused kernel runs a batch of that size, where it can say so."""
+        """The strategy of the fused kernel for that batch size; empty if the kernel has none."""
         kernel = getattr(self._forward, "_kernel", None)
         native = getattr(kernel, "_native", None)
         return str(native.strategy(batch)) if native is not None else ""
 
     def bind_kernel(self, x: Tensor) -> Callable[[], object] | None:
-        """The fused kernel's own call with an array of rows, without torch's module and modes around it: what an
-        engine pays. None for the other variants."""
+        """The fused kernel called with an array of rows, without the torch module: the cost in the engine. None for the
+        other variants."""
         if not isinstance(self._forward, FusedMLP) or self._forward._kernel is None:
             return None
         kernel, rows = self._forward._kernel, x.cpu().numpy()
         return lambda: kernel(rows)
 
     def bind(self, x: Tensor) -> Callable[[], Tensor]:
-        """x: (rows, in_features) on the device. A call without arguments that is done when it returns."""
+        """x: (rows, in_features) on the device. Returns a synchronous call without arguments."""
         forward = self._forward
-        # torch.compile asks for no_grad when it freezes weights.
+        # torch.compile requires no_grad to freeze weights.
         mode: Any = torch.no_grad if self.name == "compile" else torch.inference_mode
         if self._device == "cuda":
 
@@ -69,8 +69,8 @@ class Variant:
 
 
 def _compiled(module: nn.Module) -> Forward:
-    """As the kernel benchmark has it: weights frozen (packed for oneDNN), any batch size. Generated loops announce
-    themselves to the profiler."""
+    """As in the kernel benchmark: frozen weights (packed for oneDNN), any batch size. Generated loops are visible to
+    the profiler."""
     import torch._inductor.config as inductor  # noqa: PLC0415 - takes a second
 
     compiled: Any = torch.compile(module, dynamic=True)
@@ -86,7 +86,7 @@ def _compiled(module: nn.Module) -> Forward:
 
 
 class _CompileOnFirst:
-    """Batch 1 and larger batches are compiled apart: the settings have to hold for the first call of each."""
+    """torch.compile compiles batch 1 and larger batches separately: both first calls need the settings."""
 
     def __init__(self, first: Forward, later: Forward) -> None:
         self._first, self._later = first, later
@@ -102,7 +102,7 @@ class _CompileOnFirst:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, without the pages that torch.compile writes about it."""
+    """The first line of the error; torch.compile writes pages."""
     text = str(error).strip()
     line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     return line if len(line) <= 200 else f"{line[:197]}..."

@@ -1,5 +1,5 @@
-"""Latencies in blocks of time, and quantiles of any selection of the blocks: what the bootstrap resamples. A block
-is a slice of a live run, whose latencies are all known, or a step of a recorded histogram."""
+"""Latencies in blocks of time, and quantiles of weighted blocks, for the block bootstrap. A block is a slice of a live
+run, with every single latency, or a time step of a recorded histogram."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 
 
 class Blocks(Protocol):
-    """`weights` has one number for each block: how often it counts."""
+    """`weights`: how often each block counts."""
 
     @property
     def size(self) -> int: ...
@@ -32,7 +32,8 @@ class Samples:
         self.size = len(blocks)
 
     def quantiles(self, shares: Sequence[float], weights: Array | None = None) -> Array:
-        """The smallest value that at least this share of all is not above. Sorted once: a resample is one sum."""
+        """The smallest value with at least this share of all values at or below it. Values are sorted once, so that a
+        resample costs one cumulative sum."""
         counts = np.ones(self.size) if weights is None else weights
         running = np.cumsum(counts[self._owner])
         if not running.size or running[-1] == 0:
@@ -56,7 +57,7 @@ class Buckets:
         return float(self._counts.sum())
 
     def quantiles(self, shares: Sequence[float], weights: Array | None = None) -> Array:
-        """As Prometheus' histogram_quantile: linear inside a bucket, and the last bound for what lies beyond."""
+        """Like Prometheus' histogram_quantile: linear inside a bucket; the last finite bound for values above it."""
         counts = self._counts.sum(0) if weights is None else weights @ self._counts
         running = np.cumsum(counts)
         if not running.size or running[-1] <= 0:

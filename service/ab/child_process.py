@@ -1,4 +1,4 @@
-"""Ending a process that we started: asked first, then made to."""
+"""Ending a child process: SIGTERM first, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def end(process: subprocess.Popen[Any], patience_s: float = 20) -> None:
-    """SIGTERM, and SIGKILL when that was not heeded in time. Returns when it is gone."""
+    """SIGKILL follows if the process is still running after `patience_s`. Returns when it has ended."""
     process.terminate()
     try:
         process.wait(patience_s)

@@ -1,5 +1,5 @@
-"""A live comparison: both variants of one model on one server, slice by slice under the same arrivals. Runs on the
-caller's thread; the senders of the load are its only others."""
+"""A live comparison: both variants of one model on one server, in alternating slices with the same arrival times. Runs
+on the caller's thread; the load has sender threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fused_mlp.service.client.prediction import Variant
 
 VARIANTS: tuple[Variant, Variant] = ("fused", "unfused")
 LATE_S = 0.001
-# More than this share of late sends, and the latencies are the client's own; from the second on, p99 is touched.
+# Above the first share of late sends the client dominates the latencies; above the second it affects p99.
 LATE_SHARE_INVALID = 0.05
 LATE_SHARE_NOTED = 0.01
 FAILED_SHARE_INVALID = 0.01
@@ -40,7 +40,7 @@ class LiveRun:
     metrics_url: str | None = None
 
     def compare_outputs(self) -> Difference:
-        """Also the question whether the server lets a request name its variant: its refusal is the caller's."""
+        """Raises the server's error if it does not let a request name its variant."""
         fused, unfused = (
             np.concatenate([self._predict(x, variant).output for x in self.inputs]).astype(np.float64)
             for variant in VARIANTS
@@ -68,7 +68,7 @@ class LiveRun:
                         last = cpu.read()
                         spent.append(cpu.between(before, last))
                 except MetricsUnreadable as error:
-                    # The answers still count, and say more if the server is gone.
+                    # The responses are still valid. If the server has stopped, their errors say more.
                     cpu, spent, why_no_cpu = None, [], str(error)
                 progress(len(results), len(slices))
         finally:
@@ -78,7 +78,7 @@ class LiveRun:
             spent, why_no_cpu = [], f"{self.metrics_url} is not the metrics port of {self.client.target}"
         notes = [f"CPU per request is not known: {why_no_cpu}"] if why_no_cpu else []
         if cpu and last.requests - first.requests > 1.02 * sent:
-            notes.append("others called the server meanwhile; its CPU time per request includes theirs")
+            notes.append("the server also answered other clients; its CPU time per request includes theirs")
         return self._report(results, spent, difference, rate, notes)
 
     def _predict(self, x: NDArray[Any], variant: Variant) -> Prediction:
@@ -132,7 +132,7 @@ class LiveRun:
 
 
 def _rate_row(mine: dict[Variant, list[SliceResult]]) -> Row:
-    """Answers per second of slice. An open loop gives both the same load: there is no ratio to speak of."""
+    """Answers per second. No ratio: in an open loop both variants get the same load."""
     rates = {v: sum(r.answered for r in mine[v]) / sum(r.elapsed_s for r in mine[v]) for v in VARIANTS}
     return Row("answered", "req/s", rates["fused"], rates["unfused"])
 
@@ -154,13 +154,13 @@ def _cpu_row(results: list[SliceResult], spent: list[float]) -> Row:
     pairs = len(results) // 2
     (ratio,) = ratios(fused, unfused, pairs)
     once = np.ones(pairs)
-    # Less than the clock's ticks can tell is not known.
+    # A cost below the resolution of the CPU clock is not known.
     costs = [cost if cost > 0 else None for cost in (float(measure(once)[0]) for measure in (fused, unfused))]
     return Row("server CPU per request", "s", costs[0], costs[1], ratio)
 
 
 def _judge(results: list[SliceResult], rate: float) -> tuple[list[str], list[str]]:
-    """What makes the figures worthless, and what limits them."""
+    """Problems, which make the figures invalid, and notes, which limit them."""
     problems: list[str] = []
     notes: list[str] = []
     sent = sum(len(r.slice.due) for r in results)

@@ -1,5 +1,5 @@
-"""The load of a live run: an open loop. A request is due when its time has come, whatever became of the ones before,
-and its latency counts from then, so that a slow server cannot hide behind a client that waits for it."""
+"""The load of a live run: an open loop. Each request is due at a fixed time, independent of earlier answers, and its
+latency counts from that time. So the time a request waits behind a slow server is part of its latency."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fused_mlp.service.ab.schedule import Slice
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.prediction import Variant
 
-SENDERS = 32  # threads; also the most requests under way
+SENDERS = 32  # threads; also the limit of concurrent requests
 PROBE_SENDERS = 8
 PROBE_S = 0.5
-# An automatic rate is far enough below what the probe reached that the queue stays short and the schedule is kept.
+# The automatic rate is this share of the probe's: low enough for short queues and a schedule that can be kept.
 PROBE_SHARE = 0.35
 MOST_AUTOMATIC_RATE = 1000.0
 
@@ -33,7 +33,7 @@ class SliceResult:
     slice: Slice
     latency_s: Array
     compute_s: Array
-    late_s: Array  # how long after its time each request was really sent
+    late_s: Array  # how long after its due time each request was sent
     elapsed_s: float
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -60,7 +60,7 @@ class Load:
         latency, compute, late = (np.full(requests, np.nan) for _ in range(3))
         failures: Counter[str] = Counter()
         turns = count()
-        start = time.perf_counter() + 0.005  # all senders are at their posts by then
+        start = time.perf_counter() + 0.005  # all senders are waiting by then
 
         def send() -> None:
             while (turn := next(turns)) < requests:
@@ -82,7 +82,7 @@ class Load:
         )
 
     def probe(self, variant: Variant, seconds: float = PROBE_S) -> float:
-        """Requests per second when a few callers wait for each answer: what the two of them can do together."""
+        """Requests per second of a closed loop of a few senders: the limit of client and server together."""
         until = time.perf_counter() + seconds
         turns = count()
 
@@ -98,7 +98,7 @@ class Load:
         return done / (time.perf_counter() - start)
 
     def automatic_rate(self) -> float:
-        """A sane rate for both variants; also warms both up."""
+        """A rate that both variants can keep. Warms up both."""
         slower = min(self.probe("fused"), self.probe("unfused"))
         return min(MOST_AUTOMATIC_RATE, max(1.0, float(f"{PROBE_SHARE * slower:.2g}")))
 

@@ -1,5 +1,5 @@
-"""A server of one's own for a comparison: a process of this installation on free loopback ports, set so that a
-request may name its variant and nothing but the comparison uses the machine."""
+"""A server that `fused-mlp ab` starts for itself: a child process on free loopback ports, which lets a request name
+its variant and runs neither a split nor a shadow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Self
 
 from fused_mlp.service.ab import child_process
-from fused_mlp.service.settings.settings import ENV_PREFIX
 
-# Where it listens is ours to say; a split or a shadow would mix the variants that are compared.
+_PREFIX = "FUSED_MLP_"  # not imported from the settings: this command runs without the packages of a server
+# Overridden: addresses, and settings that a comparison depends on.
 _OURS = {
     "HOST": "127.0.0.1",
     "GRPC_PORT": "0",
@@ -24,13 +24,14 @@ _OURS = {
     "VARIANT": "fused",
     "LOG_FORMAT": "text",
 }
+# Dropped: a split or a shadow would mix the variants that are compared; TLS and the admin port are not needed.
 _DROPPED = ("TLS_", "TARGET", "SPLIT", "SHADOW", "POLICY", "ON_MISMATCH", "ADMIN_")
 _GRPC = re.compile(r"^ *gRPC +(\S+)", re.MULTILINE)
 _METRICS = re.compile(r"^ *metrics +(http://\S+)/metrics", re.MULTILINE)
 
 
 class ServerDidNotStart(Exception):
-    """The text is what the server said last."""
+    """The text is the last line of the server's log."""
 
 
 class OwnServer:
@@ -57,7 +58,7 @@ class OwnServer:
                 return grpc[1], metrics[1]
         self._process.wait()
         self._log.seek(0)
-        said = self._log.read().strip().splitlines() or ["it said nothing"]
+        said = self._log.read().strip().splitlines() or ["its log is empty"]
         self.stop()
         raise ServerDidNotStart(f"the server did not start: {said[-1].removeprefix('error: ')}")
 
@@ -75,13 +76,13 @@ class OwnServer:
 
 
 def _environment(repository: Path | None) -> dict[str, str]:
-    """The caller's own settings (threads, device, backend) hold, but for those a comparison must decide."""
+    """The caller's own settings (threads, device, backend) apply, except those that a comparison must control."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(tuple(ENV_PREFIX + rest for rest in _DROPPED))
+        if not name.startswith(tuple(_PREFIX + rest for rest in _DROPPED))
     }
-    ours = {ENV_PREFIX + name: value for name, value in _OURS.items()}
+    ours = {_PREFIX + name: value for name, value in _OURS.items()}
     if repository is not None:
-        ours[ENV_PREFIX + "MODEL_REPOSITORY"] = str(repository)
+        ours[_PREFIX + "MODEL_REPOSITORY"] = str(repository)
     return kept | ours

@@ -1,4 +1,4 @@
-"""The little of Prometheus' HTTP API that a report needs: range queries, as arrays over the same steps."""
+"""The part of Prometheus' HTTP API that a report needs: instant queries, and range queries as arrays over time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Labels = dict[str, str]
 
 
 class PrometheusError(Exception):
-    """It cannot be reached, or refuses the question. The text is one line."""
+    """Prometheus cannot be reached, or refuses the query. The text is one line."""
 
 
 @dataclass(frozen=True)
 class Prometheus:
-    """`start`, `end` and `step_s` are the times every query is asked for; a step without a sample counts as 0."""
+    """`start`, `end` and `step_s` apply to every range query. A step without a sample counts as 0."""
 
     url: str
     start: float
@@ -44,7 +44,7 @@ class Prometheus:
         return [(series["metric"], float(series["value"][1])) for series in found]
 
     def sample_times(self, series: str, window: str) -> list[float]:
-        """When the series was scraped lately."""
+        """The times of the series' samples in the window before `end`."""
         found = self._ask("query", query=f"{series}[{window}]", time=str(self.end))
         return [float(at) for at, _ in found[0]["values"]] if found else []
 

@@ -1,5 +1,5 @@
-"""unfused / fused, with the interval that a block bootstrap gives it: blocks of time are drawn again with
-replacement, both variants' together, so that drift and bursts of the machine stay in what is drawn."""
+"""unfused / fused with a confidence interval from a block bootstrap: blocks of time are resampled with replacement, for
+both variants together, so that a resample keeps the drift and the bursts of the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Measure = Callable[[Array], Array]  # from the weights of the blocks to one or m
 
 @dataclass(frozen=True)
 class Ratio:
-    """Above 1: fused needs less. `low` and `high` hold the truth in 95 of 100 such runs."""
+    """Above 1: fused needs less. `low` and `high` contain the true ratio in 95 of 100 runs."""
 
     value: float
     low: float
@@ -29,7 +29,7 @@ class Ratio:
 
 
 def ratios(fused: Measure, unfused: Measure, blocks: int) -> list[Ratio | None]:
-    """One for each number that the measures return; None where there is nothing to divide."""
+    """One ratio for each number that the measures return; None where it cannot be formed."""
     once = np.ones(blocks)
     measured = _divide(unfused(once), fused(once))
     rng = np.random.default_rng(0)  # the same data gives the same interval
@@ -42,7 +42,7 @@ def ratios(fused: Measure, unfused: Measure, blocks: int) -> list[Ratio | None]:
     found: list[Ratio | None] = []
     for value, column in zip(measured, drawn.T, strict=True):
         drawn_well = column[np.isfinite(column) & (column > 0)]
-        # A measure that many draws cannot form, or only below zero, has no interval worth the name.
+        # No interval if many resamples have no valid ratio.
         if not (np.isfinite(value) and value > 0) or len(drawn_well) < 0.9 * RESAMPLES:
             found.append(None)
             continue
@@ -52,7 +52,7 @@ def ratios(fused: Measure, unfused: Measure, blocks: int) -> list[Ratio | None]:
 
 
 def per(amounts: Array, counts: Array) -> Measure:
-    """So much of an amount for each of a count, both given by block."""
+    """The amount per count; both are given by block."""
     return lambda weights: _divide(np.array([weights @ amounts]), np.array([weights @ counts]))
 
 

@@ -1,5 +1,4 @@
-"""The report from what Prometheus recorded of real traffic: the service's own histograms, in steps of time, which
-are the blocks of the bootstrap."""
+"""A report of real traffic from the service's histograms in Prometheus. Time steps are the blocks of the bootstrap."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from fused_mlp.service.ab.report import Difference, Report, Row, distribution, k
 from fused_mlp.service.client.prediction import Variant
 
 STEPS = 40
-SCRAPES_PER_STEP = 4  # fewer, and an increase within a step is made up rather than measured
+SCRAPES_PER_STEP = 4  # with fewer, the increase within a step is mostly extrapolated
 VARIANTS: tuple[Variant, Variant] = ("fused", "unfused")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 Histograms = dict[Variant, Buckets]
 
 
 class NothingRecorded(Exception):
-    """There is nothing to compare. The text is one line that says what to do."""
+    """There is nothing to compare. The text is one line and says what to do."""
 
 
 def recorded_report(url: str, model: str, since: str) -> Report:
@@ -61,9 +60,11 @@ def _report(source: Prometheus, model: str, since: str) -> Report:
     span = source.steps * source.step_s
     rows.append(Row("answered", "req/s", latency["fused"].total / span, latency["unfused"].total / span))
     cpu = _cpu_row(source, selector)
-    notes = ["the two answered different requests: a split gives both the same mix, two deployments may not"]
+    notes = [
+        "the variants answered different requests: a split gives both the same mix, two deployments may not"
+    ]
     if cpu.fused is None or cpu.unfused is None:
-        notes.append("CPU per request is not known: it takes a process for each variant")
+        notes.append("CPU per request is not known: this needs a process for each variant")
     medians = {v: _medians(source, latency[v]) for v in VARIANTS}
     return Report(
         title=f"{model}, recorded over {since}",
@@ -104,7 +105,7 @@ def _histograms(source: Prometheus, name: str, selector: str) -> Histograms:
     for variant in VARIANTS:
         if by_bound := cumulative.get(variant):
             bounds = sorted(by_bound)
-            # Extrapolation may leave a bucket a hair below the one before it.
+            # Extrapolation may leave a bucket slightly below the one before it.
             counts = np.diff(np.column_stack([by_bound[b] for b in bounds]), axis=1, prepend=0).clip(0)
             found[variant] = Buckets([b for b in bounds if np.isfinite(b)], counts)
     return found
@@ -117,7 +118,7 @@ def _medians(source: Prometheus, blocks: Buckets) -> list[tuple[float, float]]:
 
 
 def _cpu_row(source: Prometheus, selector: str) -> Row:
-    """Only of processes that served one variant alone, as two deployments side by side do."""
+    """Only of processes that served a single variant, such as two deployments side by side."""
     window = f"[{source.step_s:g}s]"
     served: dict[tuple[str, str], dict[str, Array]] = {}
     requests = f"sum by (job, instance, variant) (increase(fused_mlp_requests_total{selector}{window}))"
@@ -141,7 +142,7 @@ def _cpu_row(source: Prometheus, selector: str) -> Row:
 
 
 def _difference(source: Prometheus, selector: str, since: str) -> Difference | None:
-    """What the shadow saw: both variants on the very same rows."""
+    """From the shadow, which runs both variants on the same rows."""
     absolute, relative, rows = (
         max((value for _, value in source.instant(query)), default=0.0)
         for query in (

@@ -1,5 +1,5 @@
-"""What a comparison ends with, whatever it was made from: figures for both variants, ratios with their intervals,
-and one sentence. Knows no terminal and no HTML."""
+"""The result of a comparison, live or recorded: figures of both variants, ratios with their intervals, and a verdict in
+one sentence. Knows no terminal and no HTML."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fused_mlp.service.client.prediction import Variant
 
 Unit = Literal["s", "req/s"]
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-# Where the distribution is drawn: even steps, and closer together towards the tail.
+# Points of the plotted distribution: even steps, and closer together in the tail.
 PLOTTED_SHARES = tuple(float(s) for s in (*np.linspace(0.005, 0.985, 99), *np.linspace(0.9875, 0.999, 12)))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; None where it cannot be known."""
+    """One line of the table; None where a value is not known."""
 
     name: str
     unit: Unit
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of the two variants' outputs on the same rows; relative to the largest output of the row."""
+    """Largest difference of both variants' outputs on the same rows; relative to the row's largest output."""
 
     absolute: float
     relative: float | None
@@ -43,11 +43,11 @@ class Difference:
 @dataclass(frozen=True)
 class Report:
     title: str  # what was compared, where
-    facts: dict[str, str]  # how it was measured, in words
+    facts: dict[str, str]  # how it was measured
     rows: tuple[Row, ...]
     difference: Difference | None
-    problems: tuple[str, ...]  # each makes the figures worthless
-    notes: tuple[str, ...]  # each limits what they say
+    problems: tuple[str, ...]  # each makes the figures invalid
+    notes: tuple[str, ...]  # each limits what the figures mean
     distribution: dict[Variant, list[tuple[float, float]]]  # (seconds, share of requests not above)
     timeline: dict[Variant, list[tuple[float, float]]]  # (seconds since the start, median in seconds)
 
@@ -71,7 +71,7 @@ class Report:
 
 
 def latency_rows(name: str, fused: Blocks, unfused: Blocks) -> list[Row]:
-    """p50, p90 and p99 of both, with the ratios; the blocks of both are the same times."""
+    """p50, p90 and p99 of both variants, with ratios. Block i of both is the same time."""
     shares = list(QUANTILES.values())
     found = ratios(
         lambda weights: fused.quantiles(shares, weights),

@@ -1,5 +1,5 @@
-"""When each request of a run is due, before the run begins: short slices that alternate between the variants, and
-in both slices of a pair the same arrivals, so that the two see the same load within a second of each other."""
+"""The due time of each request, planned before the run: short slices that alternate between the variants. Both slices
+of a pair have the same arrivals, so that both variants get the same load within seconds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fused_mlp.service.client.prediction import Variant
 
 LONGEST_SLICE_S = 1.0
 SHORTEST_SLICE_S = 0.1
-PAIRS = 30  # or more: the interval is made of pairs
+PAIRS = 30  # at least, for a usable bootstrap interval
 
 
 @dataclass(frozen=True)
 class Slice:
-    """`due`: seconds from the start of the slice, ascending, one for each request."""
+    """`due`: one time per request, in seconds from the start of the slice, ascending."""
 
     pair: int
     variant: Variant
@@ -30,12 +30,11 @@ def slice_seconds(duration_s: float) -> float:
 
 
 def plan(duration_s: float, rate: float) -> Iterator[Slice]:
-    """Arrivals as live traffic has them: independent of each other and of the answers. It is a Poisson process but
-    for the count, which is the same in every slice."""
+    """Random arrivals, independent of each other and of the answers: a Poisson process with a fixed count per slice."""
     length = slice_seconds(duration_s)
     rng = np.random.default_rng(1)
     for pair in range(round(duration_s / (2 * length))):
-        # Which comes first changes from pair to pair: what favours the second slice favours both alike.
+        # The order alternates, so that an advantage of the second slice goes to both variants alike.
         order: tuple[Variant, Variant] = ("fused", "unfused") if pair % 2 == 0 else ("unfused", "fused")
         due = np.sort(rng.uniform(0, length, max(1, round(rate * length))))
         yield from (Slice(pair, variant, due) for variant in order)

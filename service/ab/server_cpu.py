@@ -1,5 +1,4 @@
-"""What a request costs the server: its process_cpu_seconds_total, read on its metrics port around each slice. A
-server whose metrics cannot be read, or that somebody else answers for, has no such figure."""
+"""CPU time per request on the server: process_cpu_seconds_total, read from its metrics port around each slice."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _REQUESTS = re.compile(r"^fused_mlp_requests_total\{.*\} (\S+)", re.MULTILINE)
 
 
 class MetricsUnreadable(Exception):
-    """Nothing that looks like this service's metrics at that address. The text is one line."""
+    """The address does not serve this service's metrics. The text is one line."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class ServerCpu:
         start = self.read()
         for _ in range(CALIBRATION_READS):
             self.first = self.read()
-        # To be asked costs the server too; the clock ticks 10 ms, so one question alone says nothing.
+        # A scrape itself costs CPU time. Averaged over many, because the clock ticks in steps of 10 ms.
         self.per_read_s = (self.first.cpu_s - start.cpu_s) / CALIBRATION_READS
 
     def read(self) -> Reading:
@@ -46,5 +45,5 @@ class ServerCpu:
         return Reading(float(cpu[1]), sum(map(float, requests)))
 
     def between(self, before: Reading, after: Reading) -> float:
-        """May be below zero: the clock ticks, and only the sum over many slices means something."""
+        """May be negative because of the clock's resolution. Only the sum over many slices is meaningful."""
         return after.cpu_s - before.cpu_s - self.per_read_s

@@ -4,7 +4,8 @@ recorded. Prints a table or JSON, and writes a page."""
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,8 +86,8 @@ def command(
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
-        from fused_mlp.service.cli.ab_view import report_view
         from fused_mlp.service.cli.rendering import print_table
+        from fused_mlp.service.reports.ab.terminal import report_view
 
         print_table(report_view(report))
     if not report.valid:
@@ -105,7 +106,6 @@ def _live(
     repository: Path | None,
 ) -> Report:
     from fused_mlp.service.ab.live_run import LiveRun
-    from fused_mlp.service.cli.ab_view import progress_bar
 
     with ExitStack() as stack:
         target = connector.target
@@ -130,7 +130,7 @@ def _live(
             metrics_url=metrics or f"http://{target.rpartition(':')[0]}:8002",
         )
         try:
-            with progress_bar(f"{name}: fused and unfused in turns") as progress:
+            with _progress_bar(f"{name}: fused and unfused in turns") as progress:
                 return run.run(progress)
         except PredictError as error:
             if error.code.name == "PERMISSION_DENIED":
@@ -138,6 +138,18 @@ def _live(
                 hint = "" if named else "; allow it there with FUSED_MLP_ALLOW_OVERRIDE=1"
                 fail(f"{target} must let a request name its variant: {error.message}{hint}")
             raise
+
+
+@contextmanager
+def _progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
+    """On stderr, so that the output of --json stays clean."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _find(client: Client, name: str) -> tuple[str, VersionInfo]:
@@ -187,9 +199,9 @@ def _recorded(url: str, model: str, since: str) -> Report:
 
 
 def _write_page(report: Report, path: Path) -> None:
-    from fused_mlp.service.ab.html_page import html_page
+    from fused_mlp.service.reports.ab.html_report import html_report
 
     try:
-        path.write_text(html_page(report))
+        path.write_text(html_report(report))
     except OSError as error:
         fail(f"{path}: {error.strerror or error}")

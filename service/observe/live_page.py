@@ -1,4 +1,4 @@
-"""The page at / of the metrics port, with the headers that keep it to itself. What it shows it asks for."""
+"""The page at / of the metrics port, and the headers that restrict it to its own style, script and server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from fused_mlp.service.reports.style import style_sheet
+
 _FILE = Path(__file__).with_name("live.html")
+_SHARED = "/* colours, fonts and drawings: service/reports/style.py */"
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class LivePage:
 
 @cache
 def live_page() -> LivePage:
-    text = _FILE.read_text(encoding="utf-8")
+    text = _FILE.read_text(encoding="utf-8").replace(_SHARED, style_sheet())
     return LivePage(
         text.encode(),
         {
@@ -33,7 +36,7 @@ def live_page() -> LivePage:
 
 
 def _policy(text: str) -> str:
-    """This style, this script, and requests to where the page came from; nothing that anybody could slip in."""
+    """Allow this style, this script and requests to this server. Injected code and everything else is blocked."""
     allowed = {
         "default-src": "'none'",
         "style-src": _hashes(text, "style"),

@@ -1,1 +1,1 @@
-"""Reports for people: tables, plots and pages, all in one style."""
+"""Reports: tables, plots and pages in one style. The modules here are the kit that ab and profile use."""

@@ -93,7 +93,7 @@ def test_everything_is_drawn(live: Server, page: Chrome) -> None:
     assert policy == "fused, and unfused for 25 % of requests"
     cell = "return document.querySelector('[data-key=shadow-compared]').textContent"
 
-    def same_on_both(_: Chrome) -> bool:  # the shadow follows behind: its count may grow a little longer
+    def same_on_both(_: Chrome) -> bool:  # the shadow runs later: its count may still grow
         compared = live.metric("fused_mlp_shadow_batches_total", outcome="compared")
         return compared > 0 and page.execute_script(cell).startswith(f"{compared:,.0f} batches")
 
@@ -111,7 +111,7 @@ def test_fits_the_screen(page: Chrome, size: tuple[int, int]) -> None:
     assert cut == []
 
 
-def test_asks_nobody_else_and_complains_of_nothing(live: Server, page: Chrome) -> None:
+def test_requests_only_its_own_server_and_logs_no_errors(live: Server, page: Chrome) -> None:
     asked = page.execute_script("return performance.getEntriesByType('resource').map(r => r.name)")
     assert {re.sub(r"\?.*", "", url) for url in asked} <= {
         f"{live.metrics_url}/metrics",
@@ -122,7 +122,9 @@ def test_asks_nobody_else_and_complains_of_nothing(live: Server, page: Chrome) -
     page.execute_script(
         "document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.slipped = 1'}))"
     )
-    assert page.execute_script("return window.slipped") is None  # the policy of the page lets nothing in
+    assert (
+        page.execute_script("return window.slipped") is None
+    )  # blocked by the page's Content-Security-Policy
     assert "Content Security Policy" in console_errors(page)[0]["message"]
 
 

@@ -1,1 +1,1 @@
-"""Profiles for people: a table for the terminal, flame graphs, plots and one self-contained page. Measures nothing."""
+"""The reports of `fused-mlp profile`: tables, flame graphs, plots and one self-contained page. Measures nothing."""

@@ -1,5 +1,4 @@
-"""A trace of real traffic for people: a Perfetto trace with one track per thread that worked, and how long the phases
-of a request take."""
+"""A trace of live traffic as a Perfetto file, with one track per thread, and as a table of the phases of a request."""
 
 from __future__ import annotations
 
@@ -7,20 +6,19 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from fused_mlp.service.client.live_trace import PHASES, LiveSpan, LiveTrace
 from fused_mlp.service.reports.profile.wording import microseconds
+from fused_mlp.service.reports.terminal import plain_table
 
 _PROCESS, _REQUESTS = 1, 2
 
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """Of one phase over all requests, in microseconds."""
+    """One phase over all requests, in microseconds."""
 
     phase: str
     count: int
@@ -30,8 +28,7 @@ class PhaseTimes:
 
 
 def perfetto_trace(trace: LiveTrace) -> dict[str, Any]:
-    """Chrome's trace format. Threads show what they did; requests, which overlap, are a process of their own with
-    their waiting in it."""
+    """Chrome's trace format. Requests overlap, so they are a process of their own, with their time in the queue."""
     if not trace.spans:
         return {"traceEvents": [], "displayTimeUnit": "ms"}
     origin = min(span.start_ns for span in trace.spans)
@@ -48,8 +45,7 @@ def perfetto_trace(trace: LiveTrace) -> dict[str, Any]:
 
 
 def phase_times(trace: LiveTrace) -> list[PhaseTimes]:
-    """In the order in which a request meets them. Encoding that happens while a result is handed over counts as
-    encoding alone."""
+    """In the order of a request's life. Encoding during the scatter phase counts as encoding only."""
     taken: dict[str, list[float]] = defaultdict(list)
     for span in trace.spans:
         if span.phase == "kernel":
@@ -67,18 +63,16 @@ def phase_times(trace: LiveTrace) -> list[PhaseTimes]:
 
 def live_view(trace: LiveTrace, seconds: float) -> RenderableType:
     if not trace.spans:
-        return Text(f"no request came within {seconds:g} s: nothing to show")
+        return Text(f"no request arrived within {seconds:g} s: nothing to show")
     batches = sum(span.phase == "kernel" for span in trace.spans)
     head = f"{trace.requests:,} requests in {batches:,} batches, {trace.requests / seconds:,.0f} requests/s"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for column in ("phase", "times", "mean us", "median us", "p99 us"):
-        table.add_column(column, justify="left" if column == "phase" else "right")
+    table = plain_table("phase", "times", "mean us", "median us", "p99 us", left=("phase",))
     for each in phase_times(trace):
         numbers = (microseconds(value) for value in (each.mean, each.median, each.p99))
         table.add_row(each.phase, f"{each.count:,}", *numbers)
     parts: list[RenderableType] = [Text(head, "bold"), table]
     if trace.dropped:
-        lost = f"{trace.dropped:,} spans found no room and are missing: trace for fewer seconds"
+        lost = f"{trace.dropped:,} spans were dropped because the buffer was full: trace for fewer seconds"
         parts.append(Text(lost, "yellow"))
     return Group(*parts)
 

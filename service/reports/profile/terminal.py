@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from fused_mlp.kernels.profile import Difference, Profile, Sweep
 from fused_mlp.service.reports.profile import wording
+from fused_mlp.service.reports.terminal import VARIANT_STYLES, plain_table
 
-_STYLES = {"eager": "", "compile": "yellow", "fused": "green"}
+_LEFT = ("variant", "bound by", "launched", "guessed", "")
 
 
 def profile_view(profile: Profile, differences: Sequence[Difference] = ()) -> RenderableType:
@@ -53,11 +53,11 @@ def _times(profile: Profile) -> Table:
             ]
             alone = point.kernel_us is not None
             ends = point is points[-1]
-            table.add_row(*cells, style=_STYLES[point.variant], end_section=ends and not alone)
+            table.add_row(*cells, style=VARIANT_STYLES[point.variant], end_section=ends and not alone)
             if point.kernel_us is not None:
                 speedup = point.speedup * point.time_us / point.kernel_us
                 row = ["", "kernel alone", wording.microseconds(point.kernel_us), f"{speedup:.2f}x"]
-                table.add_row(*row, style=_STYLES[point.variant], end_section=ends)
+                table.add_row(*row, style=VARIANT_STYLES[point.variant], end_section=ends)
     return table
 
 
@@ -76,7 +76,7 @@ def _operators(profile: Profile) -> Table:
                 wording.size(counts.bytes_allocated),
                 wording.size(counts.bytes_moved, counts.bytes_moved_known),
                 wording.counted(counts.launches, longest=16),
-                style=_STYLES[point.variant],
+                style=VARIANT_STYLES[point.variant],
                 end_section=point is points[-1],
             )
     return table
@@ -93,7 +93,7 @@ def _expectations(differences: Sequence[Difference]) -> Table:
 
 
 def sweep_view(sweep: Sweep) -> RenderableType:
-    """Speed-up over eager; the page has it in colour."""
+    """Speed-up over eager. The page shows it in colour."""
     table = _table("width \\ batch", *map(str, sweep.batches))
     found = {(cell.width, cell.batch): cell for cell in sweep.cells}
     for width in sweep.widths:
@@ -109,9 +109,6 @@ def sweep_view(sweep: Sweep) -> RenderableType:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    table = plain_table(*columns, left=_LEFT)
     table.collapse_padding = True  # to fit 80 columns
-    for column in columns:
-        left = column in ("variant", "bound by", "launched", "guessed", "")
-        table.add_column(column, justify="left" if left else "right", overflow="fold")
     return table

@@ -1,4 +1,4 @@
-"""Numbers as people write them, the same in the terminal and on the page."""
+"""Numbers and units as text, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fused_mlp.kernels.profile import Point, Profile, Sweep, SweepCell
 
 _GENERATED = re.compile(r"^graph_\d+_")
 VARIANT_TITLES = {"eager": "eager nn.Linear", "compile": "torch.compile", "fused": "fused"}
-BUSY = "busy: the machine was, at each of three attempts. Not kept; the same command measures these again."
+BUSY = "busy: other processes used the CPU at each of three attempts. The same command measures these cells again."
 
 
 def microseconds(us: float | None) -> str:
@@ -19,7 +19,7 @@ def microseconds(us: float | None) -> str:
 
 
 def size(count: int, known: bool = True) -> str:
-    """At least, when not all of it is known."""
+    """`known` False: the size is a lower bound."""
     sign = "" if known else "≥ "
     number = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -30,14 +30,14 @@ def size(count: int, known: bool = True) -> str:
 
 
 def regime(point: Point) -> str:
-    """What bounds it, and how close to that limit it comes. Far from every limit, it is bound by how it computes."""
+    """The limit, and how close the time comes to it. `itself`: no limit explains most of the time."""
     name = point.regime.name if point.regime.explains else "itself"
     return f"{name} {point.regime.reached:.0%}"
 
 
 def counted(names: dict[str, int], longest: int = 80) -> str:
-    """`addmm 3, relu 2`, the most frequent first. Without namespaces; names are cut to `longest` characters, and those
-    that are then the same counted together."""
+    """`addmm 3, relu 2`, the most frequent first. Names lose their namespace and are cut to `longest` characters; equal
+    ones are then added up."""
     numbers: Counter[str] = Counter()
     for name, number in names.items():
         numbers[_short(name, longest)] += number

@@ -1,4 +1,4 @@
-"""The open loop: what is planned, and what a slow server or a slow client looks like."""
+"""The open loop: its schedule, and its results with a slow server or a slow client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INPUTS = np.zeros((2, 1, 4), np.float32)
 
 
 class SlowClient:
-    """Answers after a while; nothing of gRPC, so that what is timed is the load alone."""
+    """Answers after a delay, without gRPC, so that only the load is timed."""
 
     target = "nowhere:1"
 
@@ -57,7 +57,7 @@ def test_both_variants_get_the_same_arrivals_in_turns():
 
 
 def test_latency_counts_from_when_a_request_was_due():
-    """One stall delays everything behind it: a loop that waits for answers would see one slow request."""
+    """A stall delays all requests behind it. A closed loop would see one slow request."""
     load = Load(SlowClient(0.1), "m", 1, INPUTS)
     due = np.zeros(3 * 32)  # three for each sender, all at once
     result = load.run(Slice(0, "fused", due))

@@ -1,4 +1,4 @@
-"""Reports from recorded metrics, where Prometheus answers what the test says; a real one is in tests/e2e."""
+"""Reports from recorded metrics, with a scripted Prometheus; a real one is in tests/e2e."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOUNDS = {"fused": ("0.0001", "0.0002", "+Inf"), "unfused": ("0.001", "0.002", "
 
 @dataclass
 class Recorded:
-    """What was scraped every 15 s: for each step, so much of everything that a test names by metric."""
+    """A Prometheus that scrapes every 15 s. Every step has the increases that a test sets by metric."""
 
     url: str = ""
     models: list[str] = field(default_factory=lambda: ["digits"])
@@ -29,7 +29,7 @@ class Recorded:
     gauges: dict[str, float] = field(default_factory=dict)
 
     def latencies(self, variant: str, requests: float) -> None:
-        """All between the first bound and the second."""
+        """All requests between the first bound and the second."""
         for name in ("request_duration", "compute_duration"):
             series = self.increases.setdefault(f"fused_mlp_{name}_seconds_bucket", [])
             for bound, count in zip(BOUNDS[variant], (0.0, requests, requests), strict=True):
@@ -108,7 +108,7 @@ def test_cpu_is_known_where_each_process_served_one_variant(recorded: Recorded) 
         recorded.latencies(variant, 100)
     recorded.pod("a", 0.05, fused=1000, unfused=0)
     recorded.pod("b", 0.2, fused=0, unfused=1000)
-    recorded.pod("c", 99, fused=500, unfused=500)  # whose time is whose cannot be told
+    recorded.pod("c", 99, fused=500, unfused=500)  # its CPU time cannot be divided between the variants
     report = recorded_report(recorded.url, "digits", "1h")
     assert figures(report)["server CPU per request"] == pytest.approx((50e-6, 200e-6))
     assert len(report.notes) == 1

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from fused_mlp.service.ab.blocks import Buckets, Samples
-from fused_mlp.service.ab.plots import linear_ticks
 from fused_mlp.service.ab.ratio import per, ratios
 from fused_mlp.service.ab.report import Difference, Report, latency_rows
-from fused_mlp.service.ab.wording import seconds_text
+from fused_mlp.service.reports.svg import linear_ticks
+from fused_mlp.service.reports.units import seconds_text
 
 SHARES = (0.5, 0.9, 0.99)
 
 
 def latencies(rng, blocks=30, each=200, scale=1.0):
-    """Blocks that differ among themselves, as seconds of a busy machine do."""
+    """Blocks with different levels, as on a busy machine."""
     return [scale * rng.lognormal(-7, 0.5, each) * rng.uniform(0.9, 1.1) for _ in range(blocks)]
 
 
@@ -90,7 +90,7 @@ def report(fused_scale=1.0, unfused_scale=1.0, problems=()):
         (1, 1.06, "% faster than unfused"),
     ],
 )
-def test_verdict_says_who_is_faster_or_that_it_is_noise(fused, unfused, words):
+def test_verdict_names_the_faster_variant_or_noise(fused, unfused, words):
     assert words in report(fused, unfused).verdict
 
 

@@ -73,7 +73,7 @@ def test_what_cannot_work_ends_in_one_line(cli, options, words):
     assert outcome.err.count("\n") == 1
 
 
-def test_metrics_of_nobody_leave_the_cpu_unknown(cli, scripted):
+def test_unreachable_metrics_leave_the_cpu_unknown(cli, scripted):
     outcome = cli(
         "ab", "--duration", 2, "--rate", 30, "--metrics", "http://127.0.0.1:1", target=scripted.target
     )

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from fused_mlp.service.ab.ratio import Ratio
 from fused_mlp.service.ab.report import Difference, Unit, say_interval, say_ratio
+from fused_mlp.service.reports.units import seconds_text
 
 
 def value_text(value: float | None, unit: Unit) -> str:
     if value is None:
         return "n/a"
     return f"{value:,.0f} req/s" if unit == "req/s" else seconds_text(value)
-
-
-def seconds_text(seconds: float) -> str:
-    """Three digits that mean something: 4.21 us, 812 us, 1.73 ms, 2.5 s."""
-    for factor, unit in ((1e6, "us"), (1e3, "ms")):
-        scaled = seconds * factor
-        if scaled < 999.5:
-            return f"{scaled:.3g} {unit}" if scaled < 99.5 else f"{scaled:.0f} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def ratio_text(ratio: Ratio | None) -> str:

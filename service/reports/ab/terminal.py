@@ -1,0 +1,30 @@
+"""The comparison of both variants as a table for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fused_mlp.service.ab.report import Report
+from fused_mlp.service.reports.ab.wording import difference_text, ratio_text, value_text
+from fused_mlp.service.reports.terminal import plain_table
+
+
+def report_view(report: Report) -> RenderableType:
+    titles = (report.title, "fused", "unfused", "unfused / fused")
+    table = plain_table(*titles, left=(titles[0], titles[3]))
+    for column in table.columns[1:3]:
+        column.no_wrap = True
+    for row in report.rows:
+        values = (value_text(row.fused, row.unit), value_text(row.unfused, row.unit))
+        table.add_row(row.name, *values, ratio_text(row.ratio))
+    facts = [Text(f"{name}: {text}", "dim") for name, text in report.facts.items()]
+    notes = [Text(f"note: {note}", "yellow") for note in report.notes]
+    return Group(
+        table,
+        Text(difference_text(report.difference)),
+        *facts,
+        *notes,
+        Text(""),
+        Text(report.verdict, "bold" if report.valid else "bold red"),
+    )

@@ -1,0 +1,23 @@
+"""Tables for a terminal, in one style."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from rich import box
+from rich.table import Table
+
+from fused_mlp.service.reports.style import VARIANTS
+
+VARIANT_STYLES = {name: colour.any for name, colour in VARIANTS.items()}
+
+
+def plain_table(*columns: str, left: Collection[str] = ()) -> Table:
+    """`left` are the columns of words. Others are aligned on the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        style = VARIANT_STYLES.get(column, "")
+        table.add_column(
+            column, justify="left" if column in left else "right", overflow="fold", header_style=style
+        )
+    return table
