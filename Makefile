@@ -110,8 +110,8 @@ bench-gpu: install-dev ## on a GPU: every strategy against eager and torch.compi
 test-gpu: install-dev ## the tests that need a GPU, with speed against eager
 	$(BIN)/python -m pytest -m gpu -s
 
-proto: install-dev ## regenerate protos/*_pb2*
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. fused_mlp/protos/*.proto
+proto: install-dev ## regenerate protos/descriptors.binpb and protos/*_pb2.pyi
+	$(BIN)/python -m grpc_tools.protoc -I. --pyi_out=. --descriptor_set_out=protos/descriptors.binpb fused_mlp/protos/*.proto
 
 clean: ## remove what was built
 	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

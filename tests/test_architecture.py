@@ -27,7 +27,6 @@ ONLY_IN = {
         "service/fronts/python/server.py",
         "service/client/*.py",
         "service/cli/connection.py",  # turns what a client's call raises into one line
-        "protos/*_pb2_grpc.py",
     ),
     "prometheus_client": ("service/observe/metrics.py",),
     "triton": ("kernels/cuda/*.py",),
