@@ -1,14 +1,14 @@
 # syntax=docker/dockerfile:1
 #
-#   docker build -t fused-mlp .                            for CPUs
-#   docker build -t fused-mlp:cuda --build-arg DEVICE=cuda .  for NVIDIA GPUs (run with --gpus all)
+#   docker build -t fused-mlp .                                    lean, without torch: fused kernels on a CPU
+#   docker build -t fused-mlp:torch --target torch .               with torch: unfused too, and the A/B between them
+#   docker build -t fused-mlp:cuda --target cuda .                 for NVIDIA GPUs (run with --gpus all)
 #   docker run --rm -p 8001:8001 -p 8002:8002 fused-mlp
 #
 # torch comes from pip's default index unless TORCH_INDEX_URL names another. The default wheels carry CUDA and run
-# on CPUs too; PyTorch's index of CPU wheels (its address is on the install page of pytorch.org) makes the CPU
-# image several gigabytes smaller. Both flavours share one base: torch brings the CUDA libraries it needs, a CUDA
+# on CPUs too; PyTorch's index of CPU wheels (its address is on the install page of pytorch.org) makes the torch
+# image several gigabytes smaller. The CUDA image has the same base: torch brings the CUDA libraries it needs, a CUDA
 # base image would add a second, unused copy.
-ARG DEVICE=cpu
 ARG PYTHON_VERSION=3.11
 
 FROM python:${PYTHON_VERSION}-slim-bookworm AS build
@@ -16,37 +16,37 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends \
       g++ pkg-config libnghttp2-dev libprotozero-dev libssl-dev zlib1g-dev \
  && rm -rf /var/lib/apt/lists/*
-RUN python -m venv /opt/fused-mlp
-ENV PATH=/opt/fused-mlp/bin:$PATH \
-    PIP_DISABLE_PIP_VERSION_CHECK=1
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
-# torch first, in a layer of its own: it is the large one, and changes least. Its version stands in pyproject.toml.
-ARG TORCH_INDEX_URL=
-COPY pyproject.toml ./
-RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} \
-      "$(sed -n 's/^ *"\(torch==[^"]*\)",/\1/p' pyproject.toml)"
 COPY . .
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install .
+    pip wheel --no-deps --wheel-dir /wheels .
 
-FROM python:${PYTHON_VERSION}-slim-bookworm AS runtime-cpu
+# Without pip in it: nothing is installed at run time.
+FROM build AS lean-venv
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/fused-mlp \
+ && pip --python /opt/fused-mlp/bin/python install --constraint constraints.txt "$(ls /wheels/*.whl)[serve]"
 
-FROM python:${PYTHON_VERSION}-slim-bookworm AS runtime-cuda
-# Triton compiles a small launcher for each kernel with the C compiler it finds.
-RUN apt-get update \
- && apt-get install -y --no-install-recommends gcc libc6-dev \
- && rm -rf /var/lib/apt/lists/*
-ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    TRITON_CACHE_DIR=/tmp/triton
+# torch first, in a layer of its own: it is the large one, and changes least.
+FROM python:${PYTHON_VERSION}-slim-bookworm AS torch-base
+ARG TORCH_INDEX_URL=
+COPY constraints.txt ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/fused-mlp \
+ && pip --python /opt/fused-mlp/bin/python install --disable-pip-version-check \
+      ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} "$(grep '^torch==' constraints.txt)"
 
-FROM runtime-${DEVICE} AS final
+FROM torch-base AS torch-venv
+COPY --from=build /wheels /wheels
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/fused-mlp/bin/python install --constraint constraints.txt "$(ls /wheels/*.whl)[serve,torch]"
+
+FROM python:${PYTHON_VERSION}-slim-bookworm AS runtime
 RUN apt-get update \
  && apt-get install -y --no-install-recommends libnghttp2-14 libssl3 zlib1g \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin fused-mlp
-COPY --from=build /opt/fused-mlp /opt/fused-mlp
 # Nothing is written at run time but Triton's cache in /tmp: the root file system may be read-only.
 ENV PATH=/opt/fused-mlp/bin:$PATH \
     PYTHONUNBUFFERED=1 \
@@ -62,3 +62,21 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
   CMD exec fused-mlp health --target "127.0.0.1:${FUSED_MLP_GRPC_PORT:-8001}"
 ENTRYPOINT ["fused-mlp"]
 CMD ["serve"]
+
+FROM runtime AS torch
+COPY --from=torch-venv /opt/fused-mlp /opt/fused-mlp
+
+FROM torch AS cuda
+# Triton compiles a small launcher for each kernel with the C compiler it finds.
+USER root
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
+USER 10001:10001
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    TRITON_CACHE_DIR=/tmp/triton
+
+# The last target is the default.
+FROM runtime AS lean
+COPY --from=lean-venv /opt/fused-mlp /opt/fused-mlp

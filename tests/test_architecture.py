@@ -3,7 +3,9 @@ our own code only as fused_mlp. Reads the source with `ast`, so that nothing is 
 counts as well."""
 
 import ast
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -26,7 +28,6 @@ ONLY_IN = {
     "grpc": (
         "service/fronts/python/server.py",
         "service/client/*.py",
-        "protos/*_pb2_grpc.py",
     ),
     "prometheus_client": ("service/observe/metrics.py",),
     "triton": ("kernels/cuda/*.py",),
@@ -151,22 +152,33 @@ def test_all_packages_are_looked_at():
             assert any(fnmatch(path, pattern) for path in sources()), f"{library}: {pattern} matches nothing"
 
 
+# Which extras a module may count on: the first pattern that matches. The client gets by without any.
+EXTRAS = {
+    "protos/*": (),
+    "service/client/*": ("torch",),  # its tensors only, and only for type checkers
+    "models/importers/onnx_*.py": ("serve", "torch", "onnx"),
+    "models/demo/train_digits.py": ("serve", "torch", "train"),
+    "kernels/cuda/*": ("serve", "torch", "cuda-check"),
+    "service/csrc/*/tests/*": ("serve", "torch", "dev"),
+    "*": ("serve", "torch"),
+}
+
+
 def test_third_party_imports_are_declared_dependencies():
-    """What a fresh `pip install` brings has to be enough, extras aside."""
-    text = (ROOT / "pyproject.toml").read_text().lower().replace("-", "_")
-    names = {
-        "google": "protobuf",
-        "grpc": "grpcio",
-        "grpc_health": "grpcio_health_checking",
-        "grpc_reflection": "grpcio_reflection",
-        "grpc_status": "grpcio_status",
-        "sklearn": "scikit_learn",
-    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {"google": "protobuf", "grpc": "grpcio", "sklearn": "scikit-learn"}
+
+    def declared(extras: tuple[str, ...]) -> set[str]:
+        groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
+        return {re.split(r"[>=\[]", line)[0].replace("_", "-") for group in groups for line in group}
+
     for path in sources():
+        extras = next(extras for pattern, extras in EXTRAS.items() if fnmatch(path, pattern))
         for name in imports((ROOT / path).read_text(), dotted(path)):
             top = name.split(".", 1)[0]
             if top and top not in sys.stdlib_module_names and top != "fused_mlp":
-                assert f'"{names.get(top, top)}' in text, f"{path} imports {top}, which is no dependency"
+                package = names.get(top, top).replace("_", "-")
+                assert package in declared(extras), f"{path} imports {top}, which no extra of {extras} brings"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,18 @@ def test_the_build_context_has_every_package():
     assert all((ROOT / name).exists() for name in kept)
 
 
+def test_the_default_image_is_lean_and_every_target_named_exists():
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    targets = re.findall(r"^FROM (\S+) AS (\S+)$", dockerfile, re.MULTILINE)
+    assert targets[-1] == ("runtime", "lean"), "docker build without --target takes the last one"
+    names = {name for _, name in targets}
+    services = read_yaml("compose.yaml")["services"].values()
+    built = {service["build"]["target"] for service in services if "build" in service}
+    assert built == {"torch"}, "one of them serves unfused"
+    assert {*built, *re.findall(r"docker build .*--target (\S+)", dockerfile)} <= names
+    assert set(re.findall(r"--from=(\S+)", dockerfile)) <= names
+
+
 def read_yaml(path: str) -> dict:
     return yaml.safe_load((ROOT / "deploy" / path).read_text())
 

@@ -1,29 +1,50 @@
-"""The generated code is what protoc makes of the .proto files."""
+"""The descriptors and type stubs are what protoc makes of the .proto files, and every name in the stubs is there."""
 
+from __future__ import annotations
+
+import ast
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from google.protobuf import descriptor_pool
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
-PROTOS = sorted(path.name for path in (ROOT / "protos").glob("*.proto"))
+PROTOS = sorted(path.stem for path in (ROOT / "protos").glob("*.proto"))
 
 
-def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
-    assert PROTOS == ["admin.proto", "fused_mlp.proto", "open_inference.proto"]
-    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
-    sources = [f"fused_mlp/protos/{name}" for name in PROTOS]
-    assert protoc.main(["protoc", f"-I{ROOT}", *outputs, *sources]) == 0
-    made = {path.name: path.read_text() for path in (tmp_path / "fused_mlp" / "protos").iterdir()}
-    assert len(made) == 3 * len(PROTOS)
-    for name, text in made.items():
-        committed = (ROOT / "protos" / name).read_text()
-        if committed != text:
-            pytest.fail(f"protos/{name} is not what protoc makes of its .proto: run `make proto`")
+def test_generated_files_are_up_to_date(tmp_path: Path) -> None:
+    assert PROTOS == ["admin", "fused_mlp", "health", "open_inference", "reflection"]
+    descriptors = tmp_path / "descriptors.binpb"
+    sources = [f"fused_mlp/protos/{name}.proto" for name in PROTOS]
+    arguments = [f"-I{ROOT}", f"--pyi_out={tmp_path}", f"--descriptor_set_out={descriptors}"]
+    assert protoc.main(["protoc", *arguments, *sources]) == 0
+    made = [descriptors, *(tmp_path / "fused_mlp" / "protos").iterdir()]
+    assert len(made) == 1 + len(PROTOS)
+    for path in made:
+        if (ROOT / "protos" / path.name).read_bytes() != path.read_bytes():
+            pytest.fail(f"protos/{path.name} is not what protoc makes of the .proto files: run `make proto`")
 
 
-def test_importing_the_generated_code_needs_no_server() -> None:
-    from fused_mlp.protos import fused_mlp_pb2, open_inference_pb2
+@pytest.mark.parametrize("name", PROTOS)
+def test_a_module_defines_what_its_type_stub_declares(name: str) -> None:
+    module = import_module(f"fused_mlp.protos.{name}_pb2")
+    declared = set()
+    for node in ast.parse((ROOT / "protos" / f"{name}_pb2.pyi").read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            declared.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            declared.add(node.target.id)
+    assert declared
+    assert declared <= vars(module).keys()
 
-    assert fused_mlp_pb2.DESCRIPTOR.package == "fused_mlp.v1"
-    assert open_inference_pb2.DESCRIPTOR.package == "inference"
+
+def test_our_messages_stay_out_of_the_default_pool() -> None:
+    """tritonclient and grpcio-health-checking register the same names there."""
+    from fused_mlp.protos import fused_mlp_pb2, health_pb2, open_inference_pb2
+
+    for module in (fused_mlp_pb2, health_pb2, open_inference_pb2):
+        assert module.DESCRIPTOR.pool is not descriptor_pool.Default()
+        with pytest.raises(KeyError):
+            descriptor_pool.Default().FindFileByName(module.DESCRIPTOR.name)

@@ -13,7 +13,6 @@ import torch
 
 from fused_mlp import models
 from fused_mlp.protos import fused_mlp_pb2 as fm
-from fused_mlp.protos.fused_mlp_pb2_grpc import InferenceServicer, add_InferenceServicer_to_server
 
 MAX_BATCH = 64
 
@@ -46,11 +45,11 @@ class Batcher:
             return self._module(rows)
 
 
-class Servicer(InferenceServicer):
+class Servicer:
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
 
-    async def Predict(  # noqa: N802 - the name of the RPC
+    async def predict(
         self, request: fm.PredictRequest, context: grpc.aio.ServicerContext
     ) -> fm.PredictResponse:
         rows = np.frombuffer(bytearray(request.input.data), np.float32).reshape(request.input.shape)
@@ -62,7 +61,12 @@ class Servicer(InferenceServicer):
 async def serve(repository: Path, model: str) -> None:
     batcher = Batcher(models.load(repository / model / "1").to_torch().eval())
     server = grpc.aio.server()
-    add_InferenceServicer_to_server(Servicer(batcher), server)
+    predict = grpc.unary_unary_rpc_method_handler(
+        Servicer(batcher).predict, fm.PredictRequest.FromString, fm.PredictResponse.SerializeToString
+    )
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("fused_mlp.v1.Inference", {"Predict": predict})]
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)

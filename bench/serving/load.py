@@ -16,7 +16,7 @@ import numpy as np
 from bench.serving.systems import MODELS, System, scheduling
 from fused_mlp import models
 from fused_mlp.protos import fused_mlp_pb2 as fm
-from fused_mlp.protos.fused_mlp_pb2_grpc import InferenceStub
+from fused_mlp.protos.stubs import Stub
 
 PREDICT = "/fused_mlp.v1.Inference/Predict"
 # Outstanding requests as connections x streams.
@@ -59,7 +59,7 @@ def verify(system: System, repository: Path, model: str, rows: int) -> None:
             echo = channel.unary_unary(PREDICT)(request.SerializeToString(), timeout=10)
             assert echo == request.SerializeToString(), f"{system.name} does not echo"
             return
-        output = InferenceStub(channel).Predict(request, timeout=10).output
+        output = Stub(channel, fm, "Inference").Predict(request, timeout=10).output
     import torch
 
     x = np.frombuffer(request.input.data, np.float32).reshape(request.input.shape)

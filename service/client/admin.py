@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 import grpc
 
 from fused_mlp.protos import admin_pb2 as pb
-from fused_mlp.protos import admin_pb2_grpc
 from fused_mlp.protos import fused_mlp_pb2 as inference_pb
+from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client.calls import ONCE, Calls
 from fused_mlp.service.client.channel import Tls, channel_options
 from fused_mlp.service.client.live_trace import LiveTrace, read_trace
@@ -61,7 +61,7 @@ class AdminClient:
             if tls
             else grpc.insecure_channel(target, options)
         )
-        self._admin = admin_pb2_grpc.AdminStub(self._channel)
+        self._admin = Stub(self._channel, pb, "Admin")
 
     @property
     def target(self) -> str:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fused_mlp.protos import fused_mlp_pb2 as pb
-from fused_mlp.protos import fused_mlp_pb2_grpc
+from fused_mlp.protos import health_pb2
+from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client.calls import ONCE, UNTIL_READY, Calls, HealthStatus, read_health
 from fused_mlp.service.client.channel import Tls, channel_options
 from fused_mlp.service.client.errors import PredictError
@@ -53,8 +53,8 @@ class AsyncClient:
             if tls
             else grpc.aio.insecure_channel(target, options)
         )
-        self._inference = fused_mlp_pb2_grpc.InferenceStub(self._channel)
-        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self._inference = Stub(self._channel, pb, "Inference")
+        self._health = Stub(self._channel, health_pb2, "Health")
 
     @property
     def target(self) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
 import grpc
-from grpc_health.v1 import health_pb2
 
+from fused_mlp.protos import health_pb2
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.retry import Attempts, RetryPolicy
 

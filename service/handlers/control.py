@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
-
-from grpc_reflection.v1alpha import reflection_pb2
-from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from fused_mlp.service.catalog.catalog import Catalog
-from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
-from fused_mlp.service.handlers import health, open_inference
+from fused_mlp.service.fronts.rpc import Rpc
+from fused_mlp.service.handlers import health, open_inference, reflection
 from fused_mlp.service.handlers import model_info as inference
 from fused_mlp.service.observe.health import Health
 from fused_mlp.service.settings.settings import Settings
@@ -39,16 +34,5 @@ def control_rpcs(control: Control) -> list[Rpc]:
         *open_inference.rpcs(control.settings, control.catalog, control.health),
     ]
     if control.settings.reflection:
-        rpcs += _reflection()
+        rpcs += reflection.rpcs(SERVED_SERVICES)
     return rpcs
-
-
-def _reflection() -> list[Rpc]:
-    service = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
-    servicer = ReflectionServicer([*SERVED_SERVICES, service.full_name])
-
-    def info(requests: AsyncIterator[Any], _: Call) -> AsyncIterator[Any]:
-        responses: AsyncIterator[Any] = servicer.ServerReflectionInfo(requests, None)
-        return responses
-
-    return rpcs_of(service, {"ServerReflectionInfo": info})

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from grpc_health.v1 import health_pb2 as pb
-
+from fused_mlp.protos import health_pb2 as pb
 from fused_mlp.service._engine import quote_name
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.errors import ModelNotFound
@@ -30,14 +29,14 @@ def rpcs(health: Health, catalog: Catalog) -> list[Rpc]:
                     for v in model.fallen_back
                     if v.fallback
                 )
-        return pb.HealthCheckResponse(status=status)
+        return pb.HealthCheckResponse(status=status.name)
 
     async def watch(request: Any, _: Call) -> AsyncIterator[Any]:
         async for status in health.watch(request.service):
-            yield pb.HealthCheckResponse(status=status)
+            yield pb.HealthCheckResponse(status=status.name)
 
     async def list_all(_request: Any, _: Call) -> Any:
-        statuses = {name: pb.HealthCheckResponse(status=s) for name, s in health.all().items()}
+        statuses = {name: pb.HealthCheckResponse(status=s.name) for name, s in health.all().items()}
         return pb.HealthListResponse(statuses=statuses)
 
     service = pb.DESCRIPTOR.services_by_name["Health"]

@@ -20,7 +20,7 @@ class Certificates:
         self.ca, self._ca_key = folder / "ca.pem", folder / "ca.key"
         _openssl(
             "req", "-x509", *_KEY, "-nodes", "-days", "2", "-subj", "/CN=test authority",
-            "-keyout", self._ca_key, "-out", self.ca,
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign", "-keyout", self._ca_key, "-out", self.ca,
         )  # fmt: skip
         self._server, self._server_key = self._sign("server", "subjectAltName=DNS:localhost,IP:127.0.0.1")
         self.client, self.client_key = self._sign("client", "extendedKeyUsage=clientAuth")
@@ -30,7 +30,7 @@ class Certificates:
 
     def _sign(self, name: str, extension: str) -> tuple[Path, Path]:
         key, request, certificate = (self._folder / f"{name}.{kind}" for kind in ("key", "csr", "pem"))
-        (self._folder / f"{name}.ext").write_text(extension + "\n")
+        (self._folder / f"{name}.ext").write_text(f"{_LEAF}{extension}\n")
         _openssl("req", *_KEY, "-nodes", "-subj", f"/CN=test {name}", "-keyout", key, "-out", request, "-new")
         _openssl(
             "x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self._ca_key, "-CAcreateserial",
@@ -39,6 +39,12 @@ class Certificates:
         return certificate, key
 
 
+# What Python's ssl demands of a certificate from 3.13 on.
+_LEAF = """basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+subjectKeyIdentifier=hash
+authorityKeyIdentifier=keyid
+"""
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 
 

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
-from fused_mlp.protos.fused_mlp_pb2_grpc import InferenceStub
+from fused_mlp.protos.stubs import Stub
 from tests.conformance.conftest import Endpoint
 
 TIMEOUT_S = 20
@@ -40,8 +41,8 @@ def channel(endpoint: Endpoint) -> Iterator[grpc.Channel]:
 
 
 @pytest.fixture(scope="module")
-def stub(channel: grpc.Channel) -> InferenceStub:
-    return InferenceStub(channel)
+def stub(channel: grpc.Channel) -> Stub:
+    return Stub(channel, fm, "Inference")
 
 
 class Feed:
@@ -60,18 +61,18 @@ def test_empty_unary(channel: grpc.Channel) -> None:
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_large_unary(stub: InferenceStub) -> None:
+def test_large_unary(stub: Stub) -> None:
     answer = stub.Predict(request("large", 4096), timeout=TIMEOUT_S)
     assert list(answer.output.shape) == [4096, 10]
     assert len(answer.output.data) == 4096 * 10 * 4
 
 
-def test_many_at_once(stub: InferenceStub) -> None:
+def test_many_at_once(stub: Stub) -> None:
     calls = [stub.Predict.future(request(str(i)), timeout=TIMEOUT_S) for i in range(300)]
     assert [call.result().request_id for call in calls] == [str(i) for i in range(300)]
 
 
-def test_ping_pong(stub: InferenceStub) -> None:
+def test_ping_pong(stub: Stub) -> None:
     feed = Feed()
     answers = stub.PredictStream(iter(feed), timeout=TIMEOUT_S)
     for index in range(20):
@@ -83,23 +84,23 @@ def test_ping_pong(stub: InferenceStub) -> None:
     assert answers.code() is grpc.StatusCode.OK
 
 
-def test_empty_stream(stub: InferenceStub) -> None:
+def test_empty_stream(stub: Stub) -> None:
     assert list(stub.PredictStream(iter(()), timeout=TIMEOUT_S)) == []
 
 
-def test_stream_of_many_answers_each(stub: InferenceStub) -> None:
+def test_stream_of_many_answers_each(stub: Stub) -> None:
     answers = list(stub.PredictStream((request(str(i)) for i in range(2000)), timeout=TIMEOUT_S))
     assert {answer.request_id for answer in answers} == {str(i) for i in range(2000)}
     assert not any(answer.HasField("error") for answer in answers)
 
 
-def test_bad_message_on_a_stream_fails_alone(stub: InferenceStub) -> None:
+def test_bad_message_on_a_stream_fails_alone(stub: Stub) -> None:
     sent = [request("1"), request("2", model="nonesuch"), request("3")]
     answers = {a.request_id: a.error.code for a in stub.PredictStream(iter(sent), timeout=TIMEOUT_S)}
     assert answers == {"1": 0, "2": grpc.StatusCode.NOT_FOUND.value[0], "3": 0}
 
 
-def test_cancel_after_begin(stub: InferenceStub) -> None:
+def test_cancel_after_begin(stub: Stub) -> None:
     feed = Feed()
     call = stub.PredictStream(iter(feed))
     call.cancel()
@@ -107,7 +108,7 @@ def test_cancel_after_begin(stub: InferenceStub) -> None:
     feed.put(None)
 
 
-def test_cancel_after_first_response(stub: InferenceStub) -> None:
+def test_cancel_after_first_response(stub: Stub) -> None:
     feed = Feed()
     call = stub.PredictStream(iter(feed))
     feed.put(request("first"))
@@ -117,7 +118,7 @@ def test_cancel_after_first_response(stub: InferenceStub) -> None:
     feed.put(None)
 
 
-def test_timeout(stub: InferenceStub) -> None:
+def test_timeout(stub: Stub) -> None:
     feed = Feed()
     call = stub.PredictStream(iter(feed), timeout=0.05)
     with pytest.raises(grpc.RpcError):
@@ -126,13 +127,13 @@ def test_timeout(stub: InferenceStub) -> None:
     feed.put(None)
 
 
-def test_custom_metadata(stub: InferenceStub) -> None:
+def test_custom_metadata(stub: Stub) -> None:
     metadata = (("x-text", "value"), ("x-data-bin", b"\x00\xff\n"), ("x-empty", ""))
     assert stub.Predict(request("m"), metadata=metadata, timeout=TIMEOUT_S).request_id == "m"
     assert stub.ListModels(fm.ListModelsRequest(), metadata=metadata, timeout=TIMEOUT_S).models
 
 
-def test_status_code_and_special_message(stub: InferenceStub) -> None:
+def test_status_code_and_special_message(stub: Stub) -> None:
     with pytest.raises(grpc.RpcError) as failure:
         stub.Predict(request(model="no such: 100 % ☃ \U0001f600 é"), timeout=TIMEOUT_S)
     assert failure.value.code() is grpc.StatusCode.NOT_FOUND
@@ -146,7 +147,7 @@ def test_unimplemented_method_and_service(channel: grpc.Channel) -> None:
         assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_compressed_unary_and_stream(stub: InferenceStub) -> None:
+def test_compressed_unary_and_stream(stub: Stub) -> None:
     gzip = grpc.Compression.Gzip
     assert stub.Predict(request("z", 200), compression=gzip, timeout=TIMEOUT_S).request_id == "z"
     sent = iter([request("1", 50), request("2")])
@@ -154,7 +155,7 @@ def test_compressed_unary_and_stream(stub: InferenceStub) -> None:
     assert {answer.request_id for answer in answers} == {"1", "2"}
 
 
-def test_unsupported_compression_is_refused(stub: InferenceStub, endpoint: Endpoint) -> None:
+def test_unsupported_compression_is_refused(stub: Stub, endpoint: Endpoint) -> None:
     if endpoint.front == "python":
         pytest.skip("grpcio serves deflate too")
     with pytest.raises(grpc.RpcError) as failure:
@@ -179,11 +180,36 @@ def test_reflection(channel: grpc.Channel) -> None:
     assert described.file_descriptor_response.file_descriptor_proto
 
 
+def test_reflection_describes_each_service_and_refuses_what_is_not_there(channel: grpc.Channel) -> None:
+    reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+    ask = reflection_pb2.ServerReflectionRequest
+    (listed,) = reflection.ServerReflectionInfo(iter([ask(list_services="")]), timeout=TIMEOUT_S)
+    for service in listed.list_services_response.service:
+        symbol = ask(file_containing_symbol=service.name)
+        (described,) = reflection.ServerReflectionInfo(iter([symbol]), timeout=TIMEOUT_S)
+        assert described.original_request == symbol
+        (serialized,) = described.file_descriptor_response.file_descriptor_proto
+        file = FileDescriptorProto.FromString(serialized)
+        assert service.name in [f"{file.package}.{each.name}" for each in file.service]
+    extension = reflection_pb2.ExtensionRequest(containing_type="fused_mlp.v1.Tensor", extension_number=1)
+    refused = [
+        ask(file_containing_symbol="nonesuch"),
+        ask(file_by_filename="nonesuch.proto"),
+        ask(all_extension_numbers_of_type="nonesuch"),
+        ask(file_containing_extension=extension),
+    ]
+    for answer in reflection.ServerReflectionInfo(iter(refused), timeout=TIMEOUT_S):
+        assert answer.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+    types = ask(all_extension_numbers_of_type="fused_mlp.v1.Tensor")
+    (answer,) = reflection.ServerReflectionInfo(iter([types]), timeout=TIMEOUT_S)
+    assert list(answer.all_extension_numbers_response.extension_number) == []
+
+
 async def test_asyncio_client(endpoint: Endpoint) -> None:
     made = credentials(endpoint)
     where = f"localhost:{endpoint.port}"
     async with grpc.aio.secure_channel(where, made) if made else grpc.aio.insecure_channel(where) as channel:
-        stub = InferenceStub(channel)
+        stub = Stub(channel, fm, "Inference")
         answers = await asyncio.gather(
             *(stub.Predict(request(str(i)), timeout=TIMEOUT_S) for i in range(100))
         )

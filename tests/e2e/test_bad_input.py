@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
-from fused_mlp.protos import fused_mlp_pb2_grpc, open_inference_pb2_grpc
 from fused_mlp.protos import open_inference_pb2 as oip
+from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client import Client
 from tests.support.server import Server
 
@@ -66,7 +66,7 @@ BAD_PREDICTS = {
 def test_bad_predict_is_refused(channel: grpc.Channel, case: str) -> None:
     request, code, said = BAD_PREDICTS[case]
     with pytest.raises(grpc.RpcError) as failure:
-        fused_mlp_pb2_grpc.InferenceStub(channel).Predict(request)
+        Stub(channel, fm, "Inference").Predict(request)
     assert failure.value.code() is code
     details = failure.value.details()
     assert all(text in details for text in said), details
@@ -120,7 +120,7 @@ BAD_INFERS = {
 def test_bad_infer_is_refused(channel: grpc.Channel, case: str) -> None:
     request, code, said = BAD_INFERS[case]
     with pytest.raises(grpc.RpcError) as failure:
-        open_inference_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request)
+        Stub(channel, oip, "GRPCInferenceService").ModelInfer(request)
     assert failure.value.code() is code
     details = failure.value.details()
     assert all(text in details for text in said), details
@@ -140,7 +140,7 @@ def test_truncated_message_fails_alone(server: Server, channel: grpc.Channel) ->
 def test_message_beyond_the_size_limit_is_refused(channel: grpc.Channel) -> None:
     huge = predict(input=tensor([1, 64], b"\0" * (64 << 20)))
     with pytest.raises(grpc.RpcError) as failure:
-        fused_mlp_pb2_grpc.InferenceStub(channel).Predict(huge)
+        Stub(channel, fm, "Inference").Predict(huge)
     assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -154,7 +154,7 @@ def test_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
 def test_every_refusal_is_counted_once_and_no_made_up_name_becomes_a_label(
     server: Server, channel: grpc.Channel
 ) -> None:
-    stub = fused_mlp_pb2_grpc.InferenceStub(channel)
+    stub = Stub(channel, fm, "Inference")
     invalid = server.metric("fused_mlp_requests_total", model="digits", code="INVALID_ARGUMENT")
     unknown = server.metric("fused_mlp_requests_total", model="", code="NOT_FOUND")
     for request in (predict(input=tensor([1, 63])), predict(model="made-up-name")):

@@ -10,18 +10,18 @@ import pytest
 
 from fused_mlp import models
 from fused_mlp.protos import open_inference_pb2 as pb
-from fused_mlp.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client import Client
 from tests.support.server import Server, demo_copy
 
 
 @pytest.fixture(scope="module")
-def stub(server: Server) -> Iterator[GRPCInferenceServiceStub]:
+def stub(server: Server) -> Iterator[Stub]:
     with grpc.insecure_channel(server.target) as channel:
-        yield GRPCInferenceServiceStub(channel)
+        yield Stub(channel, pb, "GRPCInferenceService")
 
 
-def test_live_ready_and_metadata(stub: GRPCInferenceServiceStub) -> None:
+def test_live_ready_and_metadata(stub: Stub) -> None:
     assert stub.ServerLive(pb.ServerLiveRequest()).live
     assert stub.ServerReady(pb.ServerReadyRequest()).ready
     assert stub.ModelReady(pb.ModelReadyRequest(name="digits")).ready
@@ -38,9 +38,7 @@ def test_live_ready_and_metadata(stub: GRPCInferenceServiceStub) -> None:
 
 
 @pytest.mark.parametrize("how", ["raw", "fp32_contents", "fp64_contents"])
-def test_infer_answers_in_raw_contents(
-    stub: GRPCInferenceServiceStub, client: Client, example: np.ndarray, how: str
-) -> None:
+def test_infer_answers_in_raw_contents(stub: Stub, client: Client, example: np.ndarray, how: str) -> None:
     x = np.stack([example, example / 2])
     dtype = np.float64 if how == "fp64_contents" else np.float32
     tensor = pb.ModelInferRequest.InferInputTensor(
@@ -59,9 +57,7 @@ def test_infer_answers_in_raw_contents(
     np.testing.assert_array_equal(answered, client.predict("digits", x).output.astype(dtype))
 
 
-def test_stream_infer_goes_on_after_a_bad_message(
-    stub: GRPCInferenceServiceStub, example: np.ndarray
-) -> None:
+def test_stream_infer_goes_on_after_a_bad_message(stub: Stub, example: np.ndarray) -> None:
     def request(name: str, model: str) -> pb.ModelInferRequest:
         tensor = pb.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[1, 64])
         return pb.ModelInferRequest(
@@ -76,9 +72,7 @@ def test_stream_infer_goes_on_after_a_bad_message(
     assert len(answers["c"].infer_response.raw_output_contents[0]) == 40
 
 
-def test_statistics_count_rows_and_batches(
-    stub: GRPCInferenceServiceStub, client: Client, example: np.ndarray
-) -> None:
+def test_statistics_count_rows_and_batches(stub: Stub, client: Client, example: np.ndarray) -> None:
     def count() -> tuple[int, int, int]:
         (stats,) = stub.ModelStatistics(pb.ModelStatisticsRequest(name="digits")).model_stats
         return stats.inference_count, stats.execution_count, stats.inference_stats.success.count
@@ -88,7 +82,7 @@ def test_statistics_count_rows_and_batches(
     assert tuple(np.subtract(count(), before)) == (3, 1, 1)
 
 
-def test_loading_and_unloading_are_off_by_default(stub: GRPCInferenceServiceStub) -> None:
+def test_loading_and_unloading_are_off_by_default(stub: Stub) -> None:
     for call, request in (
         (stub.RepositoryModelLoad, pb.RepositoryModelLoadRequest(model_name="digits")),
         (stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(model_name="digits")),
@@ -106,7 +100,7 @@ def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(tmp_path: Path,
         Client(server.target) as client,
         grpc.insecure_channel(server.target) as channel,
     ):
-        stub = GRPCInferenceServiceStub(channel)
+        stub = Stub(channel, pb, "GRPCInferenceService")
         models.save(models.load(root / "digits" / "1"), root / "digits" / "2")
         stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="digits"))
         assert client.predict("digits", [0.0] * 64).version == 2
@@ -129,7 +123,7 @@ def test_load_that_fails_says_so_and_leaves_what_serves(tmp_path: Path, transpor
         Client(server.target) as client,
         grpc.insecure_channel(server.target) as channel,
     ):
-        stub = GRPCInferenceServiceStub(channel)
+        stub = Stub(channel, pb, "GRPCInferenceService")
         (root / "digits/1/model.safetensors").write_bytes(b"not safetensors")
         (root / "hollow/1").mkdir(parents=True)
         for name in ("digits", "hollow"):

@@ -12,8 +12,7 @@ import pytest
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.protos import open_inference_pb2 as oip
-from fused_mlp.protos.fused_mlp_pb2_grpc import InferenceStub
-from fused_mlp.protos.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from fused_mlp.protos.stubs import Stub
 from fused_mlp.service import _engine
 from fused_mlp.service.client import PredictError
 from fused_mlp.service.client.admin import AdminClient
@@ -51,7 +50,7 @@ def _as_it_was(admin: AdminClient) -> Iterator[None]:
 
 def predict(channel: grpc.Channel, metadata: tuple[tuple[str, str], ...] = (), **fields: object) -> str:
     request = fm.PredictRequest(model="digits", input=fm.Tensor(shape=X.shape, data=X.tobytes()), **fields)
-    return NAMES[InferenceStub(channel).Predict(request, metadata=metadata, timeout=30).variant]
+    return NAMES[Stub(channel, fm, "Inference").Predict(request, metadata=metadata, timeout=30).variant]
 
 
 def infer(
@@ -61,7 +60,7 @@ def infer(
     request.inputs.add(name="input", datatype="FP32", shape=X.shape)
     if variant:
         request.parameters["variant"].string_param = variant
-    response = GRPCInferenceServiceStub(channel).ModelInfer(request, metadata=metadata, timeout=30)
+    response = Stub(channel, oip, "GRPCInferenceService").ModelInfer(request, metadata=metadata, timeout=30)
     return response.parameters["variant"].string_param
 
 
@@ -104,7 +103,7 @@ def test_messages_of_a_stream_share_the_key_of_their_call(channel: grpc.Channel,
         fm.PredictRequest(model="digits", input=fm.Tensor(shape=X.shape, data=X.tobytes()), request_id=str(i))
         for i in range(8)
     ]
-    stream = InferenceStub(channel).PredictStream(
+    stream = Stub(channel, fm, "Inference").PredictStream(
         iter(requests), metadata=(("x-ab-key", unfused),), timeout=30
     )
     assert {NAMES[response.variant] for response in stream} == {"unfused"}

@@ -5,7 +5,7 @@ import pytest
 
 from fused_mlp import models
 from fused_mlp.protos import fused_mlp_pb2 as pb
-from fused_mlp.protos import fused_mlp_pb2_grpc
+from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client import AsyncClient, Client, PredictError
 from fused_mlp.service.settings.settings import DEMO_REPOSITORY
 from tests.support.server import Server
@@ -65,7 +65,7 @@ def test_values_typed_by_hand_are_answered_as_values(server: Server, example: np
     import grpc
 
     with grpc.insecure_channel(server.target) as channel:
-        stub = fused_mlp_pb2_grpc.InferenceStub(channel)
+        stub = Stub(channel, pb, "Inference")
         request = pb.PredictRequest(model="digits", input=pb.Tensor(values=example), request_id="by hand")
         response = stub.Predict(request)
     assert list(response.output.shape) == [1, 10]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fused_mlp.protos import fused_mlp_pb2 as pb
-from fused_mlp.protos import fused_mlp_pb2_grpc
+from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.errors import Code
 from tests.support.puppet import POISON, PuppetService
 
@@ -20,9 +20,9 @@ def puppet(transport: str) -> Iterator[PuppetService]:
 
 
 @pytest.fixture
-def stub(puppet: PuppetService) -> Iterator[fused_mlp_pb2_grpc.InferenceStub]:
+def stub(puppet: PuppetService) -> Iterator[Stub]:
     with grpc.insecure_channel(puppet.target) as channel:
-        yield fused_mlp_pb2_grpc.InferenceStub(channel)
+        yield Stub(channel, pb, "Inference")
 
 
 def request(first: float = 1.0, rows: int = 1) -> pb.PredictRequest:

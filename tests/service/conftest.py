@@ -11,7 +11,8 @@ import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fused_mlp.protos import fused_mlp_pb2_grpc
+from fused_mlp.protos import fused_mlp_pb2
+from tests.support.grpc_service import generic_handler
 from tests.support.scripted_server import Failure, ScriptedServer
 
 
@@ -23,7 +24,7 @@ def scripted():
     )
     servicer = ScriptedServer(module)
     server = grpc.server(ThreadPoolExecutor(8))
-    fused_mlp_pb2_grpc.add_InferenceServicer_to_server(servicer, server)
+    server.add_generic_rpc_handlers([generic_handler(fused_mlp_pb2, "Inference", servicer)])
     health_pb2_grpc.add_HealthServicer_to_server(servicer.statuses, server)
     servicer.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     servicer.statuses.set("tiny", health_pb2.HealthCheckResponse.SERVING)
@@ -74,7 +75,7 @@ def secure_target(scripted, certificate):
     """The scripted server once more, on a port that asks for the certificate."""
     cert, key = (path.read_bytes() for path in certificate)
     server = grpc.server(ThreadPoolExecutor(2))
-    fused_mlp_pb2_grpc.add_InferenceServicer_to_server(scripted, server)
+    server.add_generic_rpc_handlers([generic_handler(fused_mlp_pb2, "Inference", scripted)])
     health_pb2_grpc.add_HealthServicer_to_server(scripted.statuses, server)
     credentials = grpc.ssl_server_credentials([(key, cert)], cert, require_client_auth=True)
     port = server.add_secure_port("127.0.0.1:0", credentials)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -19,10 +20,17 @@ COMMAND = [sys.executable, "-m", "fused_mlp.service.cli", "serve"]
 class Server:
     """Started when constructed, ready to answer when that returns; raises with its stderr if it is not."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(
+        self, *, command: Sequence[str] = COMMAND, cwd: Path | None = None, **settings: object
+    ) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
         self.process = subprocess.Popen(
-            COMMAND, env=environment(**settings), stdout=subprocess.PIPE, stderr=self._log, text=True
+            command,
+            cwd=cwd,
+            env=environment(**settings),
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
         )
         self.banner = self._read_banner()
         self.target = self._find(r"gRPC +(\S+)")

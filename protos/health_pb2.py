@@ -1,0 +1,5 @@
+"""The messages of health.proto; their types are in health_pb2.pyi."""
+
+from fused_mlp.protos.descriptors import names_of
+
+globals().update(names_of("health.proto"))
