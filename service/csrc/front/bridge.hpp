@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "front/call.hpp"
-#include "front/inference.hpp"
+#include "front/failure_log.hpp"
 #include "front/loop.hpp"
 
 namespace fused_mlp::front {
@@ -21,7 +21,7 @@ enum class EventKind : uint8_t {
   start,       // a call; a unary one with its only message
   message,     // of a streaming caller
   half_close,  // no more of them
-  cancel,      // nobody waits for the answer any more
+  cancel,      // the caller has gone
   writable,    // what was sent is on its way
   failure,     // a prediction ended as INTERNAL: `path` is its id, `body` what to log
 };
@@ -36,7 +36,6 @@ struct Event {
   std::string path;
   Metadata metadata;
   int64_t deadline_ns = 0;
-  std::string peer;
 
   size_t memory_bytes() const;  // roughly
 };

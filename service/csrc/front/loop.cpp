@@ -83,12 +83,12 @@ void Loop::begin_drain() {
   });
 }
 
-void Loop::post(Completion* completion) noexcept {
-  Completion* head = completions_.load(std::memory_order_relaxed);
+void Loop::post(Delivery* delivery) noexcept {
+  Delivery* head = deliveries_.load(std::memory_order_relaxed);
   do {
-    completion->next_completion_ = head;
-  } while (!completions_.compare_exchange_weak(head, completion, std::memory_order_release,
-                                               std::memory_order_relaxed));
+    delivery->next_delivery_ = head;
+  } while (!deliveries_.compare_exchange_weak(head, delivery, std::memory_order_release,
+                                              std::memory_order_relaxed));
 }
 
 void Loop::flush() noexcept {
@@ -203,18 +203,18 @@ void Loop::run_tasks() {
 }
 
 void Loop::deliver() {
-  Completion* stack = completions_.exchange(nullptr, std::memory_order_acquire);
+  Delivery* stack = deliveries_.exchange(nullptr, std::memory_order_acquire);
   if (stack == nullptr) return;
   now_ns_ = clock_ns();  // answers are timed by it, and computing them took time since the round began
-  Completion* in_order = nullptr;  // posted last is on top
+  Delivery* in_order = nullptr;  // posted last is on top
   while (stack != nullptr) {
-    Completion* next = stack->next_completion_;
-    stack->next_completion_ = in_order;
+    Delivery* next = stack->next_delivery_;
+    stack->next_delivery_ = in_order;
     in_order = stack;
     stack = next;
   }
   while (in_order != nullptr) {
-    Completion* next = in_order->next_completion_;
+    Delivery* next = in_order->next_delivery_;
     in_order->deliver();
     in_order = next;
   }
@@ -268,10 +268,10 @@ void Loop::round(int timeout_ms) {
     swept_ns_ = now_ns_;
     sweep();
   }
-  bury_closed();
+  free_closed();
 }
 
-void Loop::bury_closed() {
+void Loop::free_closed() {
   if (closed_.empty()) return;
   const auto is_closed = [](Connection* connection) { return connection->closed(); };
   std::erase_if(again_, is_closed);

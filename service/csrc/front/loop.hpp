@@ -1,4 +1,4 @@
-// One event loop: a thread, an epoll set, and the connections it owns. In each round it reads all that has
+// One event loop: a thread, an epoll set, and the connections it owns. Each round reads everything that has
 // arrived, lets the application compute, and writes all answers: one batch and one write per connection,
 // however many requests came.
 #pragma once
@@ -13,26 +13,27 @@
 #include <vector>
 
 #include "engine/ticket.hpp"
-#include "front/call.hpp"
+#include "front/call_list.hpp"
 #include "front/connection.hpp"
 #include "front/limits.hpp"
 #include "front/message.hpp"
+#include "front/method.hpp"
 #include "front/slab.hpp"
 #include "front/stats.hpp"
 
 namespace fused_mlp::front {
 
-// Something another thread has finished for a loop; links itself into its list.
-class Completion {
+// Something another thread has finished for a loop. Posting it allocates nothing: it is its own list node.
+class Delivery {
  public:
   virtual void deliver() noexcept = 0;  // on the loop's thread
 
  protected:
-  ~Completion() = default;
+  ~Delivery() = default;
 
  private:
   friend class Loop;
-  Completion* next_completion_ = nullptr;
+  Delivery* next_delivery_ = nullptr;
 };
 
 class Loop final : public CompletionSink {
@@ -46,7 +47,7 @@ class Loop final : public CompletionSink {
 
   // From any thread:
   void start(std::unique_ptr<Application> application);
-  void post(Completion* completion) noexcept;
+  void post(Delivery* delivery) noexcept;
   void flush() noexcept override;  // wakes the loop, unless it is the one calling
   void run_soon(std::function<void()> task);
   void adopt(int fd);  // a new connection
@@ -80,7 +81,7 @@ class Loop final : public CompletionSink {
   void write_dirty();
   void sweep();
   void close_all(End why);
-  void bury_closed();
+  void free_closed();
 
   const Limits limits_;
   const TlsContext* tls_;
@@ -100,7 +101,7 @@ class Loop final : public CompletionSink {
 
   Stats stats_;
   std::atomic<uint64_t> assigned_{0};
-  std::atomic<Completion*> completions_{nullptr};
+  std::atomic<Delivery*> deliveries_{nullptr};
   std::atomic<bool> woken_{false};
   std::mutex tasks_mutex_;
   std::vector<std::function<void()>> tasks_;

@@ -153,15 +153,15 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 
 async def _abort(context: Any, rpc: Rpc, error: Exception) -> None:
-    told = _told(rpc, error)
-    await context.abort(_STATUS[told.code], told.text, told.trailers)
+    response = _respond(rpc, error)
+    await context.abort(_STATUS[response.code], response.text, response.trailers)
 
 
-def _told(rpc: Rpc, error: Exception) -> Answer:
+def _respond(rpc: Rpc, error: Exception) -> Answer:
     if isinstance(error, RequestFailed):
-        return error.told
+        return error.response
     request_id = secrets.token_hex(8)
-    told = answer(error, request_id)
-    if told.code is Code.INTERNAL:
+    response = answer(error, request_id)
+    if response.code is Code.INTERNAL:
         log.error("%s failed, request id %s", rpc.path, request_id, exc_info=error)
-    return told
+    return response
