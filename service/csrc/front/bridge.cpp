@@ -10,7 +10,7 @@
 namespace fused_mlp::front {
 namespace {
 
-// A call's number says which loop has it.
+// The high bits of a call's number are the index of its loop.
 constexpr int kLoopShift = 48;
 
 }  // namespace

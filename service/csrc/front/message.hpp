@@ -11,8 +11,8 @@
 
 namespace fused_mlp::front {
 
-// Request bytes that wait for the rest of their message, over all calls of a loop; and the memory they waited
-// in, kept for the next large message.
+// The account of request bytes that wait for the rest of their message, over all calls of a loop, and a pool
+// of the buffers they wait in.
 class AssemblyPool {
  public:
   explicit AssemblyPool(size_t most_bytes) : most_bytes_(most_bytes) {}
@@ -34,8 +34,8 @@ class AssemblyPool {
   std::vector<ByteBuffer> free_;
 };
 
-// Bytes that stay where they are until the message is released: in the slab they were read into, or in a
-// buffer of their own when they came in pieces or compressed.
+// Its bytes do not move until it is released: they are in the slab they were read into, or in a buffer of its
+// own when they came in pieces or compressed.
 class Message {
  public:
   Message() = default;

@@ -24,7 +24,7 @@ Encoding encoding_of(std::string_view name) {
 
 }  // namespace
 
-// The length tells the names apart before any byte is compared: this runs for every header of every request.
+// Compares lengths before bytes: this runs for every header of every request.
 void RequestHead::field(std::string_view name, std::string_view value, const Limits& limits,
                         Application& application) {
   bytes_ += name.size() + value.size() + kFieldOverhead;
@@ -76,7 +76,7 @@ void RequestHead::read_variant(std::string_view name) {
   if (requested_variant_ == Variant::unspecified) unknown_variant_ = quote_name(name);
 }
 
-// A binary value may be a list: its parts were joined with commas on the way.
+// A binary value may be a list: HTTP/2 peers may join values with commas.
 void RequestHead::keep(std::string_view name, std::string_view value) {
   has_metadata_ = true;
   if (!is_binary_name(name)) {

@@ -86,6 +86,9 @@ class PythonFront:
         """Refuse new calls, let those under way end within the time, then cancel them."""
         await self._server.stop(grace_s)
 
+    def stats(self) -> None:
+        """grpc keeps its own to itself."""
+
     def _wrap(self, rpc: Rpc) -> Any:
         """No deserializer for grpc: what it makes of a message that cannot be read is UNKNOWN, with internals."""
         if rpc.kind == "unary_unary":

@@ -31,11 +31,7 @@ class Model:
         lane = self.engine.add_lane(kernel=run, in_features=3, out_features=2)
         router = Router()
         router.publish(
-            [
-                RouteEntry(
-                    model="m", version=7, fused=lane, in_features=3, out_features=2, max_request_rows=10
-                )
-            ]
+            [RouteEntry(model="m", version=7, fused=lane, in_features=3, out_features=2, max_request_rows=10)]
         )
         self.route = router.resolve("m")
 
@@ -60,9 +56,7 @@ def predict_message(shape: list[int], data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("shape", "byte_count", "rows"), [([2, 3], 24, 2), ([3], 12, 1), ([10, 3], 120, 10)])
-def test_tensor_that_fits_gives_its_rows(
-    model: Model, shape: list[int], byte_count: int, rows: int
-) -> None:
+def test_tensor_that_fits_gives_its_rows(model: Model, shape: list[int], byte_count: int, rows: int) -> None:
     request = _engine.PREDICT_CODEC.decode(predict_message(shape, bytes(byte_count)))
     assert request.check_rows(model.route) == rows
     values = fm.Tensor(shape=shape, values=[0.0] * (byte_count // 4))
@@ -131,9 +125,7 @@ def test_infer_response(model: Model, dtype: str, streams: bool) -> None:
     assert response.parameters["variant"].string_param == "fused"
     (output,) = response.outputs
     assert (output.name, output.datatype, list(output.shape)) == ("output", dtype, [1, 2])
-    np.testing.assert_array_equal(
-        np.frombuffer(response.raw_output_contents[0], DTYPES[dtype]), 2 * x[0, :2]
-    )
+    np.testing.assert_array_equal(np.frombuffer(response.raw_output_contents[0], DTYPES[dtype]), 2 * x[0, :2])
 
 
 def test_errors_on_streams_carry_the_id_of_their_request() -> None:
@@ -147,7 +139,9 @@ def test_errors_on_streams_carry_the_id_of_their_request() -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "kept"), [("x" * 100, 80), ("é" * 100, 40), ("x" + "é" * 100, 40), ("id", 2)])
+@pytest.mark.parametrize(
+    ("text", "kept"), [("x" * 100, 80), ("é" * 100, 40), ("x" + "é" * 100, 40), ("id", 2)]
+)
 def test_id_is_cut_to_80_bytes_and_never_inside_a_character(text: str, kept: int) -> None:
     request = _engine.PREDICT_CODEC.decode(fm.PredictRequest(request_id=text).SerializeToString())
     assert (request.request_id, request.short_id) == (text, text[:kept])
