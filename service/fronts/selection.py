@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # A request's fields besides its rows; names and ids are short.
 MESSAGE_SLACK_BYTES = 64 << 10
-# gRPC's own default: nobody expects less.
+# gRPC's own default.
 LEAST_MESSAGE_BYTES = 4 << 20
 WIDEST_ELEMENT_BYTES = 8
 

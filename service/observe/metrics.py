@@ -290,7 +290,8 @@ def _front_counters(stats: _engine.FrontStats) -> Iterator[Metric]:
         "Calls that the front itself ended, by gRPC code: broken requests, limits, deadlines.",
         labels=("code",),
     )
-    for code, count in {**dict.fromkeys(FRONT_CODES, 0), **stats["refused"]}.items():
+    by_code: dict[int, int] = {**dict.fromkeys(FRONT_CODES, 0), **stats["refused"]}
+    for code, count in by_code.items():
         refused.add_metric((Code(code).name,), count)
     resets = CounterMetricFamily("fused_mlp_front_resets", "Streams reset, by sender.", labels=("sender",))
     resets.add_metric(("peer",), stats["received_resets"])

@@ -6,9 +6,9 @@
 
 #include <cstring>
 
+#include "bindings/completion.hpp"
 #include "bindings/errors.hpp"
 #include "bindings/register.hpp"
-#include "bindings/completion.hpp"
 #include "bindings/route.hpp"
 
 namespace nb = nanobind;

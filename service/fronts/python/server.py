@@ -1,4 +1,4 @@
-"""The Python front: grpc.aio in front of the handlers. Owns what grpc is told (limits, keepalive, status codes);
+"""The Python front: grpc.aio in front of the handlers. Owns the options of grpc (limits, keepalive, status codes);
 knows nothing of models. Runs on the asyncio loop."""
 
 from __future__ import annotations

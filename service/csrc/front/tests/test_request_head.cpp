@@ -1,4 +1,4 @@
-// Which header blocks become calls, and what the others are told.
+// Which header blocks become calls, and how the others are rejected.
 #include "check.hpp"
 #include "front/code.hpp"
 #include "front/method.hpp"
