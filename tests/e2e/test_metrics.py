@@ -80,7 +80,7 @@ FRONT = "fused_mlp_front_"
 
 
 def test_native_front_counts_connections_streams_and_bytes(example: np.ndarray) -> None:
-    with Server(transport="native") as server:
+    with Server(front="native") as server:
         assert server.metric(FRONT + "connections_total") == 0
         with Client(server.target) as client:
             client.predict("digits", example)
@@ -95,7 +95,7 @@ def test_native_front_counts_connections_streams_and_bytes(example: np.ndarray) 
 
 
 def test_native_front_counts_what_it_refuses_and_why_connections_end() -> None:
-    with Server(transport="native") as server:
+    with Server(front="native") as server:
         with grpc.insecure_channel(server.target) as channel:
             with pytest.raises(grpc.RpcError):
                 channel.unary_unary("/no.Such/Method")(b"", timeout=10)
@@ -113,7 +113,7 @@ def test_native_front_counts_what_it_refuses_and_why_connections_end() -> None:
 
 
 def test_python_front_has_no_such_counts() -> None:
-    with Server(transport="python") as server:
+    with Server(front="python") as server:
         assert FRONT not in server.get("/metrics")[1]
 
 

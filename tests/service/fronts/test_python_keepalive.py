@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hyperframe.frame import PingFrame
 
@@ -20,6 +22,10 @@ class MutePeer(Peer):
         self.pinged = True
 
 
+def serve(timeout_s: float) -> Server:
+    return Server(front="python", limits=json.dumps({"keepalive_s": 0.5, "keepalive_timeout_s": timeout_s}))
+
+
 def watching(server: Server) -> MutePeer:
     """grpc pings only connections with an open call."""
     peer = MutePeer(int(server.target.rpartition(":")[2]))
@@ -29,20 +35,14 @@ def watching(server: Server) -> MutePeer:
 
 
 def test_silence_after_a_ping_ends_the_connection() -> None:
-    with (
-        Server(transport="python", keepalive_s=0.5, keepalive_timeout_s=0.5) as server,
-        watching(server) as peer,
-    ):
+    with serve(timeout_s=0.5) as server, watching(server) as peer:
         peer.wait_closed()
         assert peer.closed
 
 
 @pytest.mark.parametrize("timeout_s", [60, 0])
 def test_silence_within_the_time_limit_does_not(timeout_s: float) -> None:
-    with (
-        Server(transport="python", keepalive_s=0.5, keepalive_timeout_s=timeout_s) as server,
-        watching(server) as peer,
-    ):
+    with serve(timeout_s) as server, watching(server) as peer:
         peer.set_timeout(3.0)  # six times keepalive_s
         with pytest.raises(TimeoutError):
             peer.wait_closed()
