@@ -3,7 +3,7 @@ holding the GIL. Deadlines refer to the engine's clock (`Engine.now()`, by defau
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,22 +53,6 @@ class DType(enum.Enum):
     fp16 = 1
     bf16 = 2
     fp64 = 3
-
-def dtype_name(dtype: DType) -> str: ...
-def dtype_from_name(name: str) -> DType:
-    """From a name of the Open Inference Protocol ('FP32'). Raises Refused (invalid_input)."""
-
-def dtype_from_proto(number: int) -> DType:
-    """From fused_mlp.v1.DataType. Raises Refused (invalid_input)."""
-
-def check_tensor(
-    shape: Sequence[int], dtype: DType, byte_count: int, in_features: int, max_request_rows: int
-) -> int:
-    """The row count of a tensor of shape [rows, in_features], or [in_features] for one row. Raises Refused
-    (invalid_input)."""
-
-def check_values(shape: Sequence[int], value_count: int, in_features: int, max_request_rows: int) -> int:
-    """The same for values sent as a repeated field; an empty shape means one row."""
 
 class HistogramSnapshot:
     @property
@@ -315,6 +299,55 @@ class Router:
 def hash_key(key: str) -> int:
     """XXH64 of a key's UTF-8 bytes: the key goes to the other variant if this is below split * 2**64."""
 
+# The codec (service/csrc/codec): messages of both prediction APIs, as both fronts read and write them.
+
+class PredictInput:
+    """A decoded request. After an `error` only the ids may be read."""
+
+    @property
+    def error(self) -> str:
+        """What is wrong with the message, fit to be sent; empty: nothing."""
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def short_id(self) -> str:
+        """The id, cut to 80 bytes for logs and error texts."""
+    @property
+    def model(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def variant(self) -> Variant: ...
+    @property
+    def shape(self) -> list[int]:
+        """The first 9 dimensions: no valid shape has more than 2."""
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def data(self) -> bytes:
+        """Little-endian elements."""
+    @property
+    def typed(self) -> bool:
+        """They came in a repeated field of numbers, not as raw bytes."""
+    def check_rows(self, route: Route) -> int:
+        """The rows. Raises Refused when shape, dtype and bytes do not fit each other or the model."""
+
+class Codec:
+    """Reads and writes the messages of one prediction RPC."""
+
+    def decode(self, message: bytes) -> PredictInput: ...
+    def encode(self, request: PredictInput, route: Route, result: TicketResult) -> bytes:
+        """The response of a request that was computed."""
+    def encode_error(self, request_id: str, code: int, text: str) -> bytes:
+        """The response of one request on a stream that failed."""
+
+PREDICT_CODEC: Codec
+"""fused_mlp.v1: PredictRequest, PredictResponse."""
+INFER_CODEC: Codec
+"""inference: ModelInferRequest, ModelInferResponse."""
+INFER_STREAM_CODEC: Codec
+"""inference: ModelInferRequest, ModelStreamInferResponse."""
+
 # The native front (service/csrc/front): these exist only where NATIVE_FRONT is true.
 
 class Limits:
@@ -359,15 +392,31 @@ class CallEvent:
     @property
     def path(self) -> str: ...
     @property
-    def peer(self) -> str: ...
-    @property
     def deadline_ns(self) -> int: ...
     @property
     def metadata(self) -> list[tuple[str, str | bytes]]: ...
     @property
     def body(self) -> bytes: ...
 
-class NativeServer:
+class FrontStats(TypedDict):
+    """Since the start, summed over all loops."""
+
+    accepted: int
+    connections: int
+    """Open now."""
+    ended: dict[str, int]
+    """Connections by why they ended: peer, done, handshake, protocol, flood, slow_reader, keepalive, refused,
+    stopped."""
+    calls: int
+    open_calls: int
+    refused: dict[int, int]
+    """Calls that the front ended itself, by gRPC code, those that occurred."""
+    received_bytes: int
+    sent_bytes: int
+    received_resets: int
+    sent_resets: int
+
+class FrontServer:
     """gRPC from socket to engine. Without an engine it answers every unary call with its own message."""
 
     def __init__(
@@ -393,7 +442,7 @@ class NativeServer:
     def wait_drained(self, timeout_s: float) -> bool:
         """Until every connection is closed; False if the time ran out."""
     def stop(self) -> None: ...
-    def stats(self) -> dict[str, Any]: ...
+    def stats(self) -> FrontStats: ...
     def fileno(self) -> int:
         """Readable when drain() has something."""
     def drain(self) -> list[CallEvent]: ...

@@ -21,7 +21,7 @@ from fused_mlp.service.observe.banner import banner
 from fused_mlp.service.observe.health import SERVER, Health, Serving
 from fused_mlp.service.observe.http import MetricsServer, Pages
 from fused_mlp.service.observe.logs import set_up_logging
-from fused_mlp.service.observe.metrics import EngineCollector, Exposition
+from fused_mlp.service.observe.metrics import EngineCollector, Exposition, FrontCollector
 from fused_mlp.service.observe.status import status_json
 from fused_mlp.service.settings.settings import Settings
 
@@ -99,7 +99,9 @@ class Service:
         control = Control(self.settings, self.catalog, self._health)
         self.front = make_front(self.settings, self.engine, self.router, control)
         self._admin = make_admin(self.settings, self.engine, control)
-        exposition = Exposition(EngineCollector(self.engine, self.catalog, self.front.name))
+        exposition = Exposition(
+            EngineCollector(self.engine, self.catalog, self.front.name), FrontCollector(self.front.stats)
+        )
         pages = Pages(
             render=exposition.render,
             ready=lambda: self._health.ready,

@@ -85,13 +85,13 @@ class Answer:
 
 
 def answer(error: Exception, request_id: str) -> Answer:
-    """An unknown error is INTERNAL, and its text is not sent."""
+    """An unknown error is INTERNAL, and its text is not sent. `request_id` is short (see PredictInput.short_id)."""
     code = Code.INTERNAL
     if isinstance(error, EngineRefused):
         code = error.code
     elif isinstance(error, ServiceError):
         code = CODES.get(type(error), code)
     if code is Code.INTERNAL:
-        return Answer(code, f"internal error; request id {request_id[:64]}")
+        return Answer(code, f"internal error; request id {request_id}")
     retry = getattr(error, "retry_after_ms", 0)
     return Answer(code, str(error), (("retry-after-ms", str(retry)),) if retry else ())

@@ -10,7 +10,7 @@ from fused_mlp.service import _engine
 
 if __name__ == "__main__":
     loops = int(sys.argv[1]) if len(sys.argv) > 1 else len(os.sched_getaffinity(0))
-    server = _engine.NativeServer(loops=loops)
+    server = _engine.FrontServer(loops=loops)
     server.start()
     print(server.port, flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})

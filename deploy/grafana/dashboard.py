@@ -132,6 +132,39 @@ def load() -> Iterator[Any]:
     )
 
 
+def front() -> Iterator[Any]:
+    """Of the native front; the Python front has no such counts."""
+    opened = [
+        query(f'sum (fused_mlp_front_open_{what}{{job=~"$job"}})', what)
+        for what in ("connections", "streams")
+    ]
+    yield lines("Open", "Connections and calls open now.", "short", *opened, span=QUARTER)
+    yield lines(
+        "Begun and ended",
+        "Connections and calls begun; connections that ended, by reason: peer and done are the usual ones.",
+        "ops",
+        query(front_rate("connections"), "connections"),
+        query(front_rate("streams"), "streams"),
+        query(front_rate("connection_ends", "reason"), "ended: {{reason}}"),
+        span=QUARTER,
+    )
+    yield lines(
+        "Refused and reset",
+        "Calls that the front itself ended, by code: broken requests, limits, deadlines; streams reset, by sender.",
+        "ops",
+        query(front_rate("refused_streams", "code"), "{{code}}"),
+        query(front_rate("resets", "sender"), "reset by {{sender}}"),
+        span=QUARTER,
+    )
+    traffic = [query(front_rate(f"{what}_bytes"), what) for what in ("received", "sent")]
+    yield lines("Traffic", "Bytes of HTTP/2, before TLS.", "Bps", *traffic, span=QUARTER)
+
+
+def front_rate(counter: str, by: str = "") -> str:
+    grouped = f"sum by ({by})" if by else "sum"
+    return f'{grouped} (rate(fused_mlp_front_{counter}_total{{job=~"$job"}}[$__rate_interval]))'
+
+
 def trust() -> Iterator[Any]:
     yield lines(
         "Shadow error",
@@ -217,7 +250,8 @@ def render() -> str:
     )
     add_variables(made)
     number_of = count(1)
-    for title, panels in (("Comparison", comparison()), ("Load", load()), ("Trust", trust())):
+    rows = (("Comparison", comparison()), ("Load", load()), ("Trust", trust()), ("Connections", front()))
+    for title, panels in rows:
         made.with_row(dashboard.Row(title).id(next(number_of)))
         for panel in panels:
             made.with_panel(panel.id(next(number_of)))

@@ -41,7 +41,7 @@ class NativeFront:
             _engine.CallEventKind.failure: _log_failure,
         }
         try:
-            self._server = _engine.NativeServer(
+            self._server = _engine.FrontServer(
                 engine=engine,
                 router=router,
                 host=settings.host,
@@ -74,8 +74,8 @@ class NativeFront:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def stats(self) -> dict[str, Any]:
-        """Connections and calls, and why connections ended."""
+    def stats(self) -> _engine.FrontStats:
+        """Connections, calls and bytes, summed over all loops."""
         return self._server.stats()
 
     def _on_events(self) -> None:
@@ -107,7 +107,7 @@ class NativeFront:
 class _HandedCall:
     """One call on its way through a handler, as a task."""
 
-    def __init__(self, server: _engine.NativeServer, event: _engine.CallEvent, rpc: Rpc) -> None:
+    def __init__(self, server: _engine.FrontServer, event: _engine.CallEvent, rpc: Rpc) -> None:
         self._server = server
         self._number = event.call
         self._rpc = rpc
@@ -143,10 +143,10 @@ class _HandedCall:
 
     def _fail(self, error: Exception) -> None:
         request_id = secrets.token_hex(8)
-        told = answer(error, request_id)
-        if told.code is Code.INTERNAL:
+        response = answer(error, request_id)
+        if response.code is Code.INTERNAL:
             log.error("%s failed, request id %s", self._rpc.path, request_id, exc_info=error)
-        self._server.finish(self._number, told.code, told.text, list(told.trailers))
+        self._server.finish(self._number, response.code, response.text, list(response.trailers))
 
 
 def limits_of(settings: Settings, max_message_bytes: int) -> _engine.Limits:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # A request's fields besides its rows; names and ids are short.
 MESSAGE_SLACK_BYTES = 64 << 10
-# gRPC's own default: nobody expects less.
+# gRPC's own default.
 LEAST_MESSAGE_BYTES = 4 << 20
 WIDEST_ELEMENT_BYTES = 8
 
@@ -31,13 +31,16 @@ class Front(Protocol):
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let those under way end within the time, then cancel them."""
 
+    def stats(self) -> _engine.FrontStats | None:
+        """Connections, calls and bytes, where the front counts them."""
+
 
 def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control) -> Front:
     native = _engine.NATIVE_FRONT
     if settings.front == "native" and not native:
         raise SettingsError(
             "FUSED_MLP_FRONT=native: the native front was not built; install libnghttp2-dev, libssl-dev and "
-            "libprotozero-dev, then build again, or take python"
+            "zlib1g-dev, then build again, or take python"
         )
     limit = max_message_bytes(settings, control)
     if native and settings.front != "python":

@@ -4,7 +4,7 @@ only from what is loaded, never from what a client sent."""
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from itertools import accumulate
@@ -28,6 +28,15 @@ from fused_mlp.service.errors import Code
 LANE = ("model", "version", "variant")
 VERSION = ("model", "version")
 NO_LANE = ("", "", "")  # requests that named no model we serve
+# With which the native front itself ends calls. Shown from the start, so that rates have a zero to begin with.
+FRONT_CODES = (
+    Code.INVALID_ARGUMENT,
+    Code.DEADLINE_EXCEEDED,
+    Code.RESOURCE_EXHAUSTED,
+    Code.UNIMPLEMENTED,
+    Code.INTERNAL,
+    Code.UNAVAILABLE,
+)
 
 
 @dataclass(frozen=True)
@@ -243,12 +252,60 @@ def _policies(models: list[ServedModel]) -> Iterator[Metric]:
     yield from (info, split, shadow, override, fallback)
 
 
+class FrontCollector(Collector):
+    """Connections and streams, as the native front counts them; nothing where the front keeps no such counts."""
+
+    def __init__(self, stats: Callable[[], _engine.FrontStats | None]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        if stats := self._stats():
+            yield from _front_gauges(stats)
+            yield from _front_counters(stats)
+
+
+def _front_gauges(stats: _engine.FrontStats) -> Iterator[Metric]:
+    for name, text, value in (
+        ("open_connections", "Connections open now.", stats["connections"]),
+        ("open_streams", "Calls open now.", stats["open_calls"]),
+    ):
+        yield GaugeMetricFamily(f"fused_mlp_front_{name}", text, value=value)
+
+
+def _front_counters(stats: _engine.FrontStats) -> Iterator[Metric]:
+    for name, text, value in (
+        ("connections", "Connections accepted.", stats["accepted"]),
+        ("streams", "Calls begun.", stats["calls"]),
+        ("received_bytes", "Bytes of HTTP/2 received.", stats["received_bytes"]),
+        ("sent_bytes", "Bytes of HTTP/2 sent.", stats["sent_bytes"]),
+    ):
+        yield CounterMetricFamily(f"fused_mlp_front_{name}", text, value=value)
+    ends = CounterMetricFamily(
+        "fused_mlp_front_connection_ends", "Connections ended or turned away, by reason.", labels=("reason",)
+    )
+    for reason, count in stats["ended"].items():
+        ends.add_metric((reason,), count)
+    refused = CounterMetricFamily(
+        "fused_mlp_front_refused_streams",
+        "Calls that the front itself ended, by gRPC code: broken requests, limits, deadlines.",
+        labels=("code",),
+    )
+    by_code: dict[int, int] = {**dict.fromkeys(FRONT_CODES, 0), **stats["refused"]}
+    for code, count in by_code.items():
+        refused.add_metric((Code(code).name,), count)
+    resets = CounterMetricFamily("fused_mlp_front_resets", "Streams reset, by sender.", labels=("sender",))
+    resets.add_metric(("peer",), stats["received_resets"])
+    resets.add_metric(("server",), stats["sent_resets"])
+    yield from (ends, refused, resets)
+
+
 class Exposition:
     """The registry of this process, rendered for a scrape."""
 
-    def __init__(self, collector: EngineCollector) -> None:
+    def __init__(self, *collectors: Collector) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(collector)
+        for collector in collectors:
+            self._registry.register(collector)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 

@@ -155,6 +155,10 @@ class Peer:
 
     # What it hears
 
+    def set_timeout(self, seconds: float) -> None:
+        """How long a wait may stay without a byte from the server before it raises TimeoutError."""
+        self._socket.settimeout(seconds)
+
     def wait(self, condition: Callable[[], Any]) -> None:
         """Read until the condition holds; fails when the connection ends or falls silent before."""
         while not condition():

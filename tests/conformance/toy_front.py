@@ -85,7 +85,7 @@ class _InProcess:
         for name, value in limits.items():
             setattr(self._limits, name, value)
         files = {"certificate": tls.certificate, "key": tls.key, "client_ca": tls.client_ca} if tls else {}
-        self._server = _engine.NativeServer(
+        self._server = _engine.FrontServer(
             engine=self._engine,
             router=router,
             loops=2,

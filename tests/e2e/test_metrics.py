@@ -2,9 +2,12 @@
 
 import re
 import shutil
+import socket
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import numpy as np
 import pytest
 
@@ -71,3 +74,52 @@ def test_no_request_is_faster_than_its_kernel(server: Server, client: Client, ex
     # Eager layers take tens of microseconds.
     quickest = server.metric("fused_mlp_request_duration_seconds_bucket", variant="unfused", le="5e-06")
     assert quickest == 0
+
+
+FRONT = "fused_mlp_front_"
+
+
+def test_native_front_counts_connections_streams_and_bytes(example: np.ndarray) -> None:
+    with Server(front="native") as server:
+        assert server.metric(FRONT + "connections_total") == 0
+        with Client(server.target) as client:
+            client.predict("digits", example)
+            assert server.metric(FRONT + "open_connections") == 1
+            assert server.metric(FRONT + "open_streams") == 0
+            assert server.metric(FRONT + "connections_total") == 1
+            assert server.metric(FRONT + "streams_total") >= 1
+            assert server.metric(FRONT + "received_bytes_total") > example.nbytes
+            assert server.metric(FRONT + "sent_bytes_total") > 10 * 4  # the outputs
+        wait_for_metric(server, FRONT + "connection_ends_total", 1, reason="peer")
+        assert server.metric(FRONT + "open_connections") == 0
+
+
+def test_native_front_counts_what_it_refuses_and_why_connections_end() -> None:
+    with Server(front="native") as server:
+        with grpc.insecure_channel(server.target) as channel:
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary("/no.Such/Method")(b"", timeout=10)
+            watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+            next(watch)
+            watch.cancel()
+            wait_for_metric(server, FRONT + "resets_total", 1, sender="peer")
+        assert server.metric(FRONT + "refused_streams_total", code="UNIMPLEMENTED") == 1
+        assert server.metric(FRONT + "refused_streams_total") == 1
+        host, port = server.target.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as peer:
+            peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert peer.recv(1 << 16) is not None
+        wait_for_metric(server, FRONT + "connection_ends_total", 1, reason="handshake")
+
+
+def test_python_front_has_no_such_counts() -> None:
+    with Server(front="python") as server:
+        assert FRONT not in server.get("/metrics")[1]
+
+
+def wait_for_metric(server: Server, name: str, value: float, **labels: str) -> None:
+    """The front counts an end when it reads it, a moment after the peer has closed."""
+    until = time.monotonic() + 30
+    while server.metric(name, **labels) != value:
+        assert time.monotonic() < until, f"{name} {labels} is {server.metric(name, **labels)}"
+        time.sleep(0.01)

@@ -12,6 +12,7 @@ NB_MODULE(_engine, m) {
   fused_mlp::register_completion(m);
   fused_mlp::register_engine(m);
   fused_mlp::register_router(m);
+  fused_mlp::register_codec(m);
   fused_mlp::register_trace(m);
 #ifdef FUSED_MLP_NATIVE_FRONT
   fused_mlp::register_front(m);

@@ -12,9 +12,10 @@ void register_metrics(nanobind::module_& m);
 void register_completion(nanobind::module_& m);
 void register_engine(nanobind::module_& m);
 void register_router(nanobind::module_& m);
+void register_codec(nanobind::module_& m);
 void register_trace(nanobind::module_& m);
 #ifdef FUSED_MLP_NATIVE_FRONT
-void register_front(nanobind::module_& m);  // front/bindings.cpp
+void register_front(nanobind::module_& m);
 #endif
 
 }  // namespace fused_mlp

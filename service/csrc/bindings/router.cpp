@@ -7,18 +7,13 @@
 
 #include "bindings/errors.hpp"
 #include "bindings/register.hpp"
+#include "bindings/route.hpp"
 
 namespace nb = nanobind;
 
 namespace fused_mlp {
 
 namespace {
-
-// A resolved route and the table that keeps it alive.
-struct PythonRoute {
-  std::shared_ptr<const RouteTable> table;
-  Route route;
-};
 
 PythonRoute resolve(const Router& router, std::string_view model, std::int64_t version, Variant variant,
                     std::string_view key, std::string_view request_id) {

@@ -2,8 +2,8 @@
 
 #include <unordered_map>
 
-#include "front/codec.hpp"
-#include "front/inference.hpp"
+#include "codec/codec.hpp"
+#include "front/predictor.hpp"
 
 namespace fused_mlp::front {
 namespace {
@@ -12,7 +12,7 @@ class ServiceApplication final : public Application {
  public:
   ServiceApplication(Loop& loop, Engine& engine, const Router& router, Bridge& bridge,
                      const std::vector<PythonRpc>& rpcs)
-      : inference_(loop, engine, router, bridge), python_calls_(bridge, loop) {
+      : predictor_(loop, engine, router, bridge), python_calls_(bridge, loop) {
     for (const PythonRpc& rpc : rpcs)
       add(rpc.path, std::make_unique<BridgeMethod>(python_calls_, rpc.client_streams));
     add_prediction("/fused_mlp.v1.Inference/Predict", predict_codec(), false);
@@ -25,9 +25,9 @@ class ServiceApplication final : public Application {
     const auto found = methods_.find(path);
     return found == methods_.end() ? nullptr : found->second.get();
   }
-  bool work() override { return inference_.run_ready(); }
-  void tick() override { inference_.look_for_new_table(); }
-  bool idle() const override { return inference_.idle(); }
+  bool work() override { return predictor_.run_ready(); }
+  void tick() override { predictor_.tick(); }
+  bool idle() const override { return predictor_.idle(); }
 
  private:
   struct Hash {
@@ -37,10 +37,10 @@ class ServiceApplication final : public Application {
 
   void add(const std::string& path, std::unique_ptr<Method> method) { methods_[path] = std::move(method); }
   void add_prediction(const std::string& path, const Codec& codec, bool streams) {
-    add(path, std::make_unique<PredictionMethod>(inference_, codec, streams));
+    add(path, std::make_unique<PredictionMethod>(predictor_, codec, streams));
   }
 
-  Inference inference_;
+  Predictor predictor_;
   BridgeCalls python_calls_;
   std::unordered_map<std::string, std::unique_ptr<Method>, Hash, std::equal_to<>> methods_;
 };

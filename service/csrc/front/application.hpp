@@ -8,8 +8,8 @@
 #include "engine/engine.hpp"
 #include "engine/router.hpp"
 #include "front/bridge.hpp"
-#include "front/call.hpp"
 #include "front/loop.hpp"
+#include "front/method.hpp"
 
 namespace fused_mlp::front {
 

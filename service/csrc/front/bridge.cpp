@@ -10,7 +10,7 @@
 namespace fused_mlp::front {
 namespace {
 
-// A call's number says which loop has it.
+// The high bits of a call's number are the index of its loop.
 constexpr int kLoopShift = 48;
 
 }  // namespace
@@ -43,7 +43,7 @@ std::vector<Event> Bridge::drain() {
 }
 
 size_t Event::memory_bytes() const {
-  size_t bytes = sizeof *this + body.size() + path.size() + peer.size();
+  size_t bytes = sizeof *this + body.size() + path.size();
   for (const auto& [name, value] : metadata)
     bytes += sizeof(Metadata::value_type) + name.size() + value.size();
   return bytes;
@@ -131,7 +131,6 @@ void BridgeMethod::start(Call& call, std::string body) {
   event.path = call.head().path();
   event.metadata = std::move(call.head().metadata());
   event.deadline_ns = call.deadline_ns();
-  event.peer = call.peer();
   hand_over(call, std::move(event));
 }
 
@@ -148,7 +147,7 @@ void BridgeMethod::on_start(Call& call) {
 
 void BridgeMethod::on_message(Call& call, Message&& message) {
   std::string body(reinterpret_cast<const char*>(message.data()), message.size());
-  message.release();  // a call may be open for long, and its slab is wanted
+  message.release();  // a call may stay open for long; its slab is needed
   if (!client_streams_) return start(call, std::move(body));
   hand_over(call, Event(EventKind::message, call.number, std::move(body)));
 }

@@ -1,6 +1,6 @@
-// The hand-off of calls to Python and back. Loops put events into one queue and ring an eventfd; Python's
-// event loop takes them when it gets to it, and what it sends goes to the loop that owns the call. No loop
-// ever waits for the GIL.
+// The hand-off of calls to Python and back. Loops put events into one queue and signal an eventfd that
+// Python's event loop watches; what Python sends goes to the loop that owns the call. No loop ever waits for
+// the GIL.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "front/call.hpp"
-#include "front/inference.hpp"
+#include "front/failure_log.hpp"
 #include "front/loop.hpp"
 
 namespace fused_mlp::front {
@@ -21,8 +21,8 @@ enum class EventKind : uint8_t {
   start,       // a call; a unary one with its only message
   message,     // of a streaming caller
   half_close,  // no more of them
-  cancel,      // nobody waits for the answer any more
-  writable,    // what was sent is on its way
+  cancel,      // the caller has gone
+  writable,    // everything sent so far has left the call's buffer
   failure,     // a prediction ended as INTERNAL: `path` is its id, `body` what to log
 };
 
@@ -36,7 +36,6 @@ struct Event {
   std::string path;
   Metadata metadata;
   int64_t deadline_ns = 0;
-  std::string peer;
 
   size_t memory_bytes() const;  // roughly
 };
@@ -57,12 +56,13 @@ class Bridge final : public FailureLog {
   // Python waits for `writable` before it sends another: one message of a call waits here at a time.
   void send(uint64_t call, std::string message);
   void finish(uint64_t call, int code, std::string text, Metadata trailers);
-  // A message of a streaming caller has been dealt with: it may send another.
+  // A message of a streaming caller was handled: the caller may send another.
   void message_done(uint64_t call);
 
   // The loops' side:
   void push(Event&& event);
-  // The same for what a peer can send many of: false when more than `most_bytes` would wait for Python.
+  // The same for events that a peer can cause in any number. False: more than `most_bytes` would wait for
+  // Python.
   bool offer(Event&& event, size_t most_bytes);
   void on_failure(std::string_view request_id, std::string_view text) override;
   size_t attach(BridgeCalls& calls);  // before the loops start
@@ -107,7 +107,7 @@ class BridgeMethod final : public Method {
   BridgeMethod(BridgeCalls& calls, bool client_streams) : calls_(calls), client_streams_(client_streams) {}
   bool client_streams() const override { return client_streams_; }
   bool wants_metadata() const override { return true; }
-  // What Python answers are questions about models and the server: names, not tensors.
+  // Python answers requests about models and the server: names, not tensors.
   size_t max_message_bytes() const override { return 64u << 10; }
   void on_start(Call& call) override;
   void on_message(Call& call, Message&& message) override;

@@ -1,4 +1,4 @@
-// gRPC status codes, by the numbers of the specification.
+// The gRPC status codes that the front itself sends, by the numbers of the specification.
 #pragma once
 
 namespace fused_mlp::front {
@@ -6,7 +6,6 @@ namespace fused_mlp::front {
 enum Code : int {
   kOk = 0,
   kCancelled = 1,
-  kUnknown = 2,
   kInvalidArgument = 3,
   kDeadlineExceeded = 4,
   kResourceExhausted = 8,
@@ -14,6 +13,5 @@ enum Code : int {
   kInternal = 13,
   kUnavailable = 14,
 };
-inline constexpr int kHighestCode = 16;
 
 }  // namespace fused_mlp::front

@@ -1,20 +1,17 @@
-// One HTTP/2 connection: an nghttp2 session over a transport, its calls, and the limits that keep one peer
-// from costing the others. Lives on one loop and is touched by its thread only.
+// One HTTP/2 connection: an nghttp2 session over a transport, and the calls on its streams. Knows nothing of
+// gRPC beyond handing events to calls. Lives on one loop; touched by the loop's thread only.
 #pragma once
 
 #include <nghttp2/nghttp2.h>
 
 #include <cstdint>
-#include <deque>
-#include <memory>
-#include <string>
 
-#include "front/buffer.hpp"
-#include "front/call.hpp"
-#include "front/limits.hpp"
-#include "front/patience.hpp"
-#include "front/rate.hpp"
+#include "front/connection_timers.hpp"
+#include "front/flood_guard.hpp"
+#include "front/http2_session.hpp"
+#include "front/output_queue.hpp"
 #include "front/stats.hpp"
+#include "front/stream_table.hpp"
 #include "front/transport.hpp"
 
 namespace fused_mlp::front {
@@ -24,14 +21,13 @@ class Loop;
 class Connection {
  public:
   Connection(Loop& loop, int fd, const TlsContext* tls);  // takes the socket over
-  ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // For the loop:
+  // ---- For the loop ----
   int fd() const { return transport_.fd(); }
   void on_readable();
-  // Writes what the session and the calls have to send. One system call when the socket takes it all.
+  // Sends everything the session and the calls have ready. One system call when the socket takes it all.
   void write();
   // Deadlines, slow peers, keepalive, age.
   void sweep(int64_t now_ns);
@@ -41,69 +37,54 @@ class Connection {
   bool closed() const { return closed_; }
   uint32_t epoll_events() const;
   uint32_t epoll_events_set = 0;
-  bool dirty = false;  // on the loop's list of those to write
+  bool dirty = false;  // on the loop's list of connections to write
 
-  // For its calls:
-  void answer(Call& call);
-  void let_in(Call& call);
-  std::string peer() const;  // as gRPC writes it: ipv4:127.0.0.1:4711
+  // ---- For its calls ----
+  Http2Session& session() { return session_; }
+  void reset_stream(int32_t stream_id, uint32_t error);
+  // The peer does not take the answer. Requests held behind it are refused, not computed.
+  void reset_stalled_stream(int32_t stream_id);
+  HeldRequests& held_requests() { return streams_.held(); }
+  void mark_dirty();
 
  private:
-  friend struct SessionCallbacks;
+  enum class Drain : uint8_t { no, noticed, final };
 
   void start_session();
   void receive(const uint8_t* data, size_t size);
-  void begin_call(Call& call);
-  void reject(Call& call);
-  void take_data(Call& call, const uint8_t* data, size_t size);
-  void take_half_close(Call& call);
-  void hand_over(Call& call, Message&& message);
-  void hand_over_held();
-  void refuse_held();
-  void count_parked(Call& call);
-  bool parked_full() const;
-  bool can_go_on() const { return holds_back_ && !parked_full(); }
-  void refuse(Call& call, int http_status, int code, std::string_view text);
-  void refuse_read(Call& call, ReadError error);
-  void submit_head_only(Call& call, int http_status);
-  void submit_trailers(Call& call);
-  void stop_request(Call& call);
-  void end_call(Call& call);
-  void mark_dirty();
+  bool allowed(const nghttp2_frame& frame);
+  void on_frame(const nghttp2_frame& frame);
+  int end_for_flood();
   void visit_again_if_pending();
-  bool output_full() const;
-  void sweep_call(Call& call, int64_t now_ns);
   void finish_drain();
-  Call* find(int32_t stream_id);
+
+  // Callbacks of nghttp2. All run inside nghttp2_session_mem_recv or nghttp2_session_send.
+  static const nghttp2_session_callbacks* callbacks();
+  static int on_begin_headers(nghttp2_session*, const nghttp2_frame*, void* self);
+  static int on_header(nghttp2_session*, const nghttp2_frame*, const uint8_t* name, size_t name_size,
+                       const uint8_t* value, size_t value_size, uint8_t flags, void* self);
+  static int on_begin_frame(nghttp2_session*, const nghttp2_frame_hd*, void* self);
+  static int on_data_chunk(nghttp2_session*, uint8_t flags, int32_t stream_id, const uint8_t* data,
+                           size_t size, void* self);
+  static int on_frame_received(nghttp2_session*, const nghttp2_frame*, void* self);
+  static int on_stream_close(nghttp2_session*, int32_t stream_id, uint32_t error, void* self);
+  static ssize_t send(nghttp2_session*, const uint8_t* data, size_t size, int flags, void* self);
+  static int send_data(nghttp2_session*, nghttp2_frame*, const uint8_t* header, size_t size,
+                       nghttp2_data_source* call, void* self);
+  static int on_frame_sent(nghttp2_session*, const nghttp2_frame*, void* self);
 
   Loop& loop_;
   Transport transport_;
-  nghttp2_session* session_ = nullptr;
-  Call* current_ = nullptr;  // whose frame is being received: saves looking it up for every header
-  Call* calls_ = nullptr;    // the open ones
-  uint32_t open_calls_ = 0;
-  Buffer out_;               // serialised frames the socket has not taken
-  size_t parked_bytes_ = 0;  // of the calls' answers, not in out_ because the peer's windows are shut
-  struct Held {
-    int32_t stream_id;
-    Message message;
-  };
-  std::deque<Held> held_;    // requests that wait until less is parked, in the order they came
-  bool holds_back_ = false;  // requests, or the window of streaming callers
+  OutputQueue out_;
+  Http2Session session_;  // started after the TLS handshake
+  StreamTable streams_;
+  FloodGuard flood_;
+  ConnectionTimers timers_;
   bool closed_ = false;
-  bool started_ = false;  // the peer's SETTINGS have come
   bool flooded_ = false;
-  bool peer_leaves_ = false;  // it has said GOAWAY
-  enum class Drain : uint8_t { no, noticed, final } drain_ = Drain::no;
-
-  int64_t born_ns_;
-  int64_t age_limit_ns_ = 0;  // 0: none
-  int64_t heard_ns_;          // last byte from the peer
-  int64_t pinged_ns_ = 0;     // keepalive; 0: no ping is out
-  int64_t idle_since_ns_;     // without calls
+  bool peer_leaves_ = false;  // the peer sent GOAWAY
+  Drain drain_ = Drain::no;
   int64_t drain_since_ns_ = 0;
-  Patience unsent_;  // how long the socket has not taken what is in out_
-  Rate resets_, pings_, settings_, control_frames_;
 };
 
 }  // namespace fused_mlp::front

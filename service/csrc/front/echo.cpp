@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "front/call.hpp"
+
 namespace fused_mlp::front {
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "front/call.hpp"
+#include "front/method.hpp"
 
 namespace fused_mlp::front {
 

@@ -8,7 +8,7 @@
 
 namespace fused_mlp::front {
 
-ReadError gunzip(const uint8_t* data, size_t size, size_t most_bytes, Buffer& out) {
+ReadError gunzip(const uint8_t* data, size_t size, size_t most_bytes, ByteBuffer& out) {
   constexpr int kGzipHeader = 16;
   z_stream stream{};
   if (inflateInit2(&stream, MAX_WBITS + kGzipHeader) != Z_OK) return ReadError::no_memory_left;

@@ -1,5 +1,4 @@
-// Every limit of the native front, with its default. Plain data: read by all loops, changed by nobody after
-// start.
+// Every limit of the native front, with its default. Plain data: read by all loops, constant after start.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +13,15 @@ struct Limits {
   size_t max_header_bytes = 16u << 10;     // one request's header list, as HPACK counts it
   uint32_t max_concurrent_streams = 1024;  // calls open on one connection
   uint32_t max_stream_messages = 256;      // messages of one streaming call that are being answered
-  size_t max_output_bytes = 1u << 20;  // for one connection and not yet taken by its peer: see connection.hpp
+  size_t max_output_bytes =
+      1u << 20;  // for one connection and not yet taken by its peer: see held_requests.hpp
 
   // What all peers together may hold
   uint32_t max_connections = 1024;
   size_t max_buffered_bytes =
       512u << 20;  // request bytes waiting for the rest of their message, or for Python
 
-  // How often one connection may do what costs us and not the peer
+  // How often one connection may send what is cheap for the peer and not for us
   uint32_t max_resets_per_s = 500;
   uint32_t max_pings_per_s = 100;
   uint32_t max_settings_per_s = 20;
@@ -30,12 +30,17 @@ struct Limits {
   // How long things may take, in seconds; 0 switches the limit off
   double handshake_timeout_s = 10;  // TLS and the first SETTINGS
   double receive_timeout_s = 20;    // the rest of a message that has begun
-  double send_timeout_s = 20;       // a peer taking what waits for it: all, or a fair part (patience.hpp)
+  double send_timeout_s = 20;       // a peer not taking what waits for it (stall_timer.hpp)
   double keepalive_s = 60;          // silence after which the peer is pinged
   double keepalive_timeout_s = 20;  // silence after that ping
   double idle_timeout_s = 0;        // a connection without calls
   double max_connection_age_s = 0;  // then GOAWAY; streams finish
 };
+
+// Whether a limit of `limit_s` seconds has passed. `since_ns` 0: the timer is not running.
+inline bool elapsed(int64_t since_ns, double limit_s, int64_t now_ns) {
+  return limit_s > 0 && since_ns != 0 && now_ns - since_ns > static_cast<int64_t>(limit_s * 1e9);
+}
 
 struct TlsFiles {
   std::string certificate;  // PEM chain; empty: plaintext

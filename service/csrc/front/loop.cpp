@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -44,14 +43,12 @@ Loop::Loop(const Limits& limits, const TlsContext* tls, std::function<void()> on
       tls_(tls),
       on_connection_closed_(std::move(on_connection_closed)),
       epoll_fd_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      wake_fd_(checked(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       assembly_(limits.max_buffered_bytes) {
   epoll_event event{EPOLLIN, {.u64 = kWakeTag}};
-  ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event);
+  ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, mailbox_.fd(), &event);
 }
 
 Loop::~Loop() {
-  ::close(wake_fd_);
   ::close(epoll_fd_);
   if (listen_fd_ >= 0) ::close(listen_fd_);
   if (spare_fd_ >= 0) ::close(spare_fd_);
@@ -83,28 +80,8 @@ void Loop::begin_drain() {
   });
 }
 
-void Loop::post(Completion* completion) noexcept {
-  Completion* head = completions_.load(std::memory_order_relaxed);
-  do {
-    completion->next_completion_ = head;
-  } while (!completions_.compare_exchange_weak(head, completion, std::memory_order_release,
-                                               std::memory_order_relaxed));
-}
-
 void Loop::flush() noexcept {
-  if (this_thread_loop == this || woken_.exchange(true, std::memory_order_acq_rel)) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(wake_fd_, &one, sizeof one);
-}
-
-void Loop::run_soon(std::function<void()> task) {
-  {
-    const std::lock_guard lock(tasks_mutex_);
-    tasks_.push_back(std::move(task));
-  }
-  // Not flush(): a task posted by the loop itself must run in the next round too.
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(wake_fd_, &one, sizeof one);
+  if (this_thread_loop != this) mailbox_.wake();
 }
 
 void Loop::adopt(int fd) {
@@ -140,8 +117,8 @@ void Loop::accept_all() {
     if (fd >= 0) {
       on_accept_(fd);
     } else if (errno == EMFILE || errno == ENFILE) {
-      // Out of descriptors: give up the spare one for a moment to turn the caller away, or it would be
-      // reported again and again.
+      // Out of descriptors: use the spare one to accept and close, or epoll would report the caller again and
+      // again.
       ::close(spare_fd_);
       if (const int refused = ::accept(listen_fd_, nullptr, nullptr); refused >= 0) ::close(refused);
       spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -176,10 +153,8 @@ void Loop::close_all(End why) {
 
 void Loop::handle(uint64_t tag, uint32_t events) {
   if (tag == kWakeTag) {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t n = ::read(wake_fd_, &count, sizeof count);
-    woken_.exchange(false, std::memory_order_acq_rel);  // before looking at what was posted
-    run_tasks();
+    mailbox_.acknowledge();
+    mailbox_.run_tasks();
   } else if (tag == kListenTag) {
     accept_all();
   } else {
@@ -193,31 +168,11 @@ void Loop::handle(uint64_t tag, uint32_t events) {
   }
 }
 
-void Loop::run_tasks() {
-  std::vector<std::function<void()>> tasks;
-  {
-    const std::lock_guard lock(tasks_mutex_);
-    tasks.swap(tasks_);
-  }
-  for (auto& task : tasks) task();
-}
-
 void Loop::deliver() {
-  Completion* stack = completions_.exchange(nullptr, std::memory_order_acquire);
-  if (stack == nullptr) return;
+  Delivery* posted = mailbox_.take_posted();
+  if (posted == nullptr) return;
   now_ns_ = clock_ns();  // answers are timed by it, and computing them took time since the round began
-  Completion* in_order = nullptr;  // posted last is on top
-  while (stack != nullptr) {
-    Completion* next = stack->next_completion_;
-    stack->next_completion_ = in_order;
-    in_order = stack;
-    stack = next;
-  }
-  while (in_order != nullptr) {
-    Completion* next = in_order->next_completion_;
-    in_order->deliver();
-    in_order = next;
-  }
+  Mailbox::deliver_all(posted);
 }
 
 void Loop::write_dirty() {
@@ -268,10 +223,10 @@ void Loop::round(int timeout_ms) {
     swept_ns_ = now_ns_;
     sweep();
   }
-  bury_closed();
+  free_closed();
 }
 
-void Loop::bury_closed() {
+void Loop::free_closed() {
   if (closed_.empty()) return;
   const auto is_closed = [](Connection* connection) { return connection->closed(); };
   std::erase_if(again_, is_closed);

@@ -1,4 +1,4 @@
-// One event loop: a thread, an epoll set, and the connections it owns. In each round it reads all that has
+// One event loop: a thread, an epoll set, and the connections it owns. Each round reads everything that has
 // arrived, lets the application compute, and writes all answers: one batch and one write per connection,
 // however many requests came.
 #pragma once
@@ -7,33 +7,21 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/ticket.hpp"
-#include "front/call.hpp"
+#include "front/call_list.hpp"
 #include "front/connection.hpp"
 #include "front/limits.hpp"
+#include "front/mailbox.hpp"
 #include "front/message.hpp"
+#include "front/method.hpp"
 #include "front/slab.hpp"
 #include "front/stats.hpp"
 
 namespace fused_mlp::front {
-
-// Something another thread has finished for a loop; links itself into its list.
-class Completion {
- public:
-  virtual void deliver() noexcept = 0;  // on the loop's thread
-
- protected:
-  ~Completion() = default;
-
- private:
-  friend class Loop;
-  Completion* next_completion_ = nullptr;
-};
 
 class Loop final : public CompletionSink {
  public:
@@ -46,13 +34,13 @@ class Loop final : public CompletionSink {
 
   // From any thread:
   void start(std::unique_ptr<Application> application);
-  void post(Completion* completion) noexcept;
+  void post(Delivery* delivery) noexcept { mailbox_.post(delivery); }
   void flush() noexcept override;  // wakes the loop, unless it is the one calling
-  void run_soon(std::function<void()> task);
+  void run_soon(std::function<void()> task) { mailbox_.run_soon(std::move(task)); }
   void adopt(int fd);  // a new connection
   void listen(int fd, std::function<void(int fd)> on_accept);
   void begin_drain();
-  // Closes every connection, waits until nothing of this loop is left in the engine, ends the thread.
+  // Closes every connection, waits until the engine has finished everything of this loop, ends the thread.
   void stop();
   Stats& stats() { return stats_; }
   uint64_t connections() const { return assigned_.load(std::memory_order_relaxed); }
@@ -74,18 +62,18 @@ class Loop final : public CompletionSink {
   void run();
   void handle(uint64_t tag, uint32_t events);
   void accept_all();
-  void run_tasks();
   void deliver();
   void compute();
   void write_dirty();
   void sweep();
   void close_all(End why);
-  void bury_closed();
+  void free_closed();
 
   const Limits limits_;
   const TlsContext* tls_;
   std::function<void()> on_connection_closed_;
-  int epoll_fd_, wake_fd_, listen_fd_ = -1, spare_fd_ = -1;
+  int epoll_fd_, listen_fd_ = -1, spare_fd_ = -1;
+  Mailbox mailbox_;
   std::function<void(int fd)> on_accept_;
 
   SlabPool slabs_;
@@ -100,10 +88,6 @@ class Loop final : public CompletionSink {
 
   Stats stats_;
   std::atomic<uint64_t> assigned_{0};
-  std::atomic<Completion*> completions_{nullptr};
-  std::atomic<bool> woken_{false};
-  std::mutex tasks_mutex_;
-  std::vector<std::function<void()>> tasks_;
   std::thread thread_;
 };
 

@@ -6,14 +6,14 @@
 
 namespace fused_mlp::front {
 
-Buffer AssemblyPool::take() {
+ByteBuffer AssemblyPool::take() {
   if (free_.empty()) return {};
-  Buffer buffer = std::move(free_.back());
+  ByteBuffer buffer = std::move(free_.back());
   free_.pop_back();
   return buffer;
 }
 
-void AssemblyPool::give_back(Buffer&& buffer) {
+void AssemblyPool::give_back(ByteBuffer&& buffer) {
   if (free_.size() >= kKept || buffer.capacity() > kMostKeptBytes) return;
   buffer.clear();
   free_.push_back(std::move(buffer));
@@ -35,7 +35,7 @@ void Message::release() {
   if (pool_ != nullptr) {
     pool_->discharge(charged_);
     pool_->give_back(std::move(own_));
-    own_ = Buffer();
+    own_ = ByteBuffer();
     pool_ = nullptr;
   }
   data_ = nullptr;
@@ -74,7 +74,7 @@ bool MessageReader::finish(Message&& raw, Message& message, ReadError& error) {
     message = std::move(raw);
     return true;
   }
-  Buffer unpacked = pool_->take();
+  ByteBuffer unpacked = pool_->take();
   error = gunzip(raw.data(), raw.size(), most_bytes_, unpacked);
   if (error == ReadError::none && !pool_->charge(unpacked.size())) error = ReadError::no_memory_left;
   if (error != ReadError::none) {
@@ -116,7 +116,7 @@ bool MessageReader::feed(const uint8_t*& data, size_t& size, SlabPool& slabs, Me
   size -= n;
   if (body_.size() < body_size_) return false;
   Message raw(std::move(body_), charged_, pool_);
-  body_ = Buffer();
+  body_ = ByteBuffer();
   charged_ = 0;
   return finish(std::move(raw), message, error);
 }

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "front/buffer.hpp"
+#include "codec/byte_buffer.hpp"
 #include "front/slab.hpp"
 
 namespace fused_mlp::front {
 
-// Request bytes that wait for the rest of their message, over all calls of a loop; and the memory they waited
-// in, kept for the next large message.
+// The account of request bytes that wait for the rest of their message, over all calls of a loop, and a pool
+// of the buffers they wait in.
 class AssemblyPool {
  public:
   explicit AssemblyPool(size_t most_bytes) : most_bytes_(most_bytes) {}
@@ -22,8 +22,8 @@ class AssemblyPool {
     return true;
   }
   void discharge(size_t n) { used_ -= n; }
-  Buffer take();
-  void give_back(Buffer&& buffer);
+  ByteBuffer take();
+  void give_back(ByteBuffer&& buffer);
   size_t used() const { return used_; }
 
  private:
@@ -31,17 +31,17 @@ class AssemblyPool {
   static constexpr size_t kMostKeptBytes = 4u << 20;
   size_t most_bytes_;
   size_t used_ = 0;
-  std::vector<Buffer> free_;
+  std::vector<ByteBuffer> free_;
 };
 
-// Bytes that stay where they are until the message is released: in the slab they were read into, or in a
-// buffer of their own when they came in pieces or compressed.
+// Its bytes do not move until it is released: they are in the slab they were read into, or in a buffer of its
+// own when they came in pieces or compressed.
 class Message {
  public:
   Message() = default;
   Message(const uint8_t* data, size_t size, SlabRef slab)
       : data_(data), size_(size), slab_(std::move(slab)) {}
-  Message(Buffer&& buffer, size_t charged, AssemblyPool* pool)
+  Message(ByteBuffer&& buffer, size_t charged, AssemblyPool* pool)
       : data_(buffer.data()), size_(buffer.size()), own_(std::move(buffer)), charged_(charged), pool_(pool) {}
   Message(Message&& other) noexcept { *this = std::move(other); }
   Message& operator=(Message&& other) noexcept;
@@ -55,7 +55,7 @@ class Message {
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
   SlabRef slab_;
-  Buffer own_;
+  ByteBuffer own_;
   size_t charged_ = 0;
   AssemblyPool* pool_ = nullptr;
 };
@@ -97,7 +97,7 @@ class MessageReader {
   uint8_t prefix_have_ = 0;
   bool compressed_ = false;
   size_t body_size_ = 0;
-  Buffer body_;
+  ByteBuffer body_;
   size_t charged_ = 0;
 };
 

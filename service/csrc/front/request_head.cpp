@@ -1,8 +1,8 @@
 #include "front/request_head.hpp"
 
-#include "front/call.hpp"
 #include "front/code.hpp"
 #include "front/metadata.hpp"
+#include "front/method.hpp"
 
 namespace fused_mlp::front {
 namespace {
@@ -24,7 +24,7 @@ Encoding encoding_of(std::string_view name) {
 
 }  // namespace
 
-// The length tells the names apart before any byte is compared: this runs for every header of every request.
+// Compares lengths before bytes: this runs for every header of every request.
 void RequestHead::field(std::string_view name, std::string_view value, const Limits& limits,
                         Application& application) {
   bytes_ += name.size() + value.size() + kFieldOverhead;
@@ -60,7 +60,7 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
       if (name == "grpc-encoding") return void(encoding_ = encoding_of(value));
       break;
     case 19:
-      if (name == "x-fused-mlp-variant") wish(value);
+      if (name == "x-fused-mlp-variant") read_variant(value);
       break;
     default:
       break;
@@ -68,15 +68,15 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
   if (keep_metadata_ && name[0] != ':' && !name.starts_with("grpc-")) keep(name, value);
 }
 
-void RequestHead::wish(std::string_view variant) {
+void RequestHead::read_variant(std::string_view name) {
   unknown_variant_.clear();
-  variant_ = variant == "fused"     ? Variant::fused
-             : variant == "unfused" ? Variant::unfused
-                                    : Variant::unspecified;
-  if (variant_ == Variant::unspecified) unknown_variant_ = quote_name(variant);
+  requested_variant_ = name == "fused"     ? Variant::fused
+                       : name == "unfused" ? Variant::unfused
+                                           : Variant::unspecified;
+  if (requested_variant_ == Variant::unspecified) unknown_variant_ = quote_name(name);
 }
 
-// A binary value may be a list: its parts were joined with commas on the way.
+// A binary value may be a list: HTTP/2 peers may join values with commas.
 void RequestHead::keep(std::string_view name, std::string_view value) {
   has_metadata_ = true;
   if (!is_binary_name(name)) {
@@ -119,7 +119,7 @@ void RequestHead::reset() {
   bytes_ = 0;
   encoding_ = Encoding::identity;
   post_ = grpc_content_ = te_trailers_ = keep_metadata_ = bad_timeout_ = bad_binary_ = false;
-  variant_ = Variant::unspecified;
+  requested_variant_ = Variant::unspecified;
   ab_key_.reset();
   if (!unknown_variant_.empty()) unknown_variant_.clear();
   path_.clear();

@@ -41,12 +41,12 @@ class RequestHead {
   std::string_view path() const { return path_; }  // only of methods that want metadata, and of unknown ones
   Metadata& metadata() { return metadata_; }       // likewise, without the headers that belong to gRPC itself
   const std::optional<uint64_t>& ab_key() const { return ab_key_; }        // hash_key of x-ab-key
-  Variant variant() const { return variant_; }                             // x-fused-mlp-variant
-  const std::string& unknown_variant() const { return unknown_variant_; }  // what it said instead of one
+  Variant requested_variant() const { return requested_variant_; }         // x-fused-mlp-variant
+  const std::string& unknown_variant() const { return unknown_variant_; }  // its value, if it is none
 
  private:
   void keep(std::string_view name, std::string_view value);
-  void wish(std::string_view variant);
+  void read_variant(std::string_view name);
 
   Method* method_ = nullptr;
   int64_t timeout_ns_ = -1;
@@ -54,7 +54,7 @@ class RequestHead {
   Encoding encoding_ = Encoding::identity;
   bool post_ = false, grpc_content_ = false, te_trailers_ = false, keep_metadata_ = false;
   bool bad_timeout_ = false, bad_binary_ = false, has_metadata_ = false;
-  Variant variant_ = Variant::unspecified;
+  Variant requested_variant_ = Variant::unspecified;
   std::optional<uint64_t> ab_key_;
   std::string unknown_variant_;
   std::string path_;

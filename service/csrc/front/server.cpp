@@ -54,7 +54,7 @@ Server::Server(const ServerOptions& options) : max_connections_(options.limits.m
   if (!options.tls.certificate.empty()) tls_ = std::make_unique<TlsContext>(options.tls);
   const unsigned loops = std::max(1u, options.loops);
   Limits limits = options.limits;
-  limits.max_buffered_bytes /= loops;  // each keeps its own account, without locks
+  limits.max_buffered_bytes /= loops;  // each loop has an account of its own, without locks
   for (unsigned i = 0; i < loops; ++i) {
     loops_.push_back(std::make_unique<Loop>(limits, tls_.get(), [this] {
       const std::lock_guard lock(mutex_);
@@ -75,8 +75,8 @@ void Server::start(const MakeApplication& make_application) {
   loops_.front()->listen(std::exchange(listen_fd_, -1), [this](int fd) { place(fd); });
 }
 
-// On the accepting loop's thread. By count, not by hash: with eight connections on two loops, chance would
-// often leave one loop with six.
+// On the accepting loop's thread. To the loop with the fewest connections: a hash would often give one of two
+// loops six of eight.
 void Server::place(int fd) {
   uint64_t total = 0;
   Loop* least = loops_.front().get();

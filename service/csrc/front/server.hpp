@@ -36,7 +36,7 @@ class Server {
   uint16_t port() const { return port_; }
   const std::vector<std::unique_ptr<Loop>>& loops() const { return loops_; }
   void start(const MakeApplication& make_application);
-  // Stops accepting, refuses new calls, says GOAWAY; the calls that are open go on.
+  // Stops accepting, refuses new calls, sends GOAWAY; open calls go on.
   void begin_drain();
   // Until every connection is closed. False if the time ran out.
   bool wait_drained(std::chrono::nanoseconds timeout);

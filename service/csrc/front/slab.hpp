@@ -67,7 +67,7 @@ class SlabPool {
   size_t room() const { return Slab::kBytes - used_ < kMostRead ? Slab::kBytes - used_ : kMostRead; }
   void commit(size_t n) { used_ += n; }
   SlabRef hold() { return SlabRef(this, current_); }
-  // So much is held that it is better to copy than to hold more: a small message can hold a whole slab.
+  // So many slabs are held that messages are better copied: a small message can hold a whole slab.
   bool crowded() const { return live_ > kMostHeld; }
   void give_back(Slab* slab) {
     if (slab == current_) return;

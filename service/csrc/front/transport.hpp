@@ -42,13 +42,14 @@ class Transport {
 
   int fd() const { return fd_; }
   bool shaking_hands() const { return shaking_hands_; }
-  // done: the handshake is over. Wants to hear of the socket again when blocked; `wants_write` says how.
+  // done: the handshake is over. blocked: call again when the socket is readable, or writable if
+  // wants_write().
   Io handshake();
   bool wants_write() const { return wants_write_; }
   // done: `bytes` were read; more may be waiting when they fill `size`.
   IoResult read(uint8_t* place, size_t size);
   IoResult write(const uint8_t* data, size_t size);
-  // Bytes that have left the socket but not this object: the socket will not report them.
+  // TLS has read bytes ahead: the socket will not report them.
   bool has_pending() const;
 
  private:

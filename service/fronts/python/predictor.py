@@ -1,60 +1,38 @@
 """Predictions for the Python front: decode, route, check, submit, encode, and count each request once. The
-native front does the same in C++, on the same engine, with the same checks and texts."""
+native front does the same in C++, with the same codec, engine, checks and texts."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.protos import open_inference_pb2 as oip
 from fused_mlp.service import _engine
 from fused_mlp.service.errors import Answer, Code, EngineRefused, InvalidInput, answer
 from fused_mlp.service.fronts.python.fan_out import fan_out
-from fused_mlp.service.fronts.python.messages import (
-    VARIANT_NAMES,
-    Ask,
-    read_infer,
-    read_predict,
-    write_infer,
-    write_predict,
-)
 from fused_mlp.service.fronts.python.submission import Submitter
-from fused_mlp.service.fronts.rpc import Call, Rpc, decode, rpcs_of
+from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
 
 log = logging.getLogger(__name__)
 
 # Metadata of a request: what a split goes by, and the variant asked for.
 AB_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-variant"
+VARIANTS = {"fused": _engine.Variant.fused, "unfused": _engine.Variant.unfused}
 _DECODE, _ENCODE = _engine.TracePhase.decode, _engine.TracePhase.encode
 # Requests of one stream being answered at once; reading waits beyond that.
 STREAM_WINDOW = 256
 
 
-@dataclass(frozen=True)
-class Api:
-    """How one of the two protocols writes a prediction down."""
-
-    message: type[Any]
-    read: Callable[[Any], Ask]
-    write: Callable[[Any, Ask, _engine.Route, _engine.TicketResult], Any]
-    id_field: str
-
-
-PREDICT = Api(fm.PredictRequest, read_predict, write_predict, "request_id")
-INFER = Api(oip.ModelInferRequest, read_infer, write_infer, "id")
-
-
 class RequestFailed(Exception):
-    """A prediction failed and was counted; `told` is what the caller is to hear."""
+    """A prediction failed and was counted; `response` is what the caller gets."""
 
-    def __init__(self, told: Answer, request_id: str) -> None:
-        super().__init__(told.text)
-        self.told = told
+    def __init__(self, response: Answer, request_id: str) -> None:
+        super().__init__(response.text)
+        self.response = response
         self.request_id = request_id
 
 
@@ -75,60 +53,55 @@ class Predictor:
                 {"ModelInfer": self.infer, "ModelStreamInfer": self.infer_stream},
             ),
         ]
-        # Decoding is part of the request here: a message that cannot be read is answered and counted too.
-        return [replace(rpc, decode=bytes) for rpc in rpcs]
+        # The codec reads and writes bytes. A message that cannot be read is answered and counted like any other.
+        return [replace(rpc, decode=bytes, encode=bytes) for rpc in rpcs]
 
-    async def predict(self, data: bytes, call: Call) -> Any:
-        return await self._answer(PREDICT, data, call)
+    async def predict(self, data: bytes, call: Call) -> bytes:
+        return await self._answer(_engine.PREDICT_CODEC, data, call)
 
-    async def infer(self, data: bytes, call: Call) -> Any:
-        return await self._answer(INFER, data, call)
+    async def infer(self, data: bytes, call: Call) -> bytes:
+        return await self._answer(_engine.INFER_CODEC, data, call)
 
-    async def predict_stream(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[Any]:
-        async def one(data: bytes) -> Any:
+    def predict_stream(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[bytes]:
+        return self._answer_stream(_engine.PREDICT_CODEC, messages, call)
+
+    def infer_stream(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[bytes]:
+        return self._answer_stream(_engine.INFER_STREAM_CODEC, messages, call)
+
+    def _answer_stream(
+        self, codec: _engine.Codec, messages: AsyncIterator[bytes], call: Call
+    ) -> AsyncIterator[bytes]:
+        async def one(data: bytes) -> bytes:
             try:
-                return await self._answer(PREDICT, data, call)
+                return await self._answer(codec, data, call)
             except RequestFailed as failure:
-                error = fm.Error(code=failure.told.code, message=failure.told.text)
-                return fm.PredictResponse(request_id=failure.request_id, error=error)
+                response = failure.response
+                return codec.encode_error(failure.request_id, response.code, response.text)
 
-        async for response in fan_out(messages, one, STREAM_WINDOW):
-            yield response
+        return fan_out(messages, one, STREAM_WINDOW)
 
-    async def infer_stream(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[Any]:
-        async def one(data: bytes) -> Any:
-            try:
-                return oip.ModelStreamInferResponse(infer_response=await self._answer(INFER, data, call))
-            except RequestFailed as failure:
-                # The id goes along, so that the caller can tell which of its requests failed.
-                response = oip.ModelInferResponse(id=failure.request_id)
-                return oip.ModelStreamInferResponse(error_message=failure.told.text, infer_response=response)
-
-        async for response in fan_out(messages, one, STREAM_WINDOW):
-            yield response
-
-    async def _answer(self, api: Api, data: bytes, call: Call) -> Any:
+    async def _answer(self, codec: _engine.Codec, data: bytes, call: Call) -> bytes:
         started = self._engine.now()
         lane: _engine.Lane | None = None
         code = Code.INTERNAL
-        request_id = ""
+        request = codec.decode(data)
         try:
-            request = decode(api.message, data)
-            request_id = getattr(request, api.id_field)
-            ask = api.read(request)
-            # What the message says is nearer to the caller than what its metadata says.
-            wanted = _wanted(call)
-            variant = wanted if ask.variant is _engine.Variant.unspecified else ask.variant
+            if request.error:
+                raise InvalidInput(request.error)
+            # The message overrides the metadata.
+            variant = _requested_variant(call)
+            if request.variant is not _engine.Variant.unspecified:
+                variant = request.variant
             key = call.metadata.get(AB_KEY, "")
-            route = self._router.resolve(ask.model, ask.version, variant, key, request_id)
+            route = self._router.resolve(request.model, request.version, variant, key, request.request_id)
             lane = route.lane
-            rows = ask.check_rows(route)
+            rows = request.check_rows(route)
             traced = self._trace_decode(started, rows, lane) if _engine.tracing() else 0
             done = await self._submitter.run(
-                lane, ask.data, ask.dtype, rows, call.deadline_ns, trace_id=traced
+                lane, request.data, request.dtype, rows, call.deadline_ns, trace_id=traced
             )
             finished = self._engine.now() if traced else 0
-            response = api.write(request, ask, route, done)
+            response = codec.encode(request, route, done)
             if traced:
                 _engine.record_span(_ENCODE, traced, rows, finished, self._engine.now(), lane.name)
             code = Code.OK
@@ -139,11 +112,11 @@ class Predictor:
             code = Code.DEADLINE_EXCEEDED if expired else Code.CANCELLED
             raise
         except Exception as error:
-            told = _tell(error, request_id)
-            code = told.code
+            failure = _respond(error, request.short_id)
+            code = failure.code
             if lane is not None and code is Code.INVALID_ARGUMENT:
                 lane.refuse_invalid()
-            raise RequestFailed(told, request_id) from error
+            raise RequestFailed(failure, request.request_id) from error
         finally:
             duration = self._engine.now() - started
             if lane is None:
@@ -158,21 +131,21 @@ class Predictor:
         return number
 
 
-def _wanted(call: Call) -> _engine.Variant:
+def _requested_variant(call: Call) -> _engine.Variant:
     name = call.metadata.get(VARIANT_KEY)
     if name is None:
         return _engine.Variant.unspecified
-    if name not in VARIANT_NAMES:
+    if name not in VARIANTS:
         raise InvalidInput(f"{VARIANT_KEY}: expected fused or unfused, got {_engine.quote_name(name)}")
-    return VARIANT_NAMES[name]
+    return VARIANTS[name]
 
 
-def _tell(error: Exception, request_id: str) -> Answer:
-    """What is INTERNAL gets an id, so that the caller's report and our log line can be brought together."""
+def _respond(error: Exception, request_id: str) -> Answer:
+    """INTERNAL errors get an id that appears in the response and in the log."""
     if isinstance(error, _engine.Refused):
         error = EngineRefused(_engine.grpc_code(error.status), str(error), error.retry_after_ms)
     request_id = request_id or secrets.token_hex(8)
-    told = answer(error, request_id)
-    if told.code is Code.INTERNAL:
+    response = answer(error, request_id)
+    if response.code is Code.INTERNAL:
         log.error("request %s failed: %s", request_id, error, exc_info=error)
-    return told
+    return response

@@ -1,4 +1,4 @@
-"""The Python front: grpc.aio in front of the handlers. Owns what grpc is told (limits, keepalive, status codes);
+"""The Python front: grpc.aio in front of the handlers. Owns the options of grpc (limits, keepalive, status codes);
 knows nothing of models. Runs on the asyncio loop."""
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ class PythonFront:
         """Refuse new calls, let those under way end within the time, then cancel them."""
         await self._server.stop(grace_s)
 
+    def stats(self) -> None:
+        """grpc keeps its own to itself."""
+
     def _wrap(self, rpc: Rpc) -> Any:
         """No deserializer for grpc: what it makes of a message that cannot be read is UNKNOWN, with internals."""
         if rpc.kind == "unary_unary":
@@ -153,15 +156,15 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 
 async def _abort(context: Any, rpc: Rpc, error: Exception) -> None:
-    told = _told(rpc, error)
-    await context.abort(_STATUS[told.code], told.text, told.trailers)
+    response = _respond(rpc, error)
+    await context.abort(_STATUS[response.code], response.text, response.trailers)
 
 
-def _told(rpc: Rpc, error: Exception) -> Answer:
+def _respond(rpc: Rpc, error: Exception) -> Answer:
     if isinstance(error, RequestFailed):
-        return error.told
+        return error.response
     request_id = secrets.token_hex(8)
-    told = answer(error, request_id)
-    if told.code is Code.INTERNAL:
+    response = answer(error, request_id)
+    if response.code is Code.INTERNAL:
         log.error("%s failed, request id %s", rpc.path, request_id, exc_info=error)
-    return told
+    return response

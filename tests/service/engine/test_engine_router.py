@@ -1,4 +1,4 @@
-"""Routes and tensor checks through the Python module, and a kernel capsule that needs no GIL."""
+"""Routes through the Python module, and a kernel capsule that needs no GIL."""
 
 from __future__ import annotations
 
@@ -77,39 +77,6 @@ def test_name_of_a_model_is_cut_when_sent_back(router):
     assert len(str(refused.value)) < 100
     with pytest.raises(_engine.Refused):
         router.resolve("a\0b")
-
-
-@pytest.mark.parametrize(("shape", "byte_count", "rows"), [([2, 3], 24, 2), ([3], 12, 1), ([10, 3], 120, 10)])
-def test_tensor_that_fits_gives_its_rows(shape, byte_count, rows):
-    assert _engine.check_tensor(shape, DType.fp32, byte_count, 3, 10) == rows
-    assert _engine.check_values(shape, byte_count // 4, 3, 10) == rows
-
-
-@pytest.mark.parametrize(
-    ("shape", "byte_count", "text"),
-    [
-        ([2, 3], 23, "data: expected 24 bytes"),
-        ([2, 4], 32, "expected 3 columns, got 4"),
-        ([0, 3], 0, "at least 1 row"),
-        ([-2, 3], 24, "at least 1"),
-        ([2**62, 3], 24, "at most 10 rows"),
-        ([], 12, "expected [rows, 3] or [3]"),
-    ],
-)
-def test_tensor_that_does_not_fit_gets_a_precise_text(shape, byte_count, text):
-    with pytest.raises(_engine.Refused) as refused:
-        _engine.check_tensor(shape, DType.fp32, byte_count, 3, 10)
-    assert refused.value.status is Status.invalid_input
-    assert text in str(refused.value)
-
-
-def test_unknown_dtype_is_named():
-    assert _engine.dtype_from_name("FP16") is DType.fp16
-    assert _engine.dtype_from_proto(0) is DType.fp32
-    with pytest.raises(_engine.Refused, match="got 'INT8'"):
-        _engine.dtype_from_name("INT8")
-    with pytest.raises(_engine.Refused, match="got '9'"):
-        _engine.dtype_from_proto(9)
 
 
 RUN = ctypes.CFUNCTYPE(

@@ -360,7 +360,7 @@ def test_requests_that_wait_for_python_are_bounded() -> None:
     limits = _engine.Limits()
     limits.max_buffered_bytes = 1 << 20
     engine = _engine.Engine(workers=1)
-    server = _engine.NativeServer(
+    server = _engine.FrontServer(
         engine=engine,
         router=_engine.Router(),
         limits=limits,

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "front/call.hpp"
-#include "front/codec.hpp"
+#include "codec/codec.hpp"
+#include "front/framing.hpp"
 #include "front/message.hpp"
 #include "front/metadata.hpp"
 #include "toy_model.hpp"
@@ -19,21 +19,22 @@ constexpr size_t kMostBytes = 64u << 10;
 void decode_and_answer(const Codec& codec, const uint8_t* data, size_t size) {
   static const front::test::ToyService toy(0);
   static const auto table = toy.router.table();
-  Ask ask;
-  if (!codec.decode(data, size, ask).empty()) return;
-  const Route route = table->resolve({ask.model, ask.version, ask.variant});
+  PredictInput input;
+  if (!codec.decode(data, size, input).empty()) return;
+  const Route route = table->resolve({input.model, input.version, input.variant});
   if (!route.ok()) return;
-  const TensorCheck check = ask.check(*route.entry);
+  const TensorCheck check = input.check(*route.entry);
   if (!check.ok()) return;
   std::vector<float> x(size_t{check.rows} * route.entry->in_features);
-  to_float32(ask.dtype, ask.data.data(), x.size(), x.data());
+  to_float32(input.dtype, input.data.data(), x.size(), x.data());
   std::vector<float> y(size_t{check.rows} * route.entry->out_features);
   Outcome outcome;
   outcome.y = y.data();
   outcome.rows = check.rows;
-  Buffer out;
-  codec.encode(ask, *route.entry, route.variant, outcome, out);
-  codec.encode_error(ask.request_id, 3, "an error", out);
+  ByteBuffer out;
+  from_float32(input.dtype, y.data(), y.size(),
+               codec.encode(input, *route.entry, route.variant, outcome, out));
+  codec.encode_error(input.request_id, 3, "an error", out);
 }
 
 void read_messages(const uint8_t* data, size_t size, size_t step) {
@@ -60,7 +61,7 @@ void read_messages(const uint8_t* data, size_t size, size_t step) {
     }
     reader.reset();
   }
-  if (pool.used() != 0) std::abort();  // memory that nobody gave back
+  if (pool.used() != 0) std::abort();  // memory was not given back
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "front/framing.hpp"
 #include "front/message.hpp"
 
+using namespace fused_mlp;
 using namespace fused_mlp::front;
 
 namespace {
@@ -41,7 +42,7 @@ struct Rig {
 };
 
 std::string framed(std::string_view body, char flag = 0) {
-  Buffer out;
+  ByteBuffer out;
   std::copy(body.begin(), body.end(), begin_message(out, body.size()));
   std::string text(reinterpret_cast<const char*>(out.data()), out.size());
   text[0] = flag;

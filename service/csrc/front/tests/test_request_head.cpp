@@ -1,6 +1,7 @@
-// Which header blocks become calls, and what the others are told.
+// Which header blocks become calls, and how the others are rejected.
 #include "check.hpp"
-#include "front/call.hpp"
+#include "front/code.hpp"
+#include "front/method.hpp"
 #include "front/request_head.hpp"
 
 using namespace fused_mlp::front;
@@ -104,7 +105,7 @@ TEST(metadata_is_kept_without_what_belongs_to_grpc) {
 TEST(a_head_names_a_variant_and_the_key_of_a_split) {
   const Read read(with(with(kGood, "x-ab-key", "user-1"), "x-fused-mlp-variant", "unfused"));
   CHECK(read.head.ab_key() == fused_mlp::hash_key("user-1"));
-  CHECK(read.head.variant() == fused_mlp::Variant::unfused);
+  CHECK(read.head.requested_variant() == fused_mlp::Variant::unfused);
   const Read other(with(with(kGood, "x-ab-key", ""), "x-fused-mlp-variant", "fast"));
   CHECK(!other.head.ab_key());
   CHECK(!other.rejection.has_value());  // whether it matters is for the method to say

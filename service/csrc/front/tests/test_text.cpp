@@ -1,8 +1,7 @@
-// Timeouts, percent-encoding, base64 and UTF-8.
+// Timeouts, percent-encoding and base64.
 #include <limits>
 
 #include "check.hpp"
-#include "front/ask.hpp"
 #include "front/metadata.hpp"
 
 using namespace fused_mlp::front;
@@ -50,12 +49,4 @@ TEST(base64_comes_back_with_and_without_padding) {
 
 TEST(what_is_not_base64_is_refused) {
   for (const char* text : {"Y", "YQ*=", "Y Q", "====x"}) CHECK(!base64_decode(text).has_value());
-}
-
-TEST(only_utf8_passes_as_utf8) {
-  for (const char* text : {"", "plain", "\u00e9", "\u2603", "\U0001f600", "\U0010ffff"}) CHECK(is_utf8(text));
-  for (const char* text : {"\x80", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf8",
-                           "\xe2\x98", "a\xff"}) {
-    CHECK(!is_utf8(text));
-  }
 }

@@ -1,4 +1,4 @@
-// What a prediction request of either API asks for: views into the message that holds it. No copies, no gRPC.
+// A decoded prediction request of either API: views into the message that holds it, no copies.
 #pragma once
 
 #include <algorithm>
@@ -8,13 +8,13 @@
 #include <string>
 #include <string_view>
 
+#include "codec/byte_buffer.hpp"
 #include "engine/router.hpp"
 #include "engine/tensor.hpp"
-#include "front/buffer.hpp"
 
-namespace fused_mlp::front {
+namespace fused_mlp {
 
-struct Ask {
+struct PredictInput {
   static constexpr size_t kMostDimensions = 9;  // more than any valid shape has; the rest is not kept
 
   std::string_view model, request_id;
@@ -24,8 +24,8 @@ struct Ask {
   size_t dimension_count = 0;
   DType dtype = DType::fp32;
   std::string_view data;  // raw little-endian elements, any alignment
-  bool typed = false;     // the numbers came one by one, not as raw bytes
-  Buffer scattered;       // holds them when they came in several pieces
+  bool typed = false;     // from a repeated field of numbers, not from raw bytes
+  ByteBuffer scattered;   // holds them when they came in several pieces
 
   std::span<const int64_t> shape() const { return {dimensions, dimension_count}; }
   void add_dimension(int64_t size) {
@@ -38,6 +38,11 @@ struct Ask {
     }
     return check_tensor(shape(), dtype, data.size(), entry.in_features, entry.max_request_rows);
   }
+  // The caller's id, fit to be logged and sent back: at most 80 bytes, never cut inside a character.
+  std::string_view short_id() const;
+  // The error for bytes that are not `message` ("a fused_mlp.v1.PredictRequest"). Drops the id: it may not be
+  // UTF-8.
+  std::string unreadable(std::string_view message);
   void reset() {
     model = request_id = data = {};
     version = 0;
@@ -50,9 +55,9 @@ struct Ask {
 };
 
 // The numbers of a packed or unpacked repeated field, in one piece where they came in one.
-class Numbers {
+class PackedNumbers {
  public:
-  explicit Numbers(Buffer& scattered) : scattered_(scattered) {}
+  explicit PackedNumbers(ByteBuffer& scattered) : scattered_(scattered) {}
   // A piece that stays where it is.
   void add(std::string_view piece) {
     if (piece.empty()) return;
@@ -70,11 +75,11 @@ class Numbers {
   std::string_view bytes() const { return whole_; }
 
  private:
-  Buffer& scattered_;
+  ByteBuffer& scattered_;
   std::string_view whole_;
 };
 
-// Strings of protobuf are UTF-8, and what is not must not be sent back.
+// Strings of protobuf are UTF-8; anything else is refused and never sent back.
 bool is_utf8(std::string_view text);
 
-}  // namespace fused_mlp::front
+}  // namespace fused_mlp

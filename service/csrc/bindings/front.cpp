@@ -19,14 +19,14 @@ namespace {
 
 using namespace front;
 
-// The server and the bridge, whose ends must come in this order: loops first.
-class NativeServer {
+// The server and the bridge. The server's loops must end before the bridge does.
+class FrontServer {
  public:
   // Both or neither of engine and router; they outlive this (keep_alive below).
-  NativeServer(const ServerOptions& options, PythonEngine* engine, const Router* router,
-               std::vector<PythonRpc> rpcs)
+  FrontServer(const ServerOptions& options, PythonEngine* engine, const Router* router,
+              std::vector<PythonRpc> rpcs)
       : engine_(engine), router_(router), rpcs_(std::move(rpcs)), server_(options) {}
-  ~NativeServer() {
+  ~FrontServer() {
     const nb::gil_scoped_release unlocked;
     server_.stop();
   }
@@ -59,27 +59,44 @@ nb::list metadata_list(const Metadata& metadata) {
   return list;
 }
 
-nb::dict stats(NativeServer& self) {
-  nb::dict ended;
-  uint64_t accepted = 0, connections = 0, calls = 0, open_calls = 0;
-  for (int i = 0; i < kEndCount; ++i) {
-    uint64_t count = 0;
-    for (const auto& loop : self.server().loops())
-      count += loop->stats().ended[static_cast<size_t>(i)].load();
-    ended[kEndNames[static_cast<size_t>(i)]] = count;
+// A sum over all loops, of one counter that `counter` picks.
+template <class Counter>
+uint64_t total(FrontServer& self, Counter counter) {
+  uint64_t sum = 0;
+  for (const auto& loop : self.server().loops())
+    sum += counter(loop->stats()).load(std::memory_order_relaxed);
+  return sum;
+}
+
+nb::dict stats(FrontServer& self) {
+  nb::dict ended, refused, result;
+  for (size_t i = 0; i < kEndCount; ++i) {
+    ended[kEndNames[i]] = total(
+        self, [i](const Stats& s) -> auto& { return s.ended[i]; });
   }
-  for (const auto& loop : self.server().loops()) {
-    accepted += loop->stats().accepted.load();
-    connections += loop->stats().connections.load();
-    calls += loop->stats().calls.load();
-    open_calls += loop->stats().open_calls.load();
+  for (size_t code = 1; code < kGrpcCodeCount; ++code) {
+    const uint64_t count = total(
+        self, [code](const Stats& s) -> auto& { return s.refused[code]; });
+    if (count != 0) refused[nb::int_(code)] = count;
   }
-  nb::dict result;
-  result["accepted"] = accepted;
-  result["connections"] = connections;
-  result["calls"] = calls;
-  result["open_calls"] = open_calls;
+  result["accepted"] = total(
+      self, [](const Stats& s) -> auto& { return s.accepted; });
+  result["connections"] = total(
+      self, [](const Stats& s) -> auto& { return s.connections; });
   result["ended"] = ended;
+  result["calls"] = total(
+      self, [](const Stats& s) -> auto& { return s.calls; });
+  result["open_calls"] = total(
+      self, [](const Stats& s) -> auto& { return s.open_calls; });
+  result["refused"] = refused;
+  result["received_bytes"] = total(
+      self, [](const Stats& s) -> auto& { return s.received_bytes; });
+  result["sent_bytes"] = total(
+      self, [](const Stats& s) -> auto& { return s.sent_bytes; });
+  result["received_resets"] = total(
+      self, [](const Stats& s) -> auto& { return s.received_resets; });
+  result["sent_resets"] = total(
+      self, [](const Stats& s) -> auto& { return s.sent_resets; });
   return result;
 }
 
@@ -118,14 +135,13 @@ void register_events(nb::module_& m) {
       .def_ro("kind", &Event::kind)
       .def_ro("call", &Event::call)
       .def_ro("path", &Event::path)
-      .def_ro("peer", &Event::peer)
       .def_ro("deadline_ns", &Event::deadline_ns)
       .def_prop_ro("metadata", [](const Event& event) { return metadata_list(event.metadata); })
       .def_prop_ro("body",
                    [](const Event& event) { return nb::bytes(event.body.data(), event.body.size()); });
 }
 
-void make_server(NativeServer* self, PythonEngine* engine, const Router* router, std::string host,
+void make_server(FrontServer* self, PythonEngine* engine, const Router* router, std::string host,
                  uint16_t port, unsigned loops, const Limits& limits,
                  const std::vector<std::pair<std::string, bool>>& rpcs, std::string certificate,
                  std::string key, std::string client_ca) {
@@ -133,7 +149,7 @@ void make_server(NativeServer* self, PythonEngine* engine, const Router* router,
                         TlsFiles{std::move(certificate), std::move(key), std::move(client_ca)}};
   std::vector<PythonRpc> list;
   for (const auto& [path, streams] : rpcs) list.push_back({path, streams});
-  new (self) NativeServer(options, engine, router, std::move(list));
+  new (self) FrontServer(options, engine, router, std::move(list));
 }
 
 }  // namespace
@@ -142,41 +158,41 @@ void register_front(nb::module_& m) {
   register_limits(m);
   register_events(m);
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
-  nb::class_<NativeServer>(m, "NativeServer", "gRPC from socket to engine. Without an engine it echoes.")
+  nb::class_<FrontServer>(m, "FrontServer", "gRPC from socket to engine. Without an engine it echoes.")
       .def("__init__", &make_server, nb::kw_only(), nb::arg("engine").none() = nb::none(),
            nb::arg("router").none() = nb::none(), nb::arg("host") = "127.0.0.1", nb::arg("port") = 0,
            nb::arg("loops") = 1, nb::arg("limits") = Limits(),
            nb::arg("rpcs") = std::vector<std::pair<std::string, bool>>(), nb::arg("certificate") = "",
            nb::arg("key") = "", nb::arg("client_ca") = "", nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-      .def_prop_ro("port", [](NativeServer& self) { return self.server().port(); })
-      .def("start", &NativeServer::start)
-      .def("begin_drain", [](NativeServer& self) { self.server().begin_drain(); })
+      .def_prop_ro("port", [](FrontServer& self) { return self.server().port(); })
+      .def("start", &FrontServer::start)
+      .def("begin_drain", [](FrontServer& self) { self.server().begin_drain(); })
       .def(
           "wait_drained",
-          [](NativeServer& self, double timeout_s) {
+          [](FrontServer& self, double timeout_s) {
             return self.server().wait_drained(
                 std::chrono::nanoseconds(static_cast<int64_t>(timeout_s * 1e9)));
           },
           nb::arg("timeout_s"), unlocked)
       .def(
-          "stop", [](NativeServer& self) { self.server().stop(); }, unlocked)
+          "stop", [](FrontServer& self) { self.server().stop(); }, unlocked)
       .def("stats", &stats)
-      .def("fileno", [](NativeServer& self) { return self.bridge().fileno(); })
-      .def("drain", [](NativeServer& self) { return self.bridge().drain(); })
+      .def("fileno", [](FrontServer& self) { return self.bridge().fileno(); })
+      .def("drain", [](FrontServer& self) { return self.bridge().drain(); })
       .def(
           "send",
-          [](NativeServer& self, uint64_t call, nb::bytes message) {
+          [](FrontServer& self, uint64_t call, nb::bytes message) {
             self.bridge().send(call, std::string(message.c_str(), message.size()));
           },
           nb::arg("call"), nb::arg("message"))
       .def(
           "finish",
-          [](NativeServer& self, uint64_t call, int code, std::string text, Metadata trailers) {
+          [](FrontServer& self, uint64_t call, int code, std::string text, Metadata trailers) {
             self.bridge().finish(call, code, std::move(text), std::move(trailers));
           },
           nb::arg("call"), nb::arg("code"), nb::arg("text") = "", nb::arg("trailers") = Metadata())
       .def(
-          "message_done", [](NativeServer& self, uint64_t call) { self.bridge().message_done(call); },
+          "message_done", [](FrontServer& self, uint64_t call) { self.bridge().message_done(call); },
           nb::arg("call"));
 }
 

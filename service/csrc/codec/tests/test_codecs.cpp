@@ -1,16 +1,15 @@
 // Requests of both APIs as they come over the wire, and their answers. Against real clients:
 // tests/conformance.
 #include <cstring>
+#include <protozero/pbf_reader.hpp>
 #include <string>
 #include <vector>
 
 #include "check.hpp"
-#include "front/codec.hpp"
-#include "front/framing.hpp"
-#include "front/wire.hpp"
+#include "codec/codec.hpp"
+#include "codec/wire.hpp"
 
 using namespace fused_mlp;
-using namespace fused_mlp::front;
 
 namespace {
 
@@ -30,10 +29,10 @@ std::string floats(const std::vector<float>& values) {
 
 struct Decoded {
   Decoded(const Codec& codec, std::string bytes) : message(std::move(bytes)) {
-    problem = codec.decode(reinterpret_cast<const uint8_t*>(message.data()), message.size(), ask);
+    problem = codec.decode(reinterpret_cast<const uint8_t*>(message.data()), message.size(), input);
   }
   std::string message;
-  Ask ask;
+  PredictInput input;
   std::string problem;
 };
 
@@ -56,11 +55,11 @@ RouteEntry entry() {
 TEST(predict_requests_are_read_in_place) {
   const Decoded d(predict_codec(), kPredict);
   CHECK_EQ(d.problem, "");
-  CHECK_EQ(d.ask.model, "m");
-  CHECK_EQ(d.ask.request_id, "id");
-  CHECK_EQ(d.ask.data, floats({1, 2}));
-  CHECK(d.ask.data.data() >= d.message.data() && d.ask.data.data() < d.message.data() + d.message.size());
-  CHECK(d.ask.check(entry()).ok());
+  CHECK_EQ(d.input.model, "m");
+  CHECK_EQ(d.input.request_id, "id");
+  CHECK_EQ(d.input.data, floats({1, 2}));
+  CHECK(d.input.data.data() >= d.message.data() && d.input.data.data() < d.message.data() + d.message.size());
+  CHECK(d.input.check(entry()).ok());
 }
 
 TEST(values_may_come_packed_unpacked_or_in_pieces) {
@@ -69,16 +68,16 @@ TEST(values_may_come_packed_unpacked_or_in_pieces) {
        {field(4, floats({1, 2})), one + two, field(4, floats({1})) + two, one + field(4, floats({2}))}) {
     const Decoded d(predict_codec(), field(1, "m") + field(3, values));
     CHECK_EQ(d.problem, "");
-    CHECK(d.ask.typed);
-    CHECK_EQ(d.ask.data, floats({1, 2}));
-    CHECK(d.ask.check(entry()).ok());
+    CHECK(d.input.typed);
+    CHECK_EQ(d.input.data, floats({1, 2}));
+    CHECK(d.input.check(entry()).ok());
   }
 }
 
 TEST(a_message_field_that_comes_twice_is_merged) {
   const Decoded d(predict_codec(), field(3, field(1, kShape12)) + field(3, field(3, floats({1, 2}))));
-  CHECK_EQ(d.ask.data, floats({1, 2}));
-  CHECK(d.ask.check(entry()).ok());
+  CHECK_EQ(d.input.data, floats({1, 2}));
+  CHECK(d.input.check(entry()).ok());
 }
 
 TEST(what_a_predict_request_gets_wrong_is_named) {
@@ -104,7 +103,7 @@ TEST(no_part_of_a_request_crashes_the_decoders) {
           std::string bytes = whole.substr(0, size);
           if (size > 0) bytes.back() = static_cast<char>(byte);
           const Decoded d(*codec, bytes);
-          if (d.problem.empty()) (void)d.ask.check(entry());
+          if (d.problem.empty()) (void)d.input.check(entry());
         }
       }
     }
@@ -114,9 +113,9 @@ TEST(no_part_of_a_request_crashes_the_decoders) {
 TEST(infer_requests_are_read) {
   const Decoded d(infer_codec(), field(2, "3") + kInfer);
   CHECK_EQ(d.problem, "");
-  CHECK_EQ(d.ask.version, 3);
-  CHECK_EQ(d.ask.data, floats({1, 2}));
-  CHECK(d.ask.check(entry()).ok());
+  CHECK_EQ(d.input.version, 3);
+  CHECK_EQ(d.input.data, floats({1, 2}));
+  CHECK(d.input.check(entry()).ok());
 }
 
 TEST(an_infer_request_may_name_its_variant_among_its_parameters) {
@@ -125,7 +124,7 @@ TEST(an_infer_request_may_name_its_variant_among_its_parameters) {
   };
   const Decoded d(infer_codec(), parameter("priority", "x") + parameter("variant", "unfused") + kInfer);
   CHECK_EQ(d.problem, "");
-  CHECK(d.ask.variant == Variant::unfused);
+  CHECK(d.input.variant == Variant::unfused);
   const Decoded wrong(infer_codec(), parameter("variant", "fast") + kInfer);
   CHECK_EQ(wrong.problem, "parameters: expected variant fused or unfused, got 'fast'");
 }
@@ -162,17 +161,45 @@ TEST(answers_have_the_size_that_was_reserved_for_them) {
   outcome.strategy = "gemv";
   for (const Codec* codec : {&predict_codec(), &infer_codec(), &infer_stream_codec()}) {
     for (const DType dtype : {DType::fp32, DType::fp16, DType::bf16, DType::fp64}) {
-      Ask ask;
-      ask.dtype = dtype;
-      ask.request_id = "some id";
-      Buffer out;
-      codec->encode(ask, entry(), Variant::fused, outcome, out);
-      uint8_t values[16];
-      from_float32(dtype, y, 2, values);
-      const std::string_view wanted(reinterpret_cast<char*>(values), 2 * dtype_size(dtype));
-      const std::string_view got(reinterpret_cast<const char*>(out.data()), out.size());
-      CHECK(got.find(wanted) != std::string_view::npos);
-      CHECK_EQ(out.size() - kPrefixBytes, size_t{out.data()[3]} << 8 | out.data()[4]);
+      PredictInput input;
+      input.dtype = dtype;
+      input.request_id = "some id";
+      ByteBuffer out;
+      out.append("before", 6);
+      uint8_t* elements = codec->encode(input, entry(), Variant::fused, outcome, out);
+      from_float32(dtype, y, 2, elements);
+      CHECK(elements > out.data() + 6 && elements + 2 * dtype_size(dtype) <= out.data() + out.size());
+      // Every byte was written: the whole is readable as a message to its end.
+      protozero::pbf_reader reader(reinterpret_cast<const char*>(out.data()) + 6, out.size() - 6);
+      bool found = false;
+      while (reader.next()) reader.skip(), found = true;
+      CHECK(found);
     }
+  }
+}
+
+TEST(an_id_is_cut_to_80_bytes_and_never_inside_a_character) {
+  const std::string ascii(100, 'x'), accents = "x" + std::string(79, 'y') + "\xc3\xa9";
+  PredictInput input;
+  for (const auto& [id, size] : {std::pair{ascii, size_t{80}}, {ascii.substr(0, 80), 80}, {accents, 80}}) {
+    input.request_id = id;
+    CHECK_EQ(input.short_id(), std::string_view(id).substr(0, size));
+  }
+  const std::string wide = std::string(79, 'y') + "\xc3\xa9";
+  input.request_id = wide;
+  CHECK_EQ(input.short_id(), std::string(79, 'y'));
+}
+
+TEST(bytes_that_cannot_be_read_leave_no_id_behind) {
+  const Decoded d(predict_codec(), field(5, "\xff") + "\x0a");
+  CHECK(d.problem.find("cannot be read") != std::string::npos);
+  CHECK_EQ(d.input.request_id, "");
+}
+
+TEST(only_utf8_passes_as_utf8) {
+  for (const char* text : {"", "plain", "\u00e9", "\u2603", "\U0001f600", "\U0010ffff"}) CHECK(is_utf8(text));
+  for (const char* text : {"\x80", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf8",
+                           "\xe2\x98", "a\xff"}) {
+    CHECK(!is_utf8(text));
   }
 }

@@ -1,12 +1,9 @@
-// The Open Inference Protocol, by the field numbers of protos/open_inference.proto.
+#include "codec/infer_request.hpp"
+
 #include <protozero/exception.hpp>
 #include <protozero/pbf_reader.hpp>
 
-#include "front/codec.hpp"
-#include "front/framing.hpp"
-#include "front/wire.hpp"
-
-namespace fused_mlp::front {
+namespace fused_mlp {
 namespace {
 
 using protozero::pbf_reader;
@@ -15,18 +12,17 @@ using protozero::tag_and_type;
 
 constexpr std::string_view kInput = "input", kOutput = "output", kVariant = "variant";
 constexpr size_t kShownNames = 4;
-constexpr const char* kUnreadable =
-    "message: expected a inference.ModelInferRequest, got bytes that cannot be read as one";
+constexpr const char* kMessage = "an inference.ModelInferRequest";
 
 std::string_view view(protozero::data_view bytes) { return {bytes.data(), bytes.size()}; }
 
 struct InferFields {
-  explicit InferFields(Ask& ask) : fp32(ask.scattered), fp64(ask.scattered) {}
+  explicit InferFields(PredictInput& input) : fp32(input.scattered), fp64(input.scattered) {}
   std::string_view version, dtype, name, raw, variant;
   std::string names, wrong_output;
   size_t inputs = 0, raws = 0;
   bool contents = false, text_ok = true;
-  Numbers fp32, fp64;
+  PackedNumbers fp32, fp64;
   uint32_t filled = 0;  // which of the typed contents, by field number
 };
 
@@ -52,27 +48,27 @@ void read_contents(pbf_reader contents, InferFields& fields) {
   }
 }
 
-void read_input(pbf_reader input, Ask& ask, InferFields& fields) {
+void read_tensor(pbf_reader tensor, PredictInput& input, InferFields& fields) {
   std::string_view name;
-  while (input.next()) {
-    switch (input.tag_and_type()) {
+  while (tensor.next()) {
+    switch (tensor.tag_and_type()) {
       case tag_and_type(1, pbf_wire_type::length_delimited):
-        name = view(input.get_view());
+        name = view(tensor.get_view());
         break;
       case tag_and_type(2, pbf_wire_type::length_delimited):
-        fields.dtype = view(input.get_view());
+        fields.dtype = view(tensor.get_view());
         break;
       case tag_and_type(3, pbf_wire_type::length_delimited):
-        for (const int64_t size : input.get_packed_int64()) ask.add_dimension(size);
+        for (const int64_t size : tensor.get_packed_int64()) input.add_dimension(size);
         break;
       case tag_and_type(3, pbf_wire_type::varint):
-        ask.add_dimension(input.get_int64());
+        input.add_dimension(tensor.get_int64());
         break;
       case tag_and_type(5, pbf_wire_type::length_delimited):
-        read_contents(input.get_message(), fields);
+        read_contents(tensor.get_message(), fields);
         break;
       default:
-        input.skip();
+        tensor.skip();
     }
   }
   fields.text_ok = fields.text_ok && is_utf8(name) && is_utf8(fields.dtype);
@@ -140,16 +136,13 @@ bool read_version(std::string_view text, int64_t& version) {
   return number != 0 && number <= INT64_MAX;
 }
 
-std::string take_contents(Ask& ask, const InferFields& fields) {
-  const bool fp32 = ask.dtype == DType::fp32, fp64 = ask.dtype == DType::fp64;
+std::string take_contents(PredictInput& input, const InferFields& fields) {
+  const bool fp32 = input.dtype == DType::fp32, fp64 = input.dtype == DType::fp64;
   const uint32_t allowed = fp32 ? 1u << 6 : fp64 ? 1u << 7 : 0;
   if ((fp32 || fp64) && (fields.filled & ~allowed) == 0) {
-    ask.data = fp32 ? fields.fp32.bytes() : fields.fp64.bytes();
-    ask.typed = true;
-    if (ask.data.size() % dtype_size(ask.dtype) != 0) {
-      return kUnreadable;
-    }
-    return {};
+    input.data = fp32 ? fields.fp32.bytes() : fields.fp64.bytes();
+    input.typed = true;
+    return input.data.size() % dtype_size(input.dtype) == 0 ? std::string() : input.unreadable(kMessage);
   }
   constexpr const char* kNames[] = {"",
                                     "bool_contents",
@@ -168,27 +161,27 @@ std::string take_contents(Ask& ask, const InferFields& fields) {
          (fp32   ? kNames[6]
           : fp64 ? kNames[7]
                  : "raw_input_contents") +
-         " for " + std::string(dtype_name(ask.dtype)) + ", got " + (got.empty() ? "nothing" : got);
+         " for " + std::string(dtype_name(input.dtype)) + ", got " + (got.empty() ? "nothing" : got);
 }
 
-std::string read_request(pbf_reader request, Ask& ask) {
-  InferFields fields(ask);
+std::string read_fields(pbf_reader request, PredictInput& input) {
+  InferFields fields(input);
   while (request.next()) {
     switch (request.tag_and_type()) {
       case tag_and_type(1, pbf_wire_type::length_delimited):
-        ask.model = view(request.get_view());
+        input.model = view(request.get_view());
         break;
       case tag_and_type(2, pbf_wire_type::length_delimited):
         fields.version = view(request.get_view());
         break;
       case tag_and_type(3, pbf_wire_type::length_delimited):
-        ask.request_id = view(request.get_view());
+        input.request_id = view(request.get_view());
         break;
       case tag_and_type(4, pbf_wire_type::length_delimited):
         read_parameter(request.get_message(), fields);
         break;
       case tag_and_type(5, pbf_wire_type::length_delimited):
-        read_input(request.get_message(), ask, fields);
+        read_tensor(request.get_message(), input, fields);
         break;
       case tag_and_type(6, pbf_wire_type::length_delimited):
         read_output(request.get_message(), fields);
@@ -201,14 +194,13 @@ std::string read_request(pbf_reader request, Ask& ask) {
         request.skip();
     }
   }
-  if (!fields.text_ok || !is_utf8(ask.request_id) || !is_utf8(ask.model) || !is_utf8(fields.version)) {
-    ask.request_id = {};
-    return kUnreadable;
+  if (!fields.text_ok || !is_utf8(input.request_id) || !is_utf8(input.model) || !is_utf8(fields.version)) {
+    return input.unreadable(kMessage);
   }
-  if (!read_version(fields.version, ask.version)) {
+  if (!read_version(fields.version, input.version)) {
     return "model_version: expected a whole number from 1 or nothing, got " + quote_name(fields.version);
   }
-  if (!read_variant(fields.variant, ask.variant)) {
+  if (!read_variant(fields.variant, input.variant)) {
     return "parameters: expected variant fused or unfused, got " + quote_name(fields.variant);
   }
   if (fields.inputs != 1 || fields.name != kInput) {
@@ -217,94 +209,23 @@ std::string read_request(pbf_reader request, Ask& ask) {
   if (!fields.wrong_output.empty()) return "outputs: expected 'output', got " + fields.wrong_output;
   const auto dtype = dtype_from_name(fields.dtype);
   if (!dtype) return unknown_dtype_text(fields.dtype);
-  ask.dtype = *dtype;
+  input.dtype = *dtype;
   if (fields.contents && fields.raws != 0) return "input: expected contents or raw_input_contents, got both";
-  if (fields.contents) return take_contents(ask, fields);
+  if (fields.contents) return take_contents(input, fields);
   if (fields.raws != 1)
     return "raw_input_contents: expected 1 for 1 input, got " + std::to_string(fields.raws);
-  ask.data = fields.raw;
+  input.data = fields.raw;
   return {};
 }
 
-struct InferSizes {
-  InferSizes(const Ask& ask, const RouteEntry& entry, Variant variant, const Outcome& outcome)
-      : version(std::to_string(entry.version)), variant_text(variant_name(variant)) {
-    data = size_t{outcome.rows} * entry.out_features * dtype_size(ask.dtype);
-    shape = varint_size(outcome.rows) + varint_size(entry.out_features);
-    tensor = bytes_field_size(kOutput.size()) + bytes_field_size(dtype_name(ask.dtype).size()) +
-             bytes_field_size(shape);
-    value = bytes_field_size(variant_text.size());
-    parameter = bytes_field_size(kVariant.size()) + bytes_field_size(value);
-    total = text_field_size(entry.model) + text_field_size(version) + text_field_size(ask.request_id) +
-            bytes_field_size(parameter) + bytes_field_size(tensor) + bytes_field_size(data);
-  }
-  std::string version;
-  std::string_view variant_text;
-  size_t data, shape, tensor, value, parameter, total;
-};
-
-void write_response(Writer& w, const InferSizes& sizes, const Ask& ask, const RouteEntry& entry,
-                    const Outcome& outcome) {
-  w.text(1, entry.model);
-  w.text(2, sizes.version);
-  w.text(3, ask.request_id);
-  w.begin(4, sizes.parameter);
-  w.bytes(1, kVariant);
-  w.begin(2, sizes.value);
-  w.bytes(3, sizes.variant_text);
-  w.begin(5, sizes.tensor);
-  w.bytes(1, kOutput);
-  w.bytes(2, dtype_name(ask.dtype));
-  w.begin(3, sizes.shape);
-  w.varint(outcome.rows);
-  w.varint(entry.out_features);
-  w.begin(6, sizes.data);
-  from_float32(ask.dtype, outcome.y, size_t{outcome.rows} * entry.out_features, w.skip(sizes.data));
-}
-
-class InferCodec final : public Codec {
- public:
-  explicit InferCodec(bool streaming) : streaming_(streaming) {}
-
-  std::string decode(const uint8_t* data, size_t size, Ask& ask) const override {
-    try {
-      return read_request(pbf_reader(reinterpret_cast<const char*>(data), size), ask);
-    } catch (const protozero::exception&) {
-      return kUnreadable;
-    }
-  }
-
-  void encode(const Ask& ask, const RouteEntry& entry, Variant variant, const Outcome& outcome,
-              Buffer& out) const override {
-    const InferSizes sizes(ask, entry, variant, outcome);
-    Writer w(begin_message(out, streaming_ ? bytes_field_size(sizes.total) : sizes.total));
-    if (streaming_) w.begin(2, sizes.total);
-    write_response(w, sizes, ask, entry, outcome);
-  }
-
-  // Triton has no place for a code here; the id goes along so that the caller can tell which request failed.
-  void encode_error(std::string_view request_id, int, std::string_view text, Buffer& out) const override {
-    const size_t response_size = text_field_size(request_id);
-    Writer w(begin_message(out, text_field_size(text) + bytes_field_size(response_size)));
-    w.text(1, text);
-    w.begin(2, response_size);
-    w.text(3, request_id);
-  }
-
- private:
-  const bool streaming_;
-};
-
 }  // namespace
 
-const Codec& infer_codec() {
-  static const InferCodec codec(false);
-  return codec;
+std::string read_infer_request(const uint8_t* data, size_t size, PredictInput& input) {
+  try {
+    return read_fields(pbf_reader(reinterpret_cast<const char*>(data), size), input);
+  } catch (const protozero::exception&) {
+    return input.unreadable(kMessage);
+  }
 }
 
-const Codec& infer_stream_codec() {
-  static const InferCodec codec(true);
-  return codec;
-}
-
-}  // namespace fused_mlp::front
+}  // namespace fused_mlp

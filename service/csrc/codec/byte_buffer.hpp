@@ -9,21 +9,22 @@
 #include <new>
 #include <utility>
 
-namespace fused_mlp::front {
+namespace fused_mlp {
 
-class Buffer {
+class ByteBuffer {
  public:
-  Buffer() = default;
-  Buffer(Buffer&& other) noexcept { swap(other); }
-  Buffer& operator=(Buffer&& other) noexcept {
+  ByteBuffer() = default;
+  ByteBuffer(ByteBuffer&& other) noexcept { swap(other); }
+  ByteBuffer& operator=(ByteBuffer&& other) noexcept {
     swap(other);
     return *this;
   }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { std::free(data_); }
+  ByteBuffer(const ByteBuffer&) = delete;
+  ByteBuffer& operator=(const ByteBuffer&) = delete;
+  ~ByteBuffer() { std::free(data_); }
 
   const uint8_t* data() const { return data_ + begin_; }
+  uint8_t* data() { return data_ + begin_; }
   size_t size() const { return end_ - begin_; }
   size_t capacity() const { return capacity_; }
   bool empty() const { return begin_ == end_; }
@@ -57,7 +58,7 @@ class Buffer {
   void reserve(size_t total) {
     if (capacity_ - begin_ < total) make_room(total - size());
   }
-  void swap(Buffer& other) noexcept {
+  void swap(ByteBuffer& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(begin_, other.begin_);
     std::swap(end_, other.end_);
@@ -87,4 +88,4 @@ class Buffer {
   size_t begin_ = 0, end_ = 0, capacity_ = 0;
 };
 
-}  // namespace fused_mlp::front
+}  // namespace fused_mlp

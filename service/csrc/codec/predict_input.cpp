@@ -1,6 +1,19 @@
-#include "front/ask.hpp"
+#include "codec/predict_input.hpp"
 
-namespace fused_mlp::front {
+namespace fused_mlp {
+
+std::string_view PredictInput::short_id() const {
+  constexpr size_t kMost = 80;
+  if (request_id.size() <= kMost) return request_id;
+  size_t end = kMost;
+  while (end > 0 && (static_cast<uint8_t>(request_id[end]) & 0xc0) == 0x80) --end;
+  return request_id.substr(0, end);
+}
+
+std::string PredictInput::unreadable(std::string_view message) {
+  request_id = {};
+  return "message: expected " + std::string(message) + ", got bytes that cannot be read as one";
+}
 
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
@@ -24,4 +37,4 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-}  // namespace fused_mlp::front
+}  // namespace fused_mlp

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace fused_mlp::front {
+namespace fused_mlp {
 
 constexpr size_t varint_size(uint64_t value) {
   size_t size = 1;
@@ -66,4 +66,4 @@ class Writer {
   uint8_t* at_;
 };
 
-}  // namespace fused_mlp::front
+}  // namespace fused_mlp

@@ -1,0 +1,95 @@
+// The messages of both prediction APIs, for the Python front. Registration only: the rules are in codec/.
+#include "codec/codec.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string_view.h>
+
+#include <cstring>
+
+#include "bindings/completion.hpp"
+#include "bindings/errors.hpp"
+#include "bindings/register.hpp"
+#include "bindings/route.hpp"
+
+namespace nb = nanobind;
+
+namespace fused_mlp {
+namespace {
+
+// A decoded request, the bytes it points into, and what is wrong with it.
+struct PythonInput {
+  nb::bytes message;
+  PredictInput input;
+  std::string error;
+};
+
+nb::bytes to_bytes(const void* data, size_t size) { return nb::bytes(data, size); }
+
+PythonInput decode(const Codec& codec, nb::bytes message) {
+  PythonInput result{std::move(message), {}, {}};
+  const auto* data = static_cast<const uint8_t*>(result.message.data());
+  result.error = codec.decode(data, result.message.size(), result.input);
+  return result;
+}
+
+nb::bytes encode(const Codec& codec, const PythonInput& request, const PythonRoute& route,
+                 const TicketResult& result) {
+  Outcome outcome;
+  outcome.rows = result.rows;
+  outcome.batch_rows = result.batch_rows;
+  outcome.queue_ns = result.queue_ns;
+  outcome.compute_ns = result.compute_ns;
+  outcome.strategy = result.strategy.c_str();
+  ByteBuffer out;
+  uint8_t* elements = codec.encode(request.input, *route.route.entry, route.route.variant, outcome, out);
+  const PyObject* data = result.data.get();  // in the dtype of the request already
+  std::memcpy(elements, PyBytes_AS_STRING(data), static_cast<size_t>(PyBytes_GET_SIZE(data)));
+  return to_bytes(out.data(), out.size());
+}
+
+nb::bytes encode_error(const Codec& codec, std::string_view request_id, int code, std::string_view text) {
+  ByteBuffer out;
+  codec.encode_error(request_id, code, text, out);
+  return to_bytes(out.data(), out.size());
+}
+
+uint32_t check_rows(const PythonInput& self, const PythonRoute& route) {
+  const TensorCheck check = self.input.check(*route.route.entry);
+  if (!check.ok()) raise_refused(Status::invalid_input, check.error);
+  return check.rows;
+}
+
+}  // namespace
+
+void register_codec(nb::module_& m) {
+  nb::class_<PythonInput>(m, "PredictInput", "A decoded prediction request of either API.")
+      .def_prop_ro("error", [](const PythonInput& self) { return std::string_view(self.error); })
+      .def_prop_ro("request_id", [](const PythonInput& self) { return self.input.request_id; })
+      .def_prop_ro("short_id", [](const PythonInput& self) { return self.input.short_id(); })
+      .def_prop_ro("model", [](const PythonInput& self) { return self.input.model; })
+      .def_prop_ro("version", [](const PythonInput& self) { return self.input.version; })
+      .def_prop_ro("variant", [](const PythonInput& self) { return self.input.variant; })
+      .def_prop_ro("shape",
+                   [](const PythonInput& self) {
+                     nb::list shape;
+                     for (const int64_t size : self.input.shape()) shape.append(size);
+                     return shape;
+                   })
+      .def_prop_ro("dtype", [](const PythonInput& self) { return self.input.dtype; })
+      .def_prop_ro(
+          "data",
+          [](const PythonInput& self) { return to_bytes(self.input.data.data(), self.input.data.size()); })
+      .def_prop_ro("typed", [](const PythonInput& self) { return self.input.typed; })
+      .def("check_rows", &check_rows, nb::arg("route"),
+           "The rows; raises Refused when shape, dtype and bytes do not fit each other or the model.");
+
+  nb::class_<Codec>(m, "Codec", "Reads and writes the messages of one prediction RPC.")
+      .def("decode", &decode, nb::arg("message"))
+      .def("encode", &encode, nb::arg("request"), nb::arg("route"), nb::arg("result"))
+      .def("encode_error", &encode_error, nb::arg("request_id"), nb::arg("code"), nb::arg("text"));
+  m.attr("PREDICT_CODEC") = nb::cast(&predict_codec(), nb::rv_policy::reference);
+  m.attr("INFER_CODEC") = nb::cast(&infer_codec(), nb::rv_policy::reference);
+  m.attr("INFER_STREAM_CODEC") = nb::cast(&infer_stream_codec(), nb::rv_policy::reference);
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,15 @@
+// A resolved route as Python holds it, with what keeps it alive.
+#pragma once
+
+#include <memory>
+
+#include "engine/router.hpp"
+
+namespace fused_mlp {
+
+struct PythonRoute {
+  std::shared_ptr<const RouteTable> table;
+  Route route;
+};
+
+}  // namespace fused_mlp

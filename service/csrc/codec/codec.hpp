@@ -1,0 +1,34 @@
+// Between the messages of an API and the engine. Knows protobuf and the engine's types; nothing of HTTP/2,
+// gRPC or connections. Stateless: one object serves all threads.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "codec/byte_buffer.hpp"
+#include "codec/predict_input.hpp"
+#include "engine/ticket.hpp"
+
+namespace fused_mlp {
+
+class Codec {
+ public:
+  // Fills `input` with views into [data, data + size). Returns what is wrong with it, or nothing.
+  virtual std::string decode(const uint8_t* data, size_t size, PredictInput& input) const = 0;
+  // Appends the response message to `out`. Returns where the output's elements go: the caller writes
+  // outcome.rows * entry.out_features of them there, in the dtype of the input, before `out` changes again.
+  virtual uint8_t* encode(const PredictInput& input, const RouteEntry& entry, Variant variant,
+                          const Outcome& outcome, ByteBuffer& out) const = 0;
+  // Appends the response message of one request on a stream that failed.
+  virtual void encode_error(std::string_view request_id, int code, std::string_view text,
+                            ByteBuffer& out) const = 0;
+
+ protected:
+  ~Codec() = default;
+};
+
+const Codec& predict_codec();       // fused_mlp.v1: PredictRequest, PredictResponse
+const Codec& infer_codec();         // inference: ModelInferRequest, ModelInferResponse
+const Codec& infer_stream_codec();  // inference: ModelInferRequest, ModelStreamInferResponse
+
+}  // namespace fused_mlp

@@ -1,0 +1,88 @@
+// Writes the answers of the Open Inference Protocol, by the field numbers of protos/open_inference.proto.
+#include "codec/codec.hpp"
+#include "codec/infer_request.hpp"
+#include "codec/wire.hpp"
+
+namespace fused_mlp {
+namespace {
+
+constexpr std::string_view kOutput = "output", kVariant = "variant";
+
+struct InferSizes {
+  InferSizes(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome)
+      : version(std::to_string(entry.version)), variant_text(variant_name(variant)) {
+    data = size_t{outcome.rows} * entry.out_features * dtype_size(input.dtype);
+    shape = varint_size(outcome.rows) + varint_size(entry.out_features);
+    tensor = bytes_field_size(kOutput.size()) + bytes_field_size(dtype_name(input.dtype).size()) +
+             bytes_field_size(shape);
+    value = bytes_field_size(variant_text.size());
+    parameter = bytes_field_size(kVariant.size()) + bytes_field_size(value);
+    total = text_field_size(entry.model) + text_field_size(version) + text_field_size(input.request_id) +
+            bytes_field_size(parameter) + bytes_field_size(tensor) + bytes_field_size(data);
+  }
+  std::string version;
+  std::string_view variant_text;
+  size_t data, shape, tensor, value, parameter, total;
+};
+
+uint8_t* write_response(Writer& w, const InferSizes& sizes, const PredictInput& input,
+                        const RouteEntry& entry, const Outcome& outcome) {
+  w.text(1, entry.model);
+  w.text(2, sizes.version);
+  w.text(3, input.request_id);
+  w.begin(4, sizes.parameter);
+  w.bytes(1, kVariant);
+  w.begin(2, sizes.value);
+  w.bytes(3, sizes.variant_text);
+  w.begin(5, sizes.tensor);
+  w.bytes(1, kOutput);
+  w.bytes(2, dtype_name(input.dtype));
+  w.begin(3, sizes.shape);
+  w.varint(outcome.rows);
+  w.varint(entry.out_features);
+  w.begin(6, sizes.data);
+  return w.skip(sizes.data);
+}
+
+class InferCodec final : public Codec {
+ public:
+  explicit InferCodec(bool streaming) : streaming_(streaming) {}
+
+  std::string decode(const uint8_t* data, size_t size, PredictInput& input) const override {
+    return read_infer_request(data, size, input);
+  }
+
+  uint8_t* encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
+                  ByteBuffer& out) const override {
+    const InferSizes sizes(input, entry, variant, outcome);
+    Writer w(out.extend(streaming_ ? bytes_field_size(sizes.total) : sizes.total));
+    if (streaming_) w.begin(2, sizes.total);
+    return write_response(w, sizes, input, entry, outcome);
+  }
+
+  // This message has no field for a code. The id tells the caller which request failed.
+  void encode_error(std::string_view request_id, int, std::string_view text, ByteBuffer& out) const override {
+    const size_t response_size = text_field_size(request_id);
+    Writer w(out.extend(text_field_size(text) + bytes_field_size(response_size)));
+    w.text(1, text);
+    w.begin(2, response_size);
+    w.text(3, request_id);
+  }
+
+ private:
+  const bool streaming_;
+};
+
+}  // namespace
+
+const Codec& infer_codec() {
+  static const InferCodec codec(false);
+  return codec;
+}
+
+const Codec& infer_stream_codec() {
+  static const InferCodec codec(true);
+  return codec;
+}
+
+}  // namespace fused_mlp
