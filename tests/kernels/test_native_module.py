@@ -12,7 +12,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_module_that_lives_to_the_end_is_no_leak_to_report():
     done = run(
-        "import ctypes, torch, kernels\n"
+        "import ctypes, torch\nfrom fused_mlp import kernels\n"
         "fused = kernels.FusedMLP.from_torch(torch.nn.Sequential(torch.nn.Linear(4, 4)))\n"
         "ctypes.pythonapi.Py_IncRef(ctypes.py_object(fused))  # as something that is never cleared would hold it\n"
     )
@@ -22,7 +22,7 @@ def test_a_module_that_lives_to_the_end_is_no_leak_to_report():
 def test_a_probe_whose_threads_cannot_be_started_says_so():
     done = run(
         "import resource\n"
-        "from kernels import _cpu\n"
+        "from fused_mlp.kernels import _cpu\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"
         "limit = pages * resource.getpagesize() + (64 << 20)  # of address space: no room for 64 stacks\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"

@@ -180,7 +180,7 @@ def test_a_variant_that_fails_leaves_the_others_alone(monkeypatch):
     def fail(module):
         raise RuntimeError("No working C++ compiler found\nand a page more")
 
-    monkeypatch.setattr("kernels.profile.variants._compiled", fail)
+    monkeypatch.setattr("fused_mlp.kernels.profile.variants._compiled", fail)
     found = profile(SHAPES["relu"], Options(batches=(2,), budget_s=0.01))
     assert found.failures == {"compile": "No working C++ compiler found"}
     assert [point.variant for point in found.points] == ["eager", "fused"]

@@ -76,7 +76,7 @@ def on_cpu(us):
 )  # fmt: skip
 def test_a_busy_moment_is_measured_again_and_never_kept(tmp_path, monkeypatch, attempts, speedup):
     left = [dict(zip(("eager", "fused"), each, strict=True)) for each in attempts]
-    monkeypatch.setattr("kernels.profile.sweep.time_calls", lambda calls, budget: left.pop(0))
+    monkeypatch.setattr("fused_mlp.kernels.profile.sweep.time_calls", lambda calls, budget: left.pop(0))
     path = tmp_path / "sweep.json"
     (cell,) = sweep(path, batches=(1,), widths=(8,)).cells
     assert left == []
