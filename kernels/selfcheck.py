@@ -17,9 +17,12 @@ from fused_mlp.models.dtypes import Array, named_dtype, widen
 # Batches probed: kernels choose a strategy by rows, and each has to be right. 19 is a few full register blocks
 # and a remainder.
 PROBE_ROWS = (19, 5, 1)
-# The plain layers' largest error is the largest of at least this many outputs. Among the 19 outputs of a model with one
-# output it can be close to zero by chance, and a correct kernel would be refused.
+# The plain layers' largest error is the largest of at least this many rows and outputs; the first rows are summed in
+# two orders. Of a few sums it can be close to zero by chance, and a correct kernel would be refused: one in 300 was,
+# in one order and without the extra rows.
+BASELINE_ROWS = 32
 BASELINE_OUTPUTS = 1024
+TWO_ORDERS_ROWS = 128
 # Two roundings of the output itself: where the plain layers happen to be exact, a kernel that rounds once more must
 # still pass.
 FLOOR_EPS = 4.0
@@ -35,10 +38,11 @@ def probe_input(mlp: Mlp) -> Float32:
     """Deterministic rows that reach both tails of every activation: (rows, in_features). The plain layers get all of
     them, the kernel the first few. Rounded to the model's dtype, so that both start from the same values."""
     most = max(PROBE_ROWS)
-    rows = max(most, -(-BASELINE_OUTPUTS // mlp.spec.out_features))
+    rows = max(BASELINE_ROWS, -(-BASELINE_OUTPUTS // mlp.spec.out_features))
     x = _bell_shaped(rows * mlp.spec.in_features).reshape(rows, -1)
     x[1::most] = 0.0
     x[2::most] *= 8.0
+    x[most:BASELINE_ROWS] *= 8.0  # most of the error is in large values
     return _round_to(mlp.spec.dtype)(x)
 
 
@@ -62,11 +66,15 @@ def check_against_float64(kernel: Kernel, mlp: Mlp) -> None:
     # Half precision may overflow. There is no error to compare with then.
     with np.errstate(all="ignore"):
         exact = _forward(mlp, x.astype(np.float64))
-        plain = _forward(mlp, x, _round_to(mlp.spec.dtype), _round_to_tf32 if tf32 else _keep)
+        after, operand = _round_to(mlp.spec.dtype), _round_to_tf32 if tf32 else _keep
+        plain = _forward(mlp, x, after, operand)
         comparable = np.isfinite(exact) & np.isfinite(plain)
+        largest = _largest(plain - exact, comparable)
+        again = _forward(mlp, x[:TWO_ORDERS_ROWS], after, operand, parts=2) - exact[:TWO_ORDERS_ROWS]
+        largest = max(largest, _largest(again, np.isfinite(again)))
         scale = float(np.max(np.abs(exact), initial=0.0, where=comparable))
         eps = TF32_EPS if tf32 else EPS[mlp.spec.dtype]
-        allowed = 2.0 * _largest(plain - exact, comparable) + FLOOR_EPS * eps * scale
+        allowed = 2.0 * largest + FLOOR_EPS * eps * scale
         for rows in PROBE_ROWS:
             y = np.full((rows, mlp.spec.out_features), np.nan, np.float32)
             kernel.run(x[:rows], y)
@@ -82,13 +90,19 @@ def _keep(values: Floats) -> Floats:
     return values
 
 
-def _forward(mlp: Mlp, x: Floats, after: Rounding = _keep, operand: Rounding = _keep) -> Floats:
+def _forward(
+    mlp: Mlp, x: Floats, after: Rounding = _keep, operand: Rounding = _keep, parts: int = 1
+) -> Floats:
     """Layer by layer in the dtype of x. `after` rounds every result that eager layers would write to memory, `operand`
-    both factors of every product."""
+    both factors of every product; the sums of products are split into `parts`."""
 
     def linear(x: Floats, weight: Array, bias: Array | None) -> Floats:
-        product = operand(x) @ operand(widen(weight).astype(x.dtype, copy=False)).T
-        return after(product if bias is None else product + widen(bias).astype(x.dtype))
+        left, right = operand(x), operand(widen(weight).astype(x.dtype, copy=False))
+        size = -(-x.shape[1] // parts)
+        result = left[:, :size] @ right[:, :size].T
+        for start in range(size, x.shape[1], size):
+            result += left[:, start : start + size] @ right[:, start : start + size].T
+        return after(result if bias is None else result + widen(bias).astype(x.dtype))
 
     for layer, weights in zip(mlp.spec.layers, mlp.layers, strict=True):
         up = linear(x, weights.weight, weights.bias)

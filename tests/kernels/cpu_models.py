@@ -132,11 +132,11 @@ def _rounding(mlp: Mlp, x: torch.Tensor) -> float:
 
 
 def _magnitudes(
-    weight: torch.Tensor | None, bias: torch.Tensor | None, value: torch.Tensor, error: torch.Tensor
+    weight: np.ndarray | None, bias: np.ndarray | None, value: torch.Tensor, error: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     assert weight is not None
-    absolute = weight.double().abs().T
+    absolute = torch.from_numpy(np.abs(weight.astype(np.float64))).T
     size = value.abs() @ absolute
     if bias is not None:
-        size = size + bias.double().abs()
+        size = size + torch.from_numpy(np.abs(bias.astype(np.float64)))
     return size, error @ absolute

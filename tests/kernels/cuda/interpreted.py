@@ -225,7 +225,7 @@ def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
 def positive_after_first(mlp: Mlp) -> Mlp:
     """Weights of later layers without a sign: infinities add up instead of cancelling to NaN, which would hide
     a NaN that should not be there."""
-    later = [LayerWeights(**{name: tensor.abs() for name, tensor in w.named()}) for w in mlp.layers[1:]]
+    later = [LayerWeights(**{name: abs(array) for name, array in w.named()}) for w in mlp.layers[1:]]
     return Mlp(mlp.spec, (mlp.layers[0], *later))
 
 
