@@ -119,7 +119,8 @@ def _allow(settings: Settings) -> None:
 def _ready(catalog: Catalog, request: Any) -> ServedVersion:
     served = catalog.find(request.name, parse_version(request.version))
     if served.mlp is None:
-        raise NotReady(f"model {served.model!r} version {served.version} could not be loaded")
+        what = "is still loading" if served.state == "LOADING" else "could not be loaded"
+        raise NotReady(f"model {served.model!r} version {served.version} {what}")
     return served
 
 
