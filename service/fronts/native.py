@@ -1,5 +1,5 @@
-"""The native front as the service sees it: C++ loops answer the predictions, and hand every other call over to
-the handlers through one eventfd. Owns the hand-off; knows nothing of models. Runs on the asyncio loop."""
+"""The native front as the service sees it: C++ loops answer predictions and pass every other call to the
+handlers through one eventfd. Owns that hand-off; knows nothing of models. Runs on the asyncio loop."""
 
 from __future__ import annotations
 
@@ -143,10 +143,10 @@ class _HandedCall:
 
     def _fail(self, error: Exception) -> None:
         request_id = secrets.token_hex(8)
-        told = answer(error, request_id)
-        if told.code is Code.INTERNAL:
+        response = answer(error, request_id)
+        if response.code is Code.INTERNAL:
             log.error("%s failed, request id %s", self._rpc.path, request_id, exc_info=error)
-        self._server.finish(self._number, told.code, told.text, list(told.trailers))
+        self._server.finish(self._number, response.code, response.text, list(response.trailers))
 
 
 def limits_of(settings: Settings, max_message_bytes: int) -> _engine.Limits:

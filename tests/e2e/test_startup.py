@@ -95,7 +95,7 @@ class StuckServer:
 
 
 def test_ports_answer_while_models_are_loaded(transport: str) -> None:
-    with StuckServer(transport=transport) as server:
+    with StuckServer(front=transport) as server:
         target = server.wait_until_building()
         assert server.get("/healthz") == (200, "ok\n")
         assert server.get("/readyz") == (503, "not ready: loading models\n")
@@ -129,7 +129,7 @@ def test_ports_answer_while_models_are_loaded(transport: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_loading_ends_the_process_at_once(transport: str, number: signal.Signals) -> None:
-    with StuckServer(transport=transport) as server:
+    with StuckServer(front=transport) as server:
         server.wait_until_building()
         server.process.send_signal(number)
         assert server.process.wait(30) == 128 + number
@@ -141,7 +141,7 @@ def test_a_signal_while_loading_ends_the_process_at_once(transport: str, number:
 def test_a_port_in_use_is_told_before_models_are_loaded(transport: str, which: str) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
-        StuckServer(transport=transport, **{which: taken.getsockname()[1]}) as server,
+        StuckServer(front=transport, **{which: taken.getsockname()[1]}) as server,
     ):
         out, err = server.process.communicate(timeout=60)
         assert server.process.returncode == 1

@@ -1,5 +1,5 @@
-"""Between messages and tensors, for the Python front: what a request of either API asks for, and how its answer
-is written. Shapes are checked by the engine's own check, which both fronts share."""
+"""Decodes the requests of both APIs and encodes their responses, for the Python front. Shapes are checked by the
+engine's own check, which both fronts share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROTO_DTYPES = {
 
 
 @dataclass(frozen=True)
-class Ask:
+class PredictInput:
     """A decoded request. `typed`: the numbers came one by one, not as raw bytes."""
 
     model: str
@@ -52,7 +52,7 @@ class Ask:
         return _engine.check_tensor(self.shape, self.dtype, len(self.data), *widths)
 
 
-def read_predict(request: fm.PredictRequest) -> Ask:
+def read_predict(request: fm.PredictRequest) -> PredictInput:
     tensor = request.input
     if request.variant not in VARIANTS:
         raise InvalidInput(f"variant: expected FUSED (1) or UNFUSED (2), got {request.variant}")
@@ -66,7 +66,7 @@ def read_predict(request: fm.PredictRequest) -> Ask:
         raise InvalidInput(
             f"input: values are FP32, got dtype {fm.DataType.Name(tensor.dtype)}; send data instead"
         )
-    return Ask(
+    return PredictInput(
         model=request.model,
         version=request.version,
         variant=VARIANTS[request.variant],
@@ -78,10 +78,10 @@ def read_predict(request: fm.PredictRequest) -> Ask:
 
 
 def write_predict(
-    request: fm.PredictRequest, ask: Ask, route: _engine.Route, done: _engine.TicketResult
+    request: fm.PredictRequest, sent: PredictInput, route: _engine.Route, done: _engine.TicketResult
 ) -> Any:
-    tensor = fm.Tensor(shape=[done.rows, route.out_features], dtype=PROTO_DTYPES[ask.dtype])
-    if ask.typed:
+    tensor = fm.Tensor(shape=[done.rows, route.out_features], dtype=PROTO_DTYPES[sent.dtype])
+    if sent.typed:
         tensor.values.extend(np.frombuffer(done.data or b"", np.float32))
     else:
         tensor.data = done.data or b""
@@ -96,7 +96,7 @@ def write_predict(
     )
 
 
-def read_infer(request: oip.ModelInferRequest) -> Ask:
+def read_infer(request: oip.ModelInferRequest) -> PredictInput:
     version = parse_version(request.model_version)
     if len(request.inputs) != 1 or request.inputs[0].name != INPUT:
         names = ", ".join(repr(tensor.name[:40]) for tensor in request.inputs[:4]) or "none"
@@ -117,10 +117,10 @@ def read_infer(request: oip.ModelInferRequest) -> Ask:
         raise InvalidInput(
             f"raw_input_contents: expected 1 for 1 input, got {len(request.raw_input_contents)}"
         )
-    return Ask(
+    return PredictInput(
         model=request.model_name,
         version=version,
-        variant=_wanted(request.parameters),
+        variant=_requested_variant(request.parameters),
         shape=tensor.shape,
         dtype=dtype,
         data=data,
@@ -128,8 +128,8 @@ def read_infer(request: oip.ModelInferRequest) -> Ask:
     )
 
 
-def _wanted(parameters: Any) -> _engine.Variant:
-    """Of all that clients send as parameters, only the variant means something to us."""
+def _requested_variant(parameters: Any) -> _engine.Variant:
+    """The parameter `variant`; all other parameters are ignored."""
     name = parameters["variant"].string_param if "variant" in parameters else ""
     if not name:
         return _engine.Variant.unspecified
@@ -144,15 +144,15 @@ def _typed_contents(contents: oip.InferTensorContents, dtype: _engine.DType) -> 
         return np.asarray(contents.fp32_contents, np.float32).tobytes()
     if dtype is _engine.DType.fp64 and filled in ([], ["fp64_contents"]):
         return np.asarray(contents.fp64_contents, np.float64).tobytes()
-    wanted = {_engine.DType.fp32: "fp32_contents", _engine.DType.fp64: "fp64_contents"}
-    expected = wanted.get(dtype, "raw_input_contents")
+    fields = {_engine.DType.fp32: "fp32_contents", _engine.DType.fp64: "fp64_contents"}
+    expected = fields.get(dtype, "raw_input_contents")
     raise InvalidInput(
         f"contents: expected {expected} for {_engine.dtype_name(dtype)}, got {', '.join(filled) or 'nothing'}"
     )
 
 
 def write_infer(
-    request: oip.ModelInferRequest, ask: Ask, route: _engine.Route, done: _engine.TicketResult
+    request: oip.ModelInferRequest, sent: PredictInput, route: _engine.Route, done: _engine.TicketResult
 ) -> Any:
     response = oip.ModelInferResponse(
         model_name=route.model,
@@ -160,7 +160,7 @@ def write_infer(
         id=request.id,
         outputs=[
             oip.ModelInferResponse.InferOutputTensor(
-                name=OUTPUT, datatype=_engine.dtype_name(ask.dtype), shape=[done.rows, route.out_features]
+                name=OUTPUT, datatype=_engine.dtype_name(sent.dtype), shape=[done.rows, route.out_features]
             )
         ],
         raw_output_contents=[done.data or b""],

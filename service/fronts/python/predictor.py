@@ -17,7 +17,7 @@ from fused_mlp.service.errors import Answer, Code, EngineRefused, InvalidInput, 
 from fused_mlp.service.fronts.python.fan_out import fan_out
 from fused_mlp.service.fronts.python.messages import (
     VARIANT_NAMES,
-    Ask,
+    PredictInput,
     read_infer,
     read_predict,
     write_infer,
@@ -28,20 +28,20 @@ from fused_mlp.service.fronts.rpc import Call, Rpc, decode, rpcs_of
 
 log = logging.getLogger(__name__)
 
-# Metadata of a request: what a split goes by, and the variant asked for.
+# Metadata of a request: the key of a split, and the requested variant.
 AB_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-variant"
 _DECODE, _ENCODE = _engine.TracePhase.decode, _engine.TracePhase.encode
-# Requests of one stream being answered at once; reading waits beyond that.
+# Requests of one stream in flight at once; reading stops beyond that.
 STREAM_WINDOW = 256
 
 
 @dataclass(frozen=True)
 class Api:
-    """How one of the two protocols writes a prediction down."""
+    """How one of the two APIs encodes a prediction."""
 
     message: type[Any]
-    read: Callable[[Any], Ask]
-    write: Callable[[Any, Ask, _engine.Route, _engine.TicketResult], Any]
+    read: Callable[[Any], PredictInput]
+    write: Callable[[Any, PredictInput, _engine.Route, _engine.TicketResult], Any]
     id_field: str
 
 
@@ -50,11 +50,11 @@ INFER = Api(oip.ModelInferRequest, read_infer, write_infer, "id")
 
 
 class RequestFailed(Exception):
-    """A prediction failed and was counted; `told` is what the caller is to hear."""
+    """A prediction failed and was counted; `response` goes to the caller."""
 
-    def __init__(self, told: Answer, request_id: str) -> None:
-        super().__init__(told.text)
-        self.told = told
+    def __init__(self, response: Answer, request_id: str) -> None:
+        super().__init__(response.text)
+        self.response = response
         self.request_id = request_id
 
 
@@ -89,7 +89,7 @@ class Predictor:
             try:
                 return await self._answer(PREDICT, data, call)
             except RequestFailed as failure:
-                error = fm.Error(code=failure.told.code, message=failure.told.text)
+                error = fm.Error(code=failure.response.code, message=failure.response.text)
                 return fm.PredictResponse(request_id=failure.request_id, error=error)
 
         async for response in fan_out(messages, one, STREAM_WINDOW):
@@ -100,9 +100,11 @@ class Predictor:
             try:
                 return oip.ModelStreamInferResponse(infer_response=await self._answer(INFER, data, call))
             except RequestFailed as failure:
-                # The id goes along, so that the caller can tell which of its requests failed.
+                # The id tells the caller which of its requests failed.
                 response = oip.ModelInferResponse(id=failure.request_id)
-                return oip.ModelStreamInferResponse(error_message=failure.told.text, infer_response=response)
+                return oip.ModelStreamInferResponse(
+                    error_message=failure.response.text, infer_response=response
+                )
 
         async for response in fan_out(messages, one, STREAM_WINDOW):
             yield response
@@ -115,20 +117,20 @@ class Predictor:
         try:
             request = decode(api.message, data)
             request_id = getattr(request, api.id_field)
-            ask = api.read(request)
-            # What the message says is nearer to the caller than what its metadata says.
-            wanted = _wanted(call)
-            variant = wanted if ask.variant is _engine.Variant.unspecified else ask.variant
+            sent = api.read(request)
+            # The message takes precedence over the metadata.
+            in_metadata = _requested_variant(call)
+            variant = in_metadata if sent.variant is _engine.Variant.unspecified else sent.variant
             key = call.metadata.get(AB_KEY, "")
-            route = self._router.resolve(ask.model, ask.version, variant, key, request_id)
+            route = self._router.resolve(sent.model, sent.version, variant, key, request_id)
             lane = route.lane
-            rows = ask.check_rows(route)
+            rows = sent.check_rows(route)
             traced = self._trace_decode(started, rows, lane) if _engine.tracing() else 0
             done = await self._submitter.run(
-                lane, ask.data, ask.dtype, rows, call.deadline_ns, trace_id=traced
+                lane, sent.data, sent.dtype, rows, call.deadline_ns, trace_id=traced
             )
             finished = self._engine.now() if traced else 0
-            response = api.write(request, ask, route, done)
+            response = api.write(request, sent, route, done)
             if traced:
                 _engine.record_span(_ENCODE, traced, rows, finished, self._engine.now(), lane.name)
             code = Code.OK
@@ -139,11 +141,11 @@ class Predictor:
             code = Code.DEADLINE_EXCEEDED if expired else Code.CANCELLED
             raise
         except Exception as error:
-            told = _tell(error, request_id)
-            code = told.code
+            failure = _failure_response(error, request_id)
+            code = failure.code
             if lane is not None and code is Code.INVALID_ARGUMENT:
                 lane.refuse_invalid()
-            raise RequestFailed(told, request_id) from error
+            raise RequestFailed(failure, request_id) from error
         finally:
             duration = self._engine.now() - started
             if lane is None:
@@ -158,7 +160,7 @@ class Predictor:
         return number
 
 
-def _wanted(call: Call) -> _engine.Variant:
+def _requested_variant(call: Call) -> _engine.Variant:
     name = call.metadata.get(VARIANT_KEY)
     if name is None:
         return _engine.Variant.unspecified
@@ -167,12 +169,12 @@ def _wanted(call: Call) -> _engine.Variant:
     return VARIANT_NAMES[name]
 
 
-def _tell(error: Exception, request_id: str) -> Answer:
-    """What is INTERNAL gets an id, so that the caller's report and our log line can be brought together."""
+def _failure_response(error: Exception, request_id: str) -> Answer:
+    """An INTERNAL error carries an id, which links the caller's report to our log line."""
     if isinstance(error, _engine.Refused):
         error = EngineRefused(_engine.grpc_code(error.status), str(error), error.retry_after_ms)
     request_id = request_id or secrets.token_hex(8)
-    told = answer(error, request_id)
-    if told.code is Code.INTERNAL:
+    response = answer(error, request_id)
+    if response.code is Code.INTERNAL:
         log.error("request %s failed: %s", request_id, error, exc_info=error)
-    return told
+    return response

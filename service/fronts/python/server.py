@@ -1,4 +1,4 @@
-"""The Python front: grpc.aio in front of the handlers. Owns what grpc is told (limits, keepalive, status codes);
+"""The Python front: grpc.aio in front of the handlers. Owns grpc's options (limits, keepalive) and status codes;
 knows nothing of models. Runs on the asyncio loop."""
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PythonFront:
         await self._server.stop(grace_s)
 
     def _wrap(self, rpc: Rpc) -> Any:
-        """No deserializer for grpc: what it makes of a message that cannot be read is UNKNOWN, with internals."""
+        """No deserializer: grpc would answer UNKNOWN, with internals, to a message that cannot be decoded."""
         if rpc.kind == "unary_unary":
             return grpc.unary_unary_rpc_method_handler(self._unary(rpc), response_serializer=rpc.encode)
         if rpc.kind == "unary_stream":
@@ -153,15 +153,15 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 
 async def _abort(context: Any, rpc: Rpc, error: Exception) -> None:
-    told = _told(rpc, error)
-    await context.abort(_STATUS[told.code], told.text, told.trailers)
+    response = _failure_response(rpc, error)
+    await context.abort(_STATUS[response.code], response.text, response.trailers)
 
 
-def _told(rpc: Rpc, error: Exception) -> Answer:
+def _failure_response(rpc: Rpc, error: Exception) -> Answer:
     if isinstance(error, RequestFailed):
-        return error.told
+        return error.response
     request_id = secrets.token_hex(8)
-    told = answer(error, request_id)
-    if told.code is Code.INTERNAL:
+    response = answer(error, request_id)
+    if response.code is Code.INTERNAL:
         log.error("%s failed, request id %s", rpc.path, request_id, exc_info=error)
-    return told
+    return response

@@ -27,7 +27,7 @@ INSTALL = r"the unfused variant needs torch, which is not installed: pip install
 
 @pytest.fixture
 def puppet(transport: str) -> Iterator[PuppetService]:
-    with PuppetService(transport=transport, admin_port=free_port()) as running:
+    with PuppetService(front=transport, admin_port=free_port()) as running:
         yield running
 
 
