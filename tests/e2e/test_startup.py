@@ -20,7 +20,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fused_mlp.service.client import Client, PredictError, RetryPolicy
-from tests.support.server import COMMAND, environment, free_port
+from fused_mlp.service.client.admin import AdminClient
+from tests.support.server import COMMAND, Server, environment, free_port
 
 X = [0.0] * 64
 # A server whose only kernel says that it is being built, and then waits for a line on stdin.
@@ -147,6 +148,37 @@ def test_a_port_in_use_is_told_before_models_are_loaded(transport: str, which: s
         assert server.process.returncode == 1
         assert "building" not in out
         assert f"FUSED_MLP_{which.upper()}" in err
+
+
+def test_a_server_that_answers_fused_does_not_load_torch(transport: str) -> None:
+    with Server(front=transport, admin_port=(port := free_port())) as server, Client(server.target) as client:
+        client.predict("digits", X)
+        server.get("/metrics")
+        maps = Path(f"/proc/{server.process.pid}/maps")
+        assert "libtorch" not in maps.read_text()
+        with AdminClient(f"127.0.0.1:{port}", timeout_s=60) as admin:
+            admin.set_policy(variant="unfused")
+        assert client.predict("digits", X).variant == "unfused"
+        assert "libtorch" in maps.read_text()
+
+
+def test_without_torch_settings_that_need_it_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    without_torch = {"PYTHONPATH": str(tmp_path)}
+    for settings in ({"variant": "unfused"}, {"policy": '{"digits": {"shadow": 0.1}}'}):
+        result = subprocess.run(
+            COMMAND,
+            env=environment(**settings) | without_torch,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert result.returncode == 1
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+        assert errors == [
+            "error: the unfused variant needs torch, which is not installed: pip install 'fused-mlp[torch]'"
+        ]
+        assert "Traceback" not in result.stderr
 
 
 def as_process_1() -> list[str]:
