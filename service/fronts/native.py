@@ -1,5 +1,5 @@
-"""The native front as the service sees it: C++ loops answer the predictions, and hand every other call over to
-the handlers through one eventfd. Owns the hand-off; knows nothing of models. Runs on the asyncio loop."""
+"""The native front as the service sees it: C++ loops answer predictions and pass every other call to the
+handlers through one eventfd. Owns that hand-off; knows nothing of models. Runs on the asyncio loop."""
 
 from __future__ import annotations
 

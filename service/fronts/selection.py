@@ -7,9 +7,6 @@ from ipaddress import ip_address
 from typing import Protocol
 
 from fused_mlp.service import _engine
-from fused_mlp.service.fronts.python.predictor import Predictor
-from fused_mlp.service.fronts.python.server import Listen, PythonFront
-from fused_mlp.service.fronts.python.submission import Submitter
 from fused_mlp.service.handlers import Control, admin, control_rpcs
 from fused_mlp.service.settings.settings import Settings, SettingsError
 
@@ -17,7 +14,7 @@ log = logging.getLogger(__name__)
 
 # A request's fields besides its rows; names and ids are short.
 MESSAGE_SLACK_BYTES = 64 << 10
-# gRPC's own default.
+# gRPC's own default; clients expect at least this.
 LEAST_MESSAGE_BYTES = 4 << 20
 WIDEST_ELEMENT_BYTES = 8
 
@@ -35,31 +32,44 @@ class Front(Protocol):
         """Connections, calls and bytes, where the front counts them."""
 
 
-def make_front(settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control) -> Front:
+# Each front is imported only where it is used: the native one exists only where it was built, and the Python one
+# brings grpc, which a server with the native front does not need.
+# ruff: noqa: PLC0415
+
+
+def make_front(
+    settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control, widest: int
+) -> Front:
+    """`widest`: the most inputs that any model has."""
     native = _engine.NATIVE_FRONT
     if settings.front == "native" and not native:
         raise SettingsError(
             "FUSED_MLP_FRONT=native: the native front was not built; install libnghttp2-dev, libssl-dev and "
             "zlib1g-dev, then build again, or take python"
         )
-    limit = max_message_bytes(settings, control)
+    limit = max_message_bytes(settings, widest)
     if native and settings.front != "python":
-        # Its classes exist only where it was built.
-        from fused_mlp.service.fronts.native import NativeFront  # noqa: PLC0415
+        from fused_mlp.service.fronts.native import NativeFront
 
         return NativeFront(settings, control_rpcs(control), limit, engine, router)
+    from fused_mlp.service.fronts.python.predictor import Predictor
+    from fused_mlp.service.fronts.python.server import PythonFront
+    from fused_mlp.service.fronts.python.submission import Submitter
+
     predictor = Predictor(engine, router, Submitter(engine))
     rpcs = [*predictor.rpcs(), *control_rpcs(control)]
     return PythonFront(settings, rpcs, limit, engine.now)
 
 
 def make_admin(settings: Settings, engine: _engine.Engine, control: Control) -> Front | None:
-    """The admin service on its own port, when there is one: on the Python front, for it sees a call an hour."""
+    """The admin service on its own port, if it has one: always on the Python front, because calls are rare."""
     if settings.admin_port == 0:
         return None
+    from fused_mlp.service.fronts.python.server import Listen, PythonFront
+
     if not _is_loopback(settings.admin_host) and settings.tls_client_ca is None:
         log.warning(
-            "the admin port listens on %s, where others can reach it, and asks no client for a certificate",
+            "the admin port listens on %s, where other machines can reach it, and asks for no client certificate",
             settings.admin_host,
         )
     listen = Listen(settings.admin_host, settings.admin_port, "admin", "FUSED_MLP_ADMIN_PORT or _HOST")
@@ -73,12 +83,9 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def max_message_bytes(settings: Settings, control: Control) -> int:
+def max_message_bytes(settings: Settings, widest: int) -> int:
     """Room for the largest request that the row limit allows on the widest model."""
     if settings.limits.max_message_bytes is not None:
         return settings.limits.max_message_bytes
-    widest = max(
-        (v.mlp.spec.in_features for m in control.catalog.models() for v in m.ready if v.mlp), default=1
-    )
     rows = settings.max_request_rows * widest * WIDEST_ELEMENT_BYTES
     return max(LEAST_MESSAGE_BYTES, rows + MESSAGE_SLACK_BYTES)

@@ -1,11 +1,13 @@
-"""fused_mlp.v1.Admin: policies, read and changed while the server runs, and traces of what it does. Served on a port
-of its own."""
+"""fused_mlp.v1.Admin: reads and changes policies while the server runs, and takes traces. Served on a port of its
+own."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+from fused_mlp.kernels import KernelError
 from fused_mlp.protos import admin_pb2 as pb
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.policy import Policy
@@ -29,7 +31,11 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
         return pb.GetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(models))
 
     async def set_policy(request: Any, _: Call) -> Any:
-        changed = catalog.set_policy(_changes(request.change), request.model)
+        try:
+            # On a thread: kernels that the new policy needs are built first, and that may take seconds.
+            changed = await asyncio.to_thread(catalog.set_policy, _changes(request.change), request.model)
+        except KernelError as error:
+            raise InvalidInput(str(error)) from error
         return pb.SetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(changed))
 
     async def trace(request: Any, _: Call) -> AsyncIterator[Any]:
@@ -42,7 +48,7 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
 
 
 def _changes(change: pb.PolicyChange) -> dict[str, object]:
-    """The fields that are set, as a policy names them; whether their values can be used is for the policy to say."""
+    """The fields that are set, under the names of Policy, which checks their values."""
     changes: dict[str, Any] = {name: getattr(change, name) for name in FIELDS if change.HasField(name)}
     if not changes:
         raise InvalidInput(f"change: expected at least one of {', '.join(FIELDS)}, got none")

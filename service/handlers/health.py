@@ -1,5 +1,5 @@
-"""grpc.health.v1: Check, Watch and List, for the server ("") and for each model by name. A model that answers
-unfused because fused cannot is healthy, but its Check says so in trailing metadata."""
+"""grpc.health.v1: Check, Watch and List, for the server ("") and for each model by name. A model whose
+fused kernel cannot serve is healthy, answers unfused, and says so in the trailing metadata of Check."""
 
 from __future__ import annotations
 

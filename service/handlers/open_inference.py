@@ -49,11 +49,11 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health) -> list[Rpc]:
         return pb.ModelConfigResponse(config=_config(_ready(catalog, request), settings))
 
     async def statistics(request: Any, _: Call) -> Any:
-        wanted = parse_version(request.version)
+        version = parse_version(request.version)
         models = [catalog.get(request.name)] if request.name else catalog.models()
-        versions = [v for m in models for v in m.ready if wanted in (0, v.version)]
+        versions = [v for m in models for v in m.ready if version in (0, v.version)]
         if request.name and not versions:
-            raise ModelNotFound(quote_name(request.name), wanted)
+            raise ModelNotFound(quote_name(request.name), version)
         return pb.ModelStatisticsResponse(model_stats=[model_statistics(v) for v in versions])
 
     async def index(request: Any, _: Call) -> Any:
@@ -119,7 +119,8 @@ def _allow(settings: Settings) -> None:
 def _ready(catalog: Catalog, request: Any) -> ServedVersion:
     served = catalog.find(request.name, parse_version(request.version))
     if served.mlp is None:
-        raise NotReady(f"model {served.model!r} version {served.version} could not be loaded")
+        what = "is still loading" if served.state == "LOADING" else "could not be loaded"
+        raise NotReady(f"model {served.model!r} version {served.version} {what}")
     return served
 
 

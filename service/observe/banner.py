@@ -1,4 +1,4 @@
-"""The few lines a person reads at start: what is served, with which kernel, and a call to copy and paste."""
+"""The lines printed when the server is ready: what is served, with which kernels, and a call to copy and paste."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def banner(service: Service) -> str:
 
 
 def _reached(host: str) -> str:
-    """Where a browser or client on this machine finds what listens on `host`."""
+    """The address at which a client on this machine reaches a server that listens on `host`."""
     return _ANY_HOST.get(host, host)
 
 

@@ -1,5 +1,5 @@
-"""Who is fit to serve: one status per name (the server, its gRPC services, each model), and watchers that
-hear of changes. Lives on the asyncio loop; set() may be called only there."""
+"""Serving status by name (the server, its gRPC services, each model), and watchers that are notified of changes.
+Lives on the asyncio loop; set() may be called only there."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Health:
     def __init__(self) -> None:
         self._statuses: dict[str, Serving] = {}
         self._changed = asyncio.Event()
-        self._draining = False
+        self.draining = False
 
     def set(self, name: str, status: Serving) -> None:
         """Once shutdown has begun nothing turns healthy again."""
-        self._statuses[name] = Serving.NOT_SERVING if self._draining else status
+        self._statuses[name] = Serving.NOT_SERVING if self.draining else status
         self._notify()
 
     def remove(self, name: str) -> None:
@@ -34,7 +34,7 @@ class Health:
         self._notify()
 
     def drain(self) -> None:
-        self._draining = True
+        self.draining = True
         self._statuses = dict.fromkeys(self._statuses, Serving.NOT_SERVING)
         self._notify()
 
@@ -52,7 +52,7 @@ class Health:
         """The status now, and again whenever it changes."""
         last: Serving | None = None
         while True:
-            changed, draining = self._changed, self._draining
+            changed, draining = self._changed, self.draining
             status = self._statuses.get(name, Serving.SERVICE_UNKNOWN)
             if status is not last:
                 last = status

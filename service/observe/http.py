@@ -1,5 +1,5 @@
 """The HTTP side of observability: the live page at /, /metrics, /status.json, /healthz, /readyz. One daemon thread,
-one thread per request; knows nothing of what it serves but three callables."""
+one thread per request. What it serves comes from three callables."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pages:
-    """render: from an Accept header to (body, content type); ready: whether the service can answer; status: what
-    it serves, and how, as JSON."""
+    """render: from an Accept header to (body, content type); not_ready: why the service cannot answer, empty when it
+    can; status: what it serves, and how, as JSON."""
 
     render: Callable[[str], tuple[bytes, str]]
-    ready: Callable[[], bool]
+    not_ready: Callable[[], str]
     status: Callable[[], str]
 
 
@@ -52,7 +52,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A scraper that hangs up half way is not worth a traceback; a page that fails is."""
+        """Log a page that fails; do not log a scraper that disconnects early."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             log.exception("a page of the metrics port failed")
 
@@ -64,7 +64,7 @@ class _Server6(_Server):
 class _Handler(BaseHTTPRequestHandler):
     pages: ClassVar[Pages]
     protocol_version = "HTTP/1.1"
-    timeout = 10  # a client that never finishes its request does not keep a thread
+    timeout = 10  # seconds; a client that never finishes its request must not keep its thread
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -82,8 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/healthz":
             self._send(200, b"ok\n")
         elif path == "/readyz":
-            ready = self.pages.ready()
-            self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
+            why = self.pages.not_ready()
+            self._send(503 if why else 200, f"not ready: {why}\n".encode() if why else b"ready\n")
         else:
             self._send(404, b"here are /, /metrics, /status.json, /healthz and /readyz\n")
 

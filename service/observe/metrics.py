@@ -1,4 +1,4 @@
-"""Prometheus: reads the engine's atomics when somebody scrapes. Nothing here runs per request, and labels come
+"""Prometheus: reads the engine's atomics at each scrape. Nothing here runs per request, and labels come
 only from what is loaded, never from what a client sent."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from itertools import accumulate
 from operator import attrgetter
@@ -171,14 +172,20 @@ def _infos(versions: list[ServedVersion], front: str) -> Iterator[Metric]:
     build = GaugeMetricFamily(
         "fused_mlp_build_info", "What runs.", labels=("version", "python", "torch", "front")
     )
-    build.add_metric(
-        (package_version("fused-mlp"), platform.python_version(), package_version("torch"), front), 1
-    )
+    build.add_metric((package_version("fused-mlp"), platform.python_version(), _torch_version(), front), 1)
     yield from (models, kernels, build)
 
 
+def _torch_version() -> str:
+    """Empty where torch is not installed. Does not import it."""
+    try:
+        return package_version("torch")
+    except PackageNotFoundError:
+        return ""
+
+
 def _shadows(versions: list[ServedVersion]) -> Iterator[Metric]:
-    """Every series from the start, whether or not anything is compared."""
+    """Every series of versions with both kernels, whether or not anything is compared yet."""
     batches = CounterMetricFamily(
         "fused_mlp_shadow_batches",
         "Batches chosen to be run again on the other variant, by what became of them.",

@@ -1,4 +1,4 @@
-"""What is served, and how, for /status.json: everything the live page needs that is no number over time."""
+"""What is served, and how, for /status.json: everything the live page needs besides metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _model(model: ServedModel) -> dict[str, Any]:
 
 
 def _version(served: ServedVersion) -> dict[str, Any]:
-    """`variant` answers requests that name none; `fallback` says why that is not what the policy wants."""
+    """`variant` answers requests that name none; `fallback` says why it differs from the policy."""
     spec = served.mlp.spec if served.mlp else None
     return {
         "version": served.version,

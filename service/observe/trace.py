@@ -1,5 +1,5 @@
-"""Taking a trace of real traffic: starts the engine's recording, waits, and puts it into messages. Runs on the asyncio
-loop; what is traced does not notice, but for the readings of a clock."""
+"""Traces of live traffic: starts the engine's recording, waits, and encodes the spans as messages. Runs on the asyncio
+loop. Traced requests pay only for reading a clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fused_mlp.service.errors import InvalidInput, NotReady
 
 MOST_SECONDS = 60.0
 DEFAULT_SPANS, MOST_SPANS = 100_000, 1_000_000  # of each thread
-# A message of so many is well below the least limit that anybody has.
+# Spans in one message: well below gRPC's default limit of 4 MB.
 _CHUNK = 20_000
 _PHASES = {phase.name.lower(): phase.number for phase in pb.TracePhase.DESCRIPTOR.values}
 
@@ -24,7 +24,7 @@ def check_trace(seconds: float, spans_per_thread: int) -> None:
 
 
 async def take_trace(seconds: float, spans_per_thread: int) -> list[pb.TraceChunk]:
-    """A caller who hangs up ends it as well: nothing is recorded for nobody."""
+    """Recording also stops when the caller disconnects."""
     if not _engine.start_trace(spans_per_thread or DEFAULT_SPANS):
         raise NotReady("a trace is being taken already: try again when it is over")
     try:

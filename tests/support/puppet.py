@@ -64,10 +64,6 @@ class PuppetService:
     def __init__(self, **settings: object) -> None:
         defaults = {"backend": "puppet", "grpc_port": 0, "metrics_port": 0, "workers": 1}
         self.service = Service(load_settings(**{**defaults, **settings}))
-        self.kernel = _built[-1]
-        self.kernel.batches.clear()
-        while self.kernel.entered.acquire(blocking=False):
-            pass  # the check at load entered too
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -110,6 +106,11 @@ class PuppetService:
 
     def __enter__(self) -> Self:
         self._await(self.service.start())
+        self._await(self.service.load())
+        self.kernel = _built[-1]
+        self.kernel.batches.clear()
+        while self.kernel.entered.acquire(blocking=False):
+            pass  # the check at load entered too
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -37,19 +37,29 @@ void register_router(nb::module_& m) {
       .def(
           "__init__",
           [](RouteEntry* self, std::string model, std::int64_t version, std::shared_ptr<Lane> fused,
-             std::shared_ptr<Lane> unfused, Variant variant, bool allow_override, bool ready,
+             std::shared_ptr<Lane> unfused, Variant variant, bool allow_override, bool ready, bool loading,
              std::size_t in_features, std::size_t out_features, std::uint32_t max_request_rows, double split,
              bool withdrawn) {
-            new (self) RouteEntry{
-                std::move(model), version,   std::move(fused), std::move(unfused), variant,
-                allow_override,   ready,     in_features,      out_features,       max_request_rows,
-                Share(split),     withdrawn, nullptr};
+            new (self) RouteEntry{std::move(model),
+                                  version,
+                                  std::move(fused),
+                                  std::move(unfused),
+                                  variant,
+                                  allow_override,
+                                  ready,
+                                  loading,
+                                  in_features,
+                                  out_features,
+                                  max_request_rows,
+                                  Share(split),
+                                  withdrawn,
+                                  nullptr};
           },
           nb::kw_only(), nb::arg("model"), nb::arg("version"), nb::arg("fused") = nb::none(),
           nb::arg("unfused") = nb::none(), nb::arg("variant") = Variant::fused,
-          nb::arg("allow_override") = false, nb::arg("ready") = true, nb::arg("in_features"),
-          nb::arg("out_features"), nb::arg("max_request_rows") = 4096, nb::arg("split") = 0.0,
-          nb::arg("withdrawn") = false);
+          nb::arg("allow_override") = false, nb::arg("ready") = true, nb::arg("loading") = false,
+          nb::arg("in_features"), nb::arg("out_features"), nb::arg("max_request_rows") = 4096,
+          nb::arg("split") = 0.0, nb::arg("withdrawn") = false);
 
   nb::class_<PythonRoute>(m, "Route", "The lane that answers a request, and its limits.")
       .def_prop_ro("model", [](const PythonRoute& r) { return r.route.entry->model; })

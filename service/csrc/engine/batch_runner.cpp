@@ -44,7 +44,7 @@ std::size_t BatchRunner::run(TakenBatch& batch) noexcept {
   batch.lane->metrics_.in_flight.fetch_sub(tickets, std::memory_order_relaxed);
   flush_sinks();
   if (result_.failed && on_error_) on_error_(*batch.lane, result_.error);
-  Shadow* const shadow = batch.lane->shadow_.get();
+  Shadow* const shadow = batch.lane->shadow_.load(std::memory_order_acquire);
   if (shadow && !batch.runnable.empty() && !result_.failed && shadow->sample_batch()) {
     shadow_.offer(batch.lane, batch.rows, x_, y_);
   }

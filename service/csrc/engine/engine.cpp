@@ -84,8 +84,11 @@ void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.r
 std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                            const std::shared_ptr<Lane>& unfused, ShadowTime time) {
   auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time);
-  fused->shadow_ = unfused->shadow_ = shadow;
   core_->shadow.add(shadow);
+  for (Lane* const lane : {fused.get(), unfused.get()}) {
+    lane->shadow_owner_ = shadow;
+    lane->shadow_.store(shadow.get(), std::memory_order_release);
+  }
   return shadow;
 }
 

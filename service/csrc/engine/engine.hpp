@@ -47,7 +47,8 @@ class Engine {
   // refuses no request.
   void remove_lane(const std::shared_ptr<Lane>& lane);
 
-  // Pairs the two lanes of a model version for comparison. Call it once per pair, before either has traffic.
+  // Pairs the two lanes of a model version for comparison. Call it once per pair; they may have traffic
+  // already.
   std::shared_ptr<Shadow> add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                      const std::shared_ptr<Lane>& unfused, ShadowTime time = ShadowTime::cpu);
   // Runs that share of the pair's batches again on the other variant, after the responses. A relative

@@ -73,7 +73,10 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const LaneOptions options_;
   const std::unique_ptr<Kernel> kernel_;
   const bool needs_python_;
-  std::shared_ptr<Shadow> shadow_;  // set before the lane has traffic; null: no other variant
+  // Null: no other variant to compare with. Set once, also while the lane has traffic: first the owner, then
+  // the pointer, which is what live threads read.
+  std::shared_ptr<Shadow> shadow_owner_;
+  std::atomic<Shadow*> shadow_{nullptr};
   LaneMetrics metrics_;
   std::atomic<std::int64_t> ns_per_row_{0};  // moving average, for retry_after_ms
 

@@ -91,8 +91,11 @@ Route RouteTable::resolve(const RouteQuery& query) const {
     found = version->second;
   }
   const RouteEntry& entry = *found;
-  if (!entry.ready)
-    return refuse(Status::not_ready, label(entry) + " could not be loaded; GetModel says why");
+  if (!entry.ready) {
+    return refuse(
+        Status::not_ready,
+        label(entry) + (entry.loading ? " is still loading" : " could not be loaded; GetModel says why"));
+  }
 
   // Naming the default variant is not an override.
   if (query.variant != Variant::unspecified && query.variant != entry.variant && !entry.allow_override &&

@@ -32,6 +32,7 @@ struct RouteEntry {
   Variant variant = Variant::fused;  // for requests that name none
   bool allow_override = false;       // whether a request may name the other variant
   bool ready = true;
+  bool loading = false;  // not ready yet, but about to be
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::uint32_t max_request_rows = 4096;

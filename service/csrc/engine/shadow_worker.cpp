@@ -37,12 +37,12 @@ ShadowWorker::~ShadowWorker() { clock_.unsubscribe(this); }
 
 void ShadowWorker::offer(const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
                          BatchBuffer& y) noexcept {
-  Shadow& shadow = *lane->shadow_;
+  Shadow& shadow = *lane->shadow_owner_;
   if (shadow.has_slot_.exchange(true, std::memory_order_acquire)) return count(shadow.metrics_.skipped);
   for (Slot& slot : slots_) {
     int state = Slot::free;
     if (!slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) continue;
-    slot.job.shadow = lane->shadow_;
+    slot.job.shadow = lane->shadow_owner_;
     slot.job.fused_answered = shadow.fused_.lock() == lane;
     slot.job.rows = rows;
     std::swap(slot.job.x, x);
@@ -186,7 +186,7 @@ void ShadowWorker::compare(Job& job) noexcept {
 
 bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept {
   KernelResult result;
-  const bool cpu = lane.shadow_->time_ == ShadowTime::cpu;
+  const bool cpu = job.shadow->time_ == ShadowTime::cpu;
   const Nanos start = cpu ? clock_.thread_cpu() : clock_.now();
   lane.kernel_->run(job.x, job.rows, y, result);
   took = std::max<Nanos>(0, (cpu ? clock_.thread_cpu() : clock_.now()) - start);

@@ -1,5 +1,5 @@
-"""Many answers in flight on one stream: requests are answered as they finish, not in order, a bounded number
-at a time. Ending the iteration early cancels what is still being answered."""
+"""Many requests in flight on one stream: responses come as they finish, not in order, a bounded number at a time.
+Ending the iteration early cancels the requests that are still in flight."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
 
 log = logging.getLogger(__name__)
 
-# Metadata of a request: what a split goes by, and the variant asked for.
+# Metadata of a request: the key of a split, and the requested variant.
 AB_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-variant"
 VARIANTS = {"fused": _engine.Variant.fused, "unfused": _engine.Variant.unfused}
 _DECODE, _ENCODE = _engine.TracePhase.decode, _engine.TracePhase.encode
-# Requests of one stream being answered at once; reading waits beyond that.
+# Requests of one stream in flight at once; reading stops beyond that.
 STREAM_WINDOW = 256
 
 

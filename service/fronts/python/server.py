@@ -90,7 +90,7 @@ class PythonFront:
         """grpc keeps its own to itself."""
 
     def _wrap(self, rpc: Rpc) -> Any:
-        """No deserializer for grpc: what it makes of a message that cannot be read is UNKNOWN, with internals."""
+        """No deserializer: grpc would answer UNKNOWN, with internals, to a message that cannot be decoded."""
         if rpc.kind == "unary_unary":
             return grpc.unary_unary_rpc_method_handler(self._unary(rpc), response_serializer=rpc.encode)
         if rpc.kind == "unary_stream":

@@ -16,6 +16,14 @@ from fused_mlp.service.settings.settings import SettingsError, load_settings
 from tests.support.server import sum_metric
 
 
+def load(**settings: object) -> Service:
+    """A service with its models loaded, without ports."""
+    service = Service(load_settings(**settings))
+    service.catalog.scan()
+    service.catalog.load_all()
+    return service
+
+
 def test_a_model_may_have_a_policy_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSED_MLP_SPLIT", "0.5")
     monkeypatch.setenv("FUSED_MLP_POLICY", '{"digits": {"variant": "unfused", "shadow": 0.01}}')
@@ -53,7 +61,7 @@ def test_a_setting_that_cannot_be_is_named_in_one_line(
 
 
 def test_a_policy_for_a_model_that_is_not_there_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    Service(load_settings(policy='{"digts": {"split": 0.1}}')).close()
+    load(policy='{"digts": {"split": 0.1}}').close()
     assert "FUSED_MLP_POLICY names 'digts', which is not served here; did you mean 'digits'?" in caplog.text
 
 
@@ -75,7 +83,7 @@ def test_a_fused_kernel_that_cannot_serve_is_a_fallback_from_the_start(
     wrong = Backend("wrong", "fused", "cpu", 9, lambda _: unavailable, lambda mlp, _: WrongKernel(mlp))
     monkeypatch.setattr(registry, "_BACKENDS", [wrong, *kernels.backends("unfused")])
     caplog.set_level(logging.ERROR)
-    service = Service(load_settings(shadow=1))
+    service = load(shadow=1)
     try:
         served = service.catalog.find("digits")
         assert served.variant == "unfused"

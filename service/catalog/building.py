@@ -1,0 +1,111 @@
+"""Builds the kernels of a version when a policy can reach them, and gives each a lane in the engine. Runs on the thread
+that loads a model or changes a policy, never on one that serves."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+from fused_mlp import kernels
+from fused_mlp.kernels import Kernel, KernelError, KernelRefuted, KernelUnavailable
+from fused_mlp.models import Mlp
+from fused_mlp.service import _engine
+from fused_mlp.service.catalog.policy import VARIANTS, Policy, Variant
+from fused_mlp.service.catalog.records import Fallback, ServedVersion
+from fused_mlp.service.settings.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class KernelBuilder:
+    def __init__(self, settings: Settings, engine: _engine.Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+        kernels.use_kernel_cache(settings.kernel_cache)
+
+    def with_kernels(self, served: ServedVersion, policy: Policy) -> ServedVersion:
+        """The version with all kernels that the policy can reach: builds those that are missing. A fused kernel that
+        cannot be built is replaced by unfused; without that either, the version is UNAVAILABLE."""
+        missing = served.missing(policy)
+        if not missing or served.mlp is None:
+            return served
+        label = f"{served.model}/{served.version}"
+        built: dict[Variant, Kernel] = {}
+        fallback, reason = served.fallback, served.reason
+        if "unfused" in missing:
+            built["unfused"] = self._compile_unfused(served.mlp)
+        if "fused" in missing:
+            try:
+                built["fused"] = self._compile_fused(served.mlp)
+            except KernelError as error:
+                if self._settings.backend != "auto":
+                    raise
+                reason = f"no fused kernel: {error}"
+                fallback = Fallback(
+                    "load_check" if isinstance(error, KernelRefuted) else "unavailable", reason
+                )
+        if fallback and "unfused" not in built and "unfused" not in served.lanes:
+            try:
+                built["unfused"] = self._compile_unfused(served.mlp)
+            except KernelError as error:
+                log.error("%s is not served: %s; %s", label, reason, error)
+                return replace(served, state="UNAVAILABLE", reason=f"{reason}; {error}", mlp=None)
+        if fallback and not served.fallback:
+            log.error("%s: serving UNFUSED, %s", label, reason)
+
+        added = {v: self._add_lane(f"{label}/{v}", kernel) for v, kernel in built.items()}
+        lanes = served.lanes | added
+        infos = (*served.kernels, *(kernel.describe() for kernel in built.values()))
+        shadow = served.shadow
+        if shadow is None and len(lanes) == len(VARIANTS):
+            on_cpu = all(info.device == "cpu" for info in infos)
+            shadow = self._engine.add_shadow(label, lanes["fused"], lanes["unfused"], cpu_time=on_cpu)
+        return replace(
+            served,
+            reason=reason,
+            kernels=tuple(sorted(infos, key=lambda info: VARIANTS.index(info.variant))),
+            lanes={v: lanes[v] for v in VARIANTS if v in lanes},
+            shadow=shadow,
+            fallback=fallback,
+        )
+
+    def _compile_fused(self, mlp: Mlp) -> Kernel:
+        return kernels.compile(
+            mlp,
+            variant="fused",
+            device=self._settings.device,
+            backend=self._settings.backend,
+            threads=self._settings.threads,
+            tf32=self._settings.tf32,
+        )
+
+    def _compile_unfused(self, mlp: Mlp) -> Kernel:
+        _require_torch()
+        return kernels.compile(mlp, variant="unfused", device=self._settings.device, tf32=self._settings.tf32)
+
+    def _add_lane(self, name: str, kernel: Kernel) -> _engine.Lane:
+        capsule: Any = kernel.capsule()
+        return self._engine.add_lane(
+            name=name,
+            kernel=kernel.run if capsule is None else capsule,
+            in_features=kernel.spec.in_features,
+            out_features=kernel.spec.out_features,
+            max_batch_rows=self._settings.max_batch_rows,
+            max_wait_us=self._settings.max_wait_us,
+            queue_rows=self._settings.queue_rows,
+        )
+
+
+def check_torch(policy: Policy) -> None:
+    """Raises KernelUnavailable for a policy that needs torch where it is not installed."""
+    if "unfused" in policy.variants:
+        _require_torch()
+
+
+def _require_torch() -> None:
+    if find_spec("torch") is None:
+        raise KernelUnavailable(
+            "the unfused variant needs torch, which is not installed: pip install 'fused-mlp[torch]'"
+        )

@@ -1,0 +1,219 @@
+"""The first moments of a real process: signals count from the start, ports are bound before models are loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from fused_mlp.service.client import Client, PredictError, RetryPolicy
+from fused_mlp.service.client.admin import AdminClient
+from tests.support.server import COMMAND, Server, environment, free_port
+
+X = [0.0] * 64
+# A server whose only kernel says that it is being built, and then waits for a line on stdin.
+STUCK = """
+import sys
+from fused_mlp import kernels
+from fused_mlp.kernels import registry
+
+(native,) = [b for b in kernels.backends("fused", "cpu") if b.name == "native"]
+
+def build(mlp, threads):
+    print("building", flush=True)
+    assert sys.stdin.readline()
+    return native.build(mlp, threads)
+
+registry._BACKENDS[:] = [kernels.Backend("stuck", "fused", "cpu", 9, native.unavailable, build)]
+from fused_mlp.service.cli import main
+main()
+"""
+
+
+class StuckServer:
+    """A process that is in the middle of loading its model, until `release` is called."""
+
+    def __init__(self, **settings: object) -> None:
+        self.metrics_port = free_port()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", STUCK, "serve"],
+            env=environment(**{"metrics_port": self.metrics_port, **settings}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_building(self) -> str:
+        """Returns the gRPC target."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        assert self.process.stdout.readline() == "building\n"
+        found = re.search(r"listening on (\S+), loading models", self.process.stderr.readline())
+        assert found
+        return found[1]
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.metrics_port}{path}", timeout=10
+            ) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def release(self) -> None:
+        """Returns when the banner was printed: ready."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.lstrip().startswith("try "):
+                return
+        raise AssertionError("the server ended")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+def test_ports_answer_while_models_are_loaded(transport: str) -> None:
+    with StuckServer(front=transport) as server:
+        target = server.wait_until_building()
+        assert server.get("/healthz") == (200, "ok\n")
+        assert server.get("/readyz") == (503, "not ready: loading models\n")
+        status = json.loads(server.get("/status.json")[1])
+        assert (status["ready"], status["models"][0]["versions"][0]["state"]) == (False, "LOADING")
+        assert 'fused_mlp_model_info{dtype="",model="digits"' in server.get("/metrics")[1]
+        with (
+            grpc.insecure_channel(target) as channel,
+            Client(target, retry=RetryPolicy(attempts=1)) as client,
+        ):
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert client.health("digits") == "NOT_SERVING"
+            for version in (None, 1):
+                with pytest.raises(
+                    PredictError, match="model 'digits' version 1 is still loading"
+                ) as refused:
+                    client.predict("digits", X, version=version)
+                assert refused.value.code is grpc.StatusCode.UNAVAILABLE
+            with pytest.raises(PredictError, match="not served here"):
+                client.predict("nonesuch", X)
+            assert client.model("digits").version(1).state == "LOADING"
+            server.release()
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+            watch.cancel()
+            assert server.get("/readyz") == (200, "ready\n")
+            assert client.predict("digits", X).variant == "fused"
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_loading_ends_the_process_at_once(transport: str, number: signal.Signals) -> None:
+    with StuckServer(front=transport) as server:
+        server.wait_until_building()
+        server.process.send_signal(number)
+        assert server.process.wait(30) == 128 + number
+        assert server.process.stderr is not None
+        assert "stopped while loading" in server.process.stderr.read()
+
+
+@pytest.mark.parametrize("which", ["grpc_port", "metrics_port", "admin_port"])
+def test_a_port_in_use_is_told_before_models_are_loaded(transport: str, which: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        StuckServer(front=transport, **{which: taken.getsockname()[1]}) as server,
+    ):
+        out, err = server.process.communicate(timeout=60)
+        assert server.process.returncode == 1
+        assert "building" not in out
+        assert f"FUSED_MLP_{which.upper()}" in err
+
+
+def test_a_server_that_answers_fused_does_not_load_torch(transport: str) -> None:
+    with Server(front=transport, admin_port=(port := free_port())) as server, Client(server.target) as client:
+        client.predict("digits", X)
+        server.get("/metrics")
+        maps = Path(f"/proc/{server.process.pid}/maps")
+        assert "libtorch" not in maps.read_text()
+        with AdminClient(f"127.0.0.1:{port}", timeout_s=60) as admin:
+            admin.set_policy(variant="unfused")
+        assert client.predict("digits", X).variant == "unfused"
+        assert "libtorch" in maps.read_text()
+
+
+def test_without_torch_settings_that_need_it_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    without_torch = {"PYTHONPATH": str(tmp_path)}
+    for settings in ({"variant": "unfused"}, {"policy": '{"digits": {"shadow": 0.1}}'}):
+        result = subprocess.run(
+            COMMAND,
+            env=environment(**settings) | without_torch,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert result.returncode == 1
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+        assert errors == [
+            "error: the unfused variant needs torch, which is not installed: pip install 'fused-mlp[torch]'"
+        ]
+        assert "Traceback" not in result.stderr
+
+
+def as_process_1() -> list[str]:
+    """What makes a command process 1, which has no default action for signals; empty where that is not allowed."""
+    command = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    allowed = (
+        shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True).returncode == 0
+    )
+    return command if allowed else []
+
+
+@pytest.mark.parametrize("process_1", [False, True])
+def test_a_signal_during_the_first_import_is_not_lost(tmp_path: Path, process_1: bool) -> None:
+    """typer is the first package that is imported; here it takes forever."""
+    prefix = as_process_1() if process_1 else []
+    if process_1 and not prefix:
+        pytest.skip("this process may not make process namespaces")
+    (tmp_path / "typer.py").write_text(
+        "import os, threading\nprint(os.getpid(), flush=True)\nthreading.Event().wait()\n"
+    )
+    process = subprocess.Popen(
+        [*prefix, *COMMAND],
+        env=environment() | {"PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        number = process.stdout.readline().strip()
+        assert (number == "1") == process_1
+        # Seen from here, process 1 has another number: it is the only child of unshare.
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        pid = int(children.read_text()) if process_1 else process.pid
+        try:
+            os.kill(pid, signal.SIGTERM)
+            assert process.wait(30) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
