@@ -47,16 +47,16 @@ class PythonFront:
         self._listen = listen or Listen(settings.host, settings.grpc_port)
         self._settings = settings
         keepalive_ms = int(settings.limits.keepalive_s * 1000)
+        keepalive_timeout_ms = int(settings.limits.keepalive_timeout_s * 1000) or _NO_LIMIT_MS
         self._server = aio.server(
             options=[
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", settings.limits.max_concurrent_streams),
                 ("grpc.keepalive_time_ms", keepalive_ms),
-                (
-                    "grpc.keepalive_timeout_ms",
-                    int(settings.limits.keepalive_timeout_s * 1000) or _NO_LIMIT_MS,
-                ),
+                ("grpc.keepalive_timeout_ms", keepalive_timeout_ms),
+                # The one that ends a silent connection with an open call; 60 s unless set.
+                ("grpc.http2.ping_timeout_ms", keepalive_timeout_ms),
                 ("grpc.http2.min_ping_interval_without_data_ms", min(10_000, keepalive_ms)),
                 # Without this a second server would share the port and take half of the calls, silently.
                 ("grpc.so_reuseport", 0),
