@@ -1,4 +1,4 @@
-// A resolved route as Python holds it, with what keeps it alive.
+// A resolved route as Python holds it, and the table that keeps it alive.
 #pragma once
 
 #include <memory>
