@@ -19,6 +19,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from fused_mlp.service import _engine
 from fused_mlp.service.client import Client, PredictError, RetryPolicy
 from fused_mlp.service.client.admin import AdminClient
 from tests.support.server import COMMAND, Server, environment, free_port
@@ -160,6 +161,14 @@ def test_a_server_that_answers_fused_does_not_load_torch(transport: str) -> None
             admin.set_policy(variant="unfused")
         assert client.predict("digits", X).variant == "unfused"
         assert "libtorch" in maps.read_text()
+
+
+def test_the_native_front_does_not_load_grpc() -> None:
+    if not _engine.NATIVE_FRONT:
+        pytest.skip("the native front was not built here: its -dev packages are missing")
+    with Server(front="native") as server, Client(server.target) as client:
+        client.predict("digits", X)
+        assert "cygrpc" not in Path(f"/proc/{server.process.pid}/maps").read_text()
 
 
 def test_without_torch_settings_that_need_it_are_one_line(tmp_path: Path) -> None:
