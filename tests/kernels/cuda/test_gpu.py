@@ -141,7 +141,7 @@ def test_tensors_on_the_gpu_stay_there() -> None:
 def test_warm_kernel_cache_needs_no_compiler(tmp_path: Path) -> None:
     """The second start finds everything in the directory: nothing in it changes."""
     code = (
-        "import kernels; from tests.kernels.cuda.random_models import *; "
+        "from fused_mlp import kernels; from tests.kernels.cuda.random_models import *; "
         "mlp = make_mlp(make_spec((64, 128, 10))); "
         "print(kernels.compile(mlp, device='cuda', backend='triton').describe())"
     )
