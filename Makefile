@@ -34,7 +34,7 @@ wheel: $(VENV)/.build-tools ## dist/: the sdist, and a manylinux wheel with its 
 # Neither torch nor the editable install: the tests make venvs of their own.
 test-wheel: wheel ## install the wheel into empty venvs, beside other packages, and use it
 	@$(PIP) 'pytest>=8' 'pytest-asyncio>=1.0' 'pytest-timeout>=2.3' grpcio protobuf numpy
-	$(BIN)/python -m pytest -s tests/packaging
+	$(BIN)/python -m pytest -s --timeout 900 tests/packaging
 
 # One build per sanitizer, of the C++ tests alone: no Python, no torch.
 test-cpp: test-cpp-thread test-cpp-address,undefined ## the C++ tests under ThreadSanitizer and AddressSanitizer
