@@ -3,14 +3,12 @@ holding the GIL. Deadlines refer to the engine's clock (`Engine.now()`, by defau
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Buffer, CapsuleType
 
-NATIVE_FRONT: bool
-"""Whether the native front was built in."""
 DURATION_BOUNDS_NS: tuple[int, ...]
 """Upper bounds of the duration histograms; one more bucket, +Inf, follows."""
 ROW_BOUNDS: tuple[int, ...]
@@ -348,112 +346,6 @@ INFER_CODEC: Codec
 """inference: ModelInferRequest, ModelInferResponse."""
 INFER_STREAM_CODEC: Codec
 """inference: ModelInferRequest, ModelStreamInferResponse."""
-
-# The native front (service/csrc/front): these exist only where NATIVE_FRONT is true.
-
-class Limits:
-    """What one peer, and all together, may hold and do. Times in seconds, 0 for none."""
-
-    max_message_bytes: int
-    max_header_bytes: int
-    max_concurrent_streams: int
-    max_stream_messages: int
-    max_output_bytes: int
-    max_connections: int
-    max_buffered_bytes: int
-    max_resets_per_s: int
-    max_pings_per_s: int
-    max_settings_per_s: int
-    max_control_frames_per_s: int
-    handshake_timeout_s: float
-    receive_timeout_s: float
-    send_timeout_s: float
-    keepalive_s: float
-    keepalive_timeout_s: float
-    idle_timeout_s: float
-    max_connection_age_s: float
-    def __init__(self) -> None: ...
-
-class CallEventKind(enum.Enum):
-    start = 0
-    message = 1
-    half_close = 2
-    cancel = 3
-    writable = 4
-    failure = 5
-
-class CallEvent:
-    """What happened to a call that Python answers. `start` of a unary call has its message in `body`;
-    `failure` reports a prediction that ended as INTERNAL: its id in `path`, the reason in `body`."""
-
-    @property
-    def kind(self) -> CallEventKind: ...
-    @property
-    def call(self) -> int: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def deadline_ns(self) -> int: ...
-    @property
-    def metadata(self) -> list[tuple[str, str | bytes]]: ...
-    @property
-    def body(self) -> bytes: ...
-
-class FrontStats(TypedDict):
-    """Since the start, summed over all loops."""
-
-    accepted: int
-    connections: int
-    """Open now."""
-    ended: dict[str, int]
-    """Connections by why they ended: peer, done, handshake, protocol, flood, slow_reader, keepalive, refused,
-    stopped."""
-    calls: int
-    open_calls: int
-    refused: dict[int, int]
-    """Calls that the front ended itself, by gRPC code, those that occurred."""
-    received_bytes: int
-    sent_bytes: int
-    received_resets: int
-    sent_resets: int
-
-class FrontServer:
-    """gRPC from socket to engine. Without an engine it answers every unary call with its own message."""
-
-    def __init__(
-        self,
-        *,
-        engine: Engine | None = None,
-        router: Router | None = None,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        loops: int = 1,
-        limits: Limits = ...,
-        rpcs: Sequence[tuple[str, bool]] = (),
-        certificate: str = "",
-        key: str = "",
-        client_ca: str = "",
-    ) -> None:
-        """Binds. `rpcs`: what Python answers, as (path, whether callers stream). Raises RuntimeError."""
-    @property
-    def port(self) -> int: ...
-    def start(self) -> None: ...
-    def begin_drain(self) -> None:
-        """Stop accepting, refuse new calls, say GOAWAY; open calls go on."""
-    def wait_drained(self, timeout_s: float) -> bool:
-        """Until every connection is closed; False if the time ran out."""
-    def stop(self) -> None: ...
-    def stats(self) -> FrontStats: ...
-    def fileno(self) -> int:
-        """Readable when drain() has something."""
-    def drain(self) -> list[CallEvent]: ...
-    def send(self, call: int, message: bytes) -> None:
-        """Add a message to the answer; wait for `writable` before the next. A call that has ended is ignored."""
-    def finish(
-        self, call: int, code: int, text: str = "", trailers: Sequence[tuple[str, str]] = ()
-    ) -> None: ...
-    def message_done(self, call: int) -> None:
-        """A streamed message was dealt with: the caller may send another."""
 
 class TracePhase(enum.Enum):
     decode = 0

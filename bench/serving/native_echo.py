@@ -6,11 +6,11 @@ import os
 import signal
 import sys
 
-from fused_mlp.service import _engine
+from fused_mlp.service import _front
 
 if __name__ == "__main__":
     loops = int(sys.argv[1]) if len(sys.argv) > 1 else len(os.sched_getaffinity(0))
-    server = _engine.FrontServer(loops=loops)
+    server = _front.FrontServer(loops=loops)
     server.start()
     print(server.port, flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})

@@ -1,6 +1,6 @@
 /* The C interface of a compiled kernel, for the engine, tests or other languages. A kernel provides it in a
- * PyCapsule named FUSED_MLP_KERNEL_CAPSULE whose pointer is a `const struct fused_mlp_kernel*`. The capsule must
- * outlive every call. */
+ * PyCapsule named FUSED_MLP_KERNEL_CAPSULE whose pointer is a `const struct fused_mlp_kernel*`. The capsule
+ * must outlive every call. */
 #ifndef FUSED_MLP_KERNEL_API_H
 #define FUSED_MLP_KERNEL_API_H
 

@@ -24,7 +24,7 @@ def main() -> None:
         app(prog_name="fused-mlp")
     except ImportError as error:
         from fused_mlp.service.cli.failure import fail
-        from fused_mlp.service.cli.missing import explain_import
+        from fused_mlp.service.missing import explain_import
 
         explanation = explain_import(error, arguments[0] if arguments else "")
         if explanation is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -23,6 +24,10 @@ def command(**given: str | None) -> None:
         settings = load_settings(**given)
     except SettingsError as error:
         fail(_as_typed(str(error), given))
+    if (
+        find_spec("prometheus_client") is None
+    ):  # not imported before the first scrape, which is late to miss it
+        raise ModuleNotFoundError("No module named 'prometheus_client'", name="prometheus_client")
     # Imported here, because it is slow, and --help and a mistyped option do not need it.
     from fused_mlp.kernels import KernelError
     from fused_mlp.models import ModelLoadError

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from fused_mlp.service import _engine
+from fused_mlp.service import _engine, _front
 from fused_mlp.service.errors import Code, answer
 from fused_mlp.service.fronts.rpc import Call, Rpc, text_metadata
 from fused_mlp.service.settings.settings import Settings, SettingsError
@@ -32,16 +32,16 @@ class NativeFront:
     ) -> None:
         self._rpcs = {rpc.path: rpc for rpc in rpcs}
         self._calls: dict[int, _HandedCall] = {}
-        self._handlers: dict[Any, Callable[[_engine.CallEvent], None]] = {
-            _engine.CallEventKind.start: self._on_start,
-            _engine.CallEventKind.message: self._on_message,
-            _engine.CallEventKind.half_close: self._on_half_close,
-            _engine.CallEventKind.cancel: self._on_cancel,
-            _engine.CallEventKind.writable: self._on_writable,
-            _engine.CallEventKind.failure: _log_failure,
+        self._handlers: dict[Any, Callable[[_front.CallEvent], None]] = {
+            _front.CallEventKind.start: self._on_start,
+            _front.CallEventKind.message: self._on_message,
+            _front.CallEventKind.half_close: self._on_half_close,
+            _front.CallEventKind.cancel: self._on_cancel,
+            _front.CallEventKind.writable: self._on_writable,
+            _front.CallEventKind.failure: _log_failure,
         }
         try:
-            self._server = _engine.FrontServer(
+            self._server = _front.FrontServer(
                 engine=engine,
                 router=router,
                 host=settings.host,
@@ -74,7 +74,7 @@ class NativeFront:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def stats(self) -> _engine.FrontStats:
+    def stats(self) -> _front.FrontStats:
         """Connections, calls and bytes, summed over all loops."""
         return self._server.stats()
 
@@ -82,24 +82,24 @@ class NativeFront:
         for event in self._server.drain():
             self._handlers[event.kind](event)
 
-    def _on_start(self, event: _engine.CallEvent) -> None:
+    def _on_start(self, event: _front.CallEvent) -> None:
         call = _HandedCall(self._server, event, self._rpcs[event.path])
         self._calls[event.call] = call
         call.task.add_done_callback(lambda _: self._calls.pop(event.call, None))
 
-    def _on_message(self, event: _engine.CallEvent) -> None:
+    def _on_message(self, event: _front.CallEvent) -> None:
         if call := self._calls.get(event.call):
             call.inbox.put_nowait(event.body)
 
-    def _on_half_close(self, event: _engine.CallEvent) -> None:
+    def _on_half_close(self, event: _front.CallEvent) -> None:
         if call := self._calls.get(event.call):
             call.inbox.put_nowait(_END)
 
-    def _on_cancel(self, event: _engine.CallEvent) -> None:
+    def _on_cancel(self, event: _front.CallEvent) -> None:
         if call := self._calls.get(event.call):
             call.task.cancel()
 
-    def _on_writable(self, event: _engine.CallEvent) -> None:
+    def _on_writable(self, event: _front.CallEvent) -> None:
         if call := self._calls.get(event.call):
             call.writable.set()
 
@@ -107,7 +107,7 @@ class NativeFront:
 class _HandedCall:
     """One call on its way through a handler, as a task."""
 
-    def __init__(self, server: _engine.FrontServer, event: _engine.CallEvent, rpc: Rpc) -> None:
+    def __init__(self, server: _front.FrontServer, event: _front.CallEvent, rpc: Rpc) -> None:
         self._server = server
         self._number = event.call
         self._rpc = rpc
@@ -149,8 +149,8 @@ class _HandedCall:
         self._server.finish(self._number, response.code, response.text, list(response.trailers))
 
 
-def limits_of(settings: Settings, max_message_bytes: int) -> _engine.Limits:
-    limits = _engine.Limits()
+def limits_of(settings: Settings, max_message_bytes: int) -> _front.Limits:
+    limits = _front.Limits()
     for name, value in settings.limits.model_dump(exclude_none=True).items():
         setattr(limits, name, value)
     limits.max_message_bytes = max_message_bytes
@@ -158,5 +158,5 @@ def limits_of(settings: Settings, max_message_bytes: int) -> _engine.Limits:
     return limits
 
 
-def _log_failure(event: _engine.CallEvent) -> None:
+def _log_failure(event: _front.CallEvent) -> None:
     log.error("request %s failed: %s", event.path, event.body.decode(errors="replace"))

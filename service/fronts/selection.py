@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 from ipaddress import ip_address
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fused_mlp.service import _engine
 from fused_mlp.service.handlers import Control, admin, control_rpcs
+from fused_mlp.service.missing import explain_import
 from fused_mlp.service.settings.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from fused_mlp.service import _front
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +32,7 @@ class Front(Protocol):
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, let those under way end within the time, then cancel them."""
 
-    def stats(self) -> _engine.FrontStats | None:
+    def stats(self) -> _front.FrontStats | None:
         """Connections, calls and bytes, where the front counts them."""
 
 
@@ -37,21 +41,31 @@ class Front(Protocol):
 # ruff: noqa: PLC0415
 
 
+def native_front_problem() -> str:
+    """Why the native front cannot be used here, and what to do; empty if it can."""
+    try:
+        from fused_mlp.service import _front  # noqa: F401
+    except ModuleNotFoundError:
+        return "the native front was not built; install libnghttp2-dev, libssl-dev and zlib1g-dev, then build again"
+    except ImportError as error:  # a shared library that it links is missing
+        return explain_import(error, "native front") or str(error)
+    return ""
+
+
 def make_front(
     settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control, widest: int
 ) -> Front:
     """`widest`: the most inputs that any model has."""
-    native = _engine.NATIVE_FRONT
-    if settings.front == "native" and not native:
-        raise SettingsError(
-            "FUSED_MLP_FRONT=native: the native front was not built; install libnghttp2-dev, libssl-dev and "
-            "zlib1g-dev, then build again, or take python"
-        )
     limit = max_message_bytes(settings, widest)
-    if native and settings.front != "python":
-        from fused_mlp.service.fronts.native import NativeFront
+    if settings.front != "python":
+        problem = native_front_problem()
+        if not problem:
+            from fused_mlp.service.fronts.native import NativeFront
 
-        return NativeFront(settings, control_rpcs(control), limit, engine, router)
+            return NativeFront(settings, control_rpcs(control), limit, engine, router)
+        if settings.front == "native":
+            raise SettingsError(f"FUSED_MLP_FRONT=native: {problem}, or take python")
+        log.warning("the Python front serves, at a tenth of the requests per second or less: %s", problem)
     from fused_mlp.service.fronts.python.predictor import Predictor
     from fused_mlp.service.fronts.python.server import PythonFront
     from fused_mlp.service.fronts.python.submission import Submitter

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from itertools import accumulate
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import (
@@ -25,6 +26,9 @@ from fused_mlp.service import _engine
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import REASONS, ServedModel, ServedVersion
 from fused_mlp.service.errors import Code
+
+if TYPE_CHECKING:
+    from fused_mlp.service import _front
 
 LANE = ("model", "version", "variant")
 VERSION = ("model", "version")
@@ -262,7 +266,7 @@ def _policies(models: list[ServedModel]) -> Iterator[Metric]:
 class FrontCollector(Collector):
     """Connections and streams, as the native front counts them; nothing where the front keeps no such counts."""
 
-    def __init__(self, stats: Callable[[], _engine.FrontStats | None]) -> None:
+    def __init__(self, stats: Callable[[], _front.FrontStats | None]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
@@ -271,7 +275,7 @@ class FrontCollector(Collector):
             yield from _front_counters(stats)
 
 
-def _front_gauges(stats: _engine.FrontStats) -> Iterator[Metric]:
+def _front_gauges(stats: _front.FrontStats) -> Iterator[Metric]:
     for name, text, value in (
         ("open_connections", "Connections open now.", stats["connections"]),
         ("open_streams", "Calls open now.", stats["open_calls"]),
@@ -279,7 +283,7 @@ def _front_gauges(stats: _engine.FrontStats) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"fused_mlp_front_{name}", text, value=value)
 
 
-def _front_counters(stats: _engine.FrontStats) -> Iterator[Metric]:
+def _front_counters(stats: _front.FrontStats) -> Iterator[Metric]:
     for name, text, value in (
         ("connections", "Connections accepted.", stats["accepted"]),
         ("streams", "Calls begun.", stats["calls"]),

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fused_mlp.service import _engine
+from fused_mlp.service import _engine, _front
 
 STAND_IN = os.environ.get("FUSED_MLP_FRONT_SERVER", "")
 INPUTS, OUTPUTS = 64, 10
@@ -81,11 +81,11 @@ class _InProcess:
             model="digits", version=1, in_features=INPUTS, out_features=OUTPUTS, allow_override=True, **lanes
         )
         router.publish([entry])
-        self._limits = _engine.Limits()
+        self._limits = _front.Limits()
         for name, value in limits.items():
             setattr(self._limits, name, value)
         files = {"certificate": tls.certificate, "key": tls.key, "client_ca": tls.client_ca} if tls else {}
-        self._server = _engine.FrontServer(
+        self._server = _front.FrontServer(
             engine=self._engine,
             router=router,
             loops=2,
@@ -101,7 +101,7 @@ class _InProcess:
 
     def _answer(self) -> None:
         """Python's part, as the stand-in plays it: SERVING for unary calls and watches, an echo for streams."""
-        kinds = _engine.CallEventKind
+        kinds = _front.CallEventKind
         while not self._ended.is_set():
             select.select([self._server.fileno()], [], [], 0.05)
             for event in self._server.drain():

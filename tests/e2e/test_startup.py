@@ -19,9 +19,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fused_mlp.service import _engine
 from fused_mlp.service.client import Client, PredictError, RetryPolicy
 from fused_mlp.service.client.admin import AdminClient
+from fused_mlp.service.fronts.selection import native_front_problem
 from tests.support.server import COMMAND, Server, environment, free_port
 
 X = [0.0] * 64
@@ -164,11 +164,50 @@ def test_a_server_that_answers_fused_does_not_load_torch(transport: str) -> None
 
 
 def test_the_native_front_does_not_load_grpc() -> None:
-    if not _engine.NATIVE_FRONT:
+    if native_front_problem():
         pytest.skip("the native front was not built here: its -dev packages are missing")
     with Server(front="native") as server, Client(server.target) as client:
         client.predict("digits", X)
         assert "cygrpc" not in Path(f"/proc/{server.process.pid}/maps").read_text()
+
+
+# As where libnghttp2 is not installed: the error is the dynamic linker's.
+NO_NGHTTP2 = """
+import sys
+class NoNghttp2:
+    def find_spec(self, name, path=None, target=None):
+        if name == "fused_mlp.service._front":
+            raise ImportError("libnghttp2.so.14: cannot open shared object file: No such file or directory", name=name)
+sys.meta_path.insert(0, NoNghttp2())
+"""
+
+
+def test_without_libnghttp2_the_python_front_serves_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_NGHTTP2)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Server(front="auto") as server, Client(server.target) as client:
+        assert client.predict("digits", X).variant == "fused"
+        log = server.log()
+    (line,) = [line for line in log.splitlines() if "libnghttp2" in line]
+    assert "the Python front serves" in line
+    assert "install the package libnghttp2-14" in line
+    assert "Traceback" not in log
+
+
+def test_the_native_front_asked_for_without_libnghttp2_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_NGHTTP2)
+    result = subprocess.run(
+        COMMAND,
+        env=environment(front="native") | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 1
+    (line,) = [line for line in result.stderr.splitlines() if "libnghttp2" in line]
+    assert line.startswith("error: FUSED_MLP_FRONT=native: ")
 
 
 def test_without_torch_settings_that_need_it_are_one_line(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Catalog]
     settings = load_settings(tf32=True, kernel_cache=tmp_path, device="cpu")
     engine = _engine.Engine(workers=1)
     catalog = Catalog(settings, engine, _engine.Router())
+    catalog.scan()
     catalog.load_all()
     yield catalog
     engine.stop()

@@ -1,11 +1,12 @@
-// The native front as Python sees it. Registration only: the rules are in server.hpp and bridge.hpp.
+// The Python module fused_mlp.service._front: the native front. Registration only: the rules are in
+// server.hpp and bridge.hpp; the stub is service/_front.pyi. It takes engines and routers of the module
+// _engine.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/engine.hpp"
-#include "bindings/register.hpp"
 #include "front/application.hpp"
 #include "front/bridge.hpp"
 #include "front/echo.hpp"
@@ -152,11 +153,7 @@ void make_server(FrontServer* self, PythonEngine* engine, const Router* router, 
   new (self) FrontServer(options, engine, router, std::move(list));
 }
 
-}  // namespace
-
-void register_front(nb::module_& m) {
-  register_limits(m);
-  register_events(m);
+void register_server(nb::module_& m) {
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<FrontServer>(m, "FrontServer", "gRPC from socket to engine. Without an engine it echoes.")
       .def("__init__", &make_server, nb::kw_only(), nb::arg("engine").none() = nb::none(),
@@ -196,4 +193,14 @@ void register_front(nb::module_& m) {
           nb::arg("call"));
 }
 
+}  // namespace
 }  // namespace fused_mlp
+
+NB_MODULE(_front, m) {
+  m.doc() = "gRPC from socket to engine, on nghttp2.";
+  nb::set_leak_warnings(false);  // a server that exits at once does not destroy its front, on purpose
+  nb::module_::import_("fused_mlp.service._engine");  // registers Engine and Router
+  fused_mlp::register_limits(m);
+  fused_mlp::register_events(m);
+  fused_mlp::register_server(m);
+}

@@ -14,10 +14,4 @@ NB_MODULE(_engine, m) {
   fused_mlp::register_router(m);
   fused_mlp::register_codec(m);
   fused_mlp::register_trace(m);
-#ifdef FUSED_MLP_NATIVE_FRONT
-  fused_mlp::register_front(m);
-  m.attr("NATIVE_FRONT") = true;
-#else
-  m.attr("NATIVE_FRONT") = false;
-#endif
 }

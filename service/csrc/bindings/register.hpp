@@ -14,8 +14,5 @@ void register_engine(nanobind::module_& m);
 void register_router(nanobind::module_& m);
 void register_codec(nanobind::module_& m);
 void register_trace(nanobind::module_& m);
-#ifdef FUSED_MLP_NATIVE_FRONT
-void register_front(nanobind::module_& m);
-#endif
 
 }  // namespace fused_mlp

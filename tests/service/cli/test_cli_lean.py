@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fused_mlp.service.cli.missing import explain_import
+from fused_mlp.service.missing import explain_import
 from tests.support.server import Server, environment, free_port
 
 # What a server, its kernels and its models need. typer itself imports pydantic, so commands cannot do without it.

@@ -19,11 +19,11 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from fused_mlp.service import _engine
+from fused_mlp.service.fronts.selection import native_front_problem
 from tests.conformance.peer import MAX_WINDOW, PREDICT_STREAM, Peer, framed, good_request
 from tests.conformance.toy_front import ToyFront
 
-if not _engine.NATIVE_FRONT:
+if native_front_problem():
     pytest.skip("the native front was not built here: its -dev packages are missing", allow_module_level=True)
 
 ENHANCE_YOUR_CALM = 11
@@ -357,10 +357,12 @@ def test_unfinished_messages_of_all_peers_are_bounded() -> None:
 
 def test_requests_that_wait_for_python_are_bounded() -> None:
     """Python that is busy elsewhere takes no events: what waits for it counts, and is free again when it does."""
-    limits = _engine.Limits()
+    from fused_mlp.service import _engine, _front
+
+    limits = _front.Limits()
     limits.max_buffered_bytes = 1 << 20
     engine = _engine.Engine(workers=1)
-    server = _engine.FrontServer(
+    server = _front.FrontServer(
         engine=engine,
         router=_engine.Router(),
         limits=limits,
@@ -393,10 +395,10 @@ def test_requests_that_wait_for_python_are_bounded() -> None:
 
             events = server.drain()
             assert sum(len(event.body) for event in events) <= 1 << 20
-            assert events[-1].kind is _engine.CallEventKind.cancel
+            assert events[-1].kind is _front.CallEventKind.cancel
             ask(101)
             peer.ping()
-            assert [event.kind for event in server.drain()] == [_engine.CallEventKind.start]
+            assert [event.kind for event in server.drain()] == [_front.CallEventKind.start]
     finally:
         server.stop()
         engine.stop()

@@ -10,11 +10,11 @@ from hyperframe.frame import SettingsFrame
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fused_mlp.service import _engine
+from fused_mlp.service.fronts.selection import native_front_problem
 from tests.conformance.peer import PREDICT, PREDICT_STREAM, PREFACE, Peer, framed, good_request
 from tests.conformance.toy_front import ToyFront
 
-if not _engine.NATIVE_FRONT:
+if native_front_problem():
     pytest.skip("the native front was not built here: its -dev packages are missing", allow_module_level=True)
 
 EXAMPLES = int(os.environ.get("FUSED_MLP_FUZZ_EXAMPLES", "150"))

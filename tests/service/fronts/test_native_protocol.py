@@ -13,12 +13,12 @@ import pytest
 from hyperframe.frame import HeadersFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
-from fused_mlp.service import _engine
+from fused_mlp.service.fronts.selection import native_front_problem
 from tests.conformance.certificates import Certificates
 from tests.conformance.peer import PREDICT, PREDICT_STREAM, Peer, framed, good_request
 from tests.conformance.toy_front import POISON, ToyFront, expected
 
-if not _engine.NATIVE_FRONT:
+if native_front_problem():
     pytest.skip("the native front was not built here: its -dev packages are missing", allow_module_level=True)
 
 OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, UNIMPLEMENTED, INTERNAL = 0, 3, 4, 5, 12, 13

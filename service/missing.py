@@ -21,7 +21,7 @@ _LIBRARIES = {
     "libcrypto.so": "libssl3",
     "libz.so": "zlib1g",
 }
-_COMPILED = ("_engine", "_native")
+_COMPILED = ("_engine", "_cpu")
 
 
 def explain_import(error: ImportError, command: str) -> str | None:
