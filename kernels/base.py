@@ -29,7 +29,7 @@ _FLOAT_DTYPES = ("float16", "float32", "float64", "bfloat16")
 @dataclass(frozen=True)
 class KernelInfo:
     """What `describe()` says. `strategy` names how small and large batches run; `reason` says why this
-    backend was taken, and what was passed over."""
+    backend was chosen, and why others were not."""
 
     variant: Variant
     backend: str

@@ -140,7 +140,7 @@ def _compile_named(mlp: Mlp, candidates: list[Backend], name: str, threads: int 
 
 
 def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | None, str, bool]:
-    """The kernel, built and checked, or why there is none, and whether that was because it was wrong."""
+    """(kernel, "", False), built and checked; or (None, why, whether the check refused it)."""
     why = candidate.unavailable(mlp)
     if why is not None:
         return None, why, False
@@ -150,14 +150,14 @@ def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | No
     except KernelError as error:
         log.warning("%s kernel %r is not used: %s", candidate.variant, candidate.name, error)
         return None, str(error), isinstance(error, KernelRefuted)
-    except Exception as error:  # a compiler that fails, memory that runs out: any other kernel is better
+    except Exception as error:  # a failing compiler, no memory: try the next backend
         log.exception("%s kernel %r could not be built", candidate.variant, candidate.name)
         return None, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", False
     return kernel, "", False
 
 
 def _explain(kernel: Kernel, why: str) -> Kernel:
-    """Say in `describe()` why it is this kernel, after what the kernel itself has to say."""
+    """Append to `describe().reason` why this kernel was chosen."""
     own = kernel._info.reason
     kernel._info = replace(kernel._info, reason=f"{own}; {why}" if own else why)
     return kernel

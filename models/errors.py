@@ -1,4 +1,4 @@
-"""Errors of this package. They carry a readable sentence; what becomes of them is the caller's business."""
+"""Errors of this package. Each carries one readable sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ModelLoadError(Exception):
 
     @classmethod
     def from_validation(cls, error: ValueError, where: str = "") -> Self:
-        """The first complaint of pydantic as one line: `model.json: spec.layers.0.activation: ...`."""
+        """Pydantic's first error as one line: `model.json: spec.layers.0.activation: ...`."""
         text = str(error)
         if isinstance(error, ValidationError):
             first, *others = error.errors()
@@ -26,6 +26,6 @@ class ModelLoadError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """What another library said, as part of our one line."""
+    """The first line of another library's error, to be part of our one line."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

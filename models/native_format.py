@@ -18,8 +18,8 @@ from fused_mlp.models.weights import Mlp, check_shapes
 
 JSON_NAME = "model.json"
 WEIGHTS_NAME = "model.safetensors"
-# A spec with 256 layers, an example of a million values and long labels stays below this; what is larger is
-# some other file.
+# A spec with 256 layers, an example of a million values and long labels stays below this; a larger file is not a
+# model description.
 MAX_JSON_BYTES = 64 << 20
 SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 

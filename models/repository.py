@@ -1,5 +1,6 @@
-"""A repository: `<root>/<model>/<version>/{model.json,model.safetensors}`. Owns names, versions and what lies
-where; the formats are somebody else's. Plain file access: call it at load time, from one thread."""
+"""A repository: `<root>/<model>/<version>/{model.json,model.safetensors}`. Owns model
+names, version numbers and paths; knows nothing of file formats. Blocking file access: call it at load time, from one
+thread."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # fits an int64, as the wi
 
 @dataclass(frozen=True)
 class FoundVersion:
-    """One version directory. `problem` says why it cannot be served; `spec` is None then. Weights are not
-    read by a scan, so that `load` may still find more to complain about."""
+    """One version directory. `problem` says why it cannot be served; `spec` is None then. A scan does
+    not read weights, so `load` may still fail."""
 
     version: int
     path: Path
@@ -45,12 +46,12 @@ class FoundModel:
 
     @property
     def default(self) -> FoundVersion | None:
-        """The highest version without a problem: what is served when nobody asks for a version."""
+        """The highest version without a problem: what is served when a request names no version."""
         return self.usable[-1] if self.usable else None
 
 
 def check_name(name: str) -> str:
-    """The name, if it can be a model's: nothing that a path, a label or a log line could stumble over."""
+    """The name, if it is safe as a path, a metrics label and part of a log line."""
     if not _NAME.fullmatch(name):
         raise ModelLoadError(
             f"model name {name[:160]!r}: expected 1-128 of A-Z a-z 0-9 . _ -, starting with a letter or digit"

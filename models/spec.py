@@ -35,7 +35,7 @@ class _Frozen(BaseModel):
 
 
 def _check_slope(field: str, slope: float, activation: OutputActivation) -> None:
-    """A slope that nothing reads would be a second way to write the same model."""
+    """Refuse a slope that no activation uses: each model has one spelling only."""
     if activation != "leaky_relu" and slope != DEFAULT_SLOPE:
         raise ValueError(f"{field} {slope} without leaky_relu: {activation} has no slope, leave it out")
 

@@ -167,7 +167,7 @@ def _own(name: str, tensor: Array, dtype: Dtype) -> Array:
 
 
 def _from_tensor(name: str, tensor: object) -> Array:
-    """A torch tensor, whose package is loaded if there is one, as an array."""
+    """A torch tensor as an array. Tensors exist only in processes that have imported torch."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
         raise ModelLoadError(f"tensor {name!r}: expected a numpy array, got {type(tensor).__name__}")

@@ -44,7 +44,6 @@ ONLY_IN = {
         "kernels/cuda/*.py",
         "kernels/nn/*.py",
         "kernels/profile/*.py",
-        "service/app.py",
     ),
     "pydantic": ("models/*.py", "service/settings/*.py", "service/catalog/policy.py"),
     "typer": ("service/cli/*.py",),

@@ -1,4 +1,4 @@
-"""The unfused variant: eager nn.Linear and activation modules under inference_mode. The honest baseline:
+"""The unfused variant: eager nn.Linear and activation modules under inference_mode. The baseline:
 exactly what a PyTorch user would run."""
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _model(
     )
 
 
-# Models people serve, for the table of launches.
+# Typical models, for the table of launches.
 EXAMPLES = (
     _model((64, 128, 128, 10), "relu", "softmax", "float32"),
     _model((784, 512, 256, 10), "relu", "softmax", "float32"),

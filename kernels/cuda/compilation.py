@@ -49,7 +49,7 @@ class Resources:
 def compile_job(job: Job) -> Resources:
     """The compiler's failures are results too: one must not hide the others."""
     os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
-    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # nobody debugs these; disassembling them is faster
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # not needed here; disassembling is faster without
     log = io.StringIO()
     began = time.process_time()
     try:

@@ -42,7 +42,7 @@ class Runtime(Protocol):
         """A stream of its own: work on it runs beside that of other streams."""
 
     def use(self, stream: Stream, *, follow: bool = False) -> AbstractContextManager[object]:
-        """Within it, this thread's copies, launches and replays go to `stream`, and nobody else's do. It
+        """Within it, this thread's copies, launches and replays go to `stream`, and no other thread's do. It
         ends after `synchronize`. With `follow` they run after all that this thread's own stream holds."""
 
     def host_buffer(self, shape: tuple[int, ...]) -> Tensor:

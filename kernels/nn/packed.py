@@ -1,5 +1,5 @@
 """Packed kernels of weights that live elsewhere and may change: found by the memory of the weights, packed again when
-their version counters say that somebody wrote to them. Any thread."""
+their version counters change. Safe to call from any thread."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def backward(
             if index > 0 or wants_x:
                 part = delta @ weights[weight]
                 below = part if below is None else below + part
-        if below is None:  # nobody asked for the gradient of x
+        if below is None:  # the gradient of x is not wanted
             return None, [found.get(each) for each in range(len(weights))]
         grad = below
     return grad, [found.get(each) for each in range(len(weights))]

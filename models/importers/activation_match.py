@@ -45,7 +45,7 @@ def _value_at(point: float, values: Floats) -> float:
 
 
 def _close(values: Floats, expected: Floats, tolerance: float) -> bool:
-    """NaN is close to nothing."""
+    """A NaN fails, unless it is an overflow far out."""
     excused = ~np.isfinite(values) & (np.abs(POINTS) >= _OVERFLOW)
     with np.errstate(invalid="ignore"):
         error = np.abs(values - expected) / np.maximum(np.abs(expected), 1.0)

@@ -159,7 +159,7 @@ def _read_linear(
 def _orient(
     path: str, weight: Array, bias: Array | None, transposed: bool | None, conv1d: bool = False
 ) -> Parameters:
-    """The weight as (out, in): as told, or as the length of the bias tells."""
+    """The weight as (out, in), by `transposed` if given, else by the length of the bias."""
     if weight.ndim != 2:
         raise ModelLoadError(
             f"{path}: expected a weight of two dimensions, got shape {tuple(weight.shape)}: "
@@ -189,7 +189,8 @@ def _halves(path: str, fused: Parameters) -> tuple[Parameters, Parameters]:
 
 
 def _sort(paths: Iterable[str]) -> list[str]:
-    """By the numbers in the names, which have to decide: no alphabet knows that `input` precedes `hidden`."""
+    """In the order of the numbers in the names. Refused where the numbers do not decide: alphabetical order is not the
+    order of layers."""
     ordered = sorted(paths, key=_tokens)
     for left, right in pairwise(ordered):
         # Equal beginnings, then a number each.
@@ -210,7 +211,7 @@ def _tokens(path: str) -> list[tuple[str, int]]:
 
 
 def _some_of(names: Iterable[str]) -> str:
-    """A few names, to find the right one by."""
+    """A few of the names there are, for an error text."""
     listed = sorted(names)
     if not listed:
         return "it is empty"

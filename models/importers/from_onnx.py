@@ -1,5 +1,5 @@
-"""`fused_mlp.from_onnx`: an MLP from an ONNX file. The graph's steps, read elsewhere, become layers, and the
-arithmetic between them turns out to be activations or is refused."""
+"""`fused_mlp.from_onnx`: an MLP from an ONNX file. onnx_rows.py reads the graph's steps, which become layers here;
+the arithmetic between them is matched with the activations or refused."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _add_function(assembler: Assembler, rows: Rows, tolerance: float) -> None:
 
 
 def _check_input(graph: Graph, start: Step, in_features: int) -> None:
-    """What the file declares its rows to be has to be what its first layer takes."""
+    """Refuse a file whose declared input width is not that of its first layer."""
     sizes = graph.input_shape
     if not sizes:
         return

@@ -24,7 +24,7 @@ from fused_mlp.models.weights import Mlp
 _ACTIVATION_ATTRIBUTES = ("act_fn", "act", "activation", "activation_fn")
 _SKIPPED = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _GATED_BLOCK = ("gate_proj", "up_proj", "down_proj")
-# Rows tried on a block whose forward is somebody else's code, and how far it may be off: both compute the
+# Rows tried on a block whose forward is the user's code, and how far it may be off: both compute the
 # same sums in another order, so that a few hundred roundings cover it and another formula does not.
 _PROBE_ROWS = 4
 _PROBE_ROUNDINGS = 512

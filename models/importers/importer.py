@@ -106,7 +106,7 @@ def import_model(
 
 
 def detect_format(path: Path) -> Format:
-    """By name where it tells, else by the first bytes."""
+    """By the file name where that decides, else by the first bytes."""
     if path.is_dir():
         if (path / JSON_NAME).is_file():
             return "native"
@@ -142,7 +142,7 @@ def _load_whole(path: Path, kind: Format, dtype: Dtype | None) -> Mlp:
 
 
 def _write(mlp: Mlp, root: Path, name: str, version: int | None, kind: Format) -> ImportedModel:
-    """Numbers are claimed by writing: whoever imports at the same moment takes the next one."""
+    """A version number is claimed by writing its directory: a concurrent import takes the next one."""
     number = version or _highest(root, name) + 1
     while True:
         target = root / name / str(number)
@@ -157,7 +157,7 @@ def _write(mlp: Mlp, root: Path, name: str, version: int | None, kind: Format) -
 
 
 def _highest(root: Path, name: str) -> int:
-    """Of all version directories, broken ones included."""
+    """The highest version number, broken versions included."""
     if not (root / name).is_dir():
         return 0
     return max((found.version for found in Repository(root).find(name).versions), default=0)
