@@ -116,7 +116,7 @@ bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.c
 bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts and variants, two echoes, an afternoon's work
 	$(BIN)/python -m bench.serving --plot docs/img/serving.svg
 
-bench-startup: $(VENV)/.installed-bench ## cold start, resident memory and the health command against their targets
+bench-startup: install ## cold start, resident memory and the health command against their targets
 	$(BIN)/python -m bench.startup
 
 lint: install-dev ## ruff, mypy --strict, clang-format

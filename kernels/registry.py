@@ -63,7 +63,7 @@ _triton_missing = _with_torch("cuda.backend", "triton_unavailable")
 # Best first.
 _BACKENDS: list[Backend] = [
     Backend("triton", "fused", "cuda", 100, _triton_missing, _later("cuda.backend", "build_triton")),
-    Backend("native", "fused", "cpu", 100, cpu.unavailable, cpu.NativeKernel),
+    Backend("native", "fused", "cpu", 100, cpu.unavailable, cpu.CpuKernel),
     Backend("cublas", "fused", "cuda", 50, _cuda_missing, _later("cuda.backend", "build_cublas")),
     Backend("torch", "fused", "cpu", 10, _torch_missing, _later("backends.torch", "TorchKernel")),
     Backend("eager", "unfused", "cpu", 0, _torch_missing, _later("backends.eager", "build_on_cpu")),

@@ -24,16 +24,16 @@ _LIBRARIES = {
 _COMPILED = ("_engine", "_cpu")
 
 
-def explain_import(error: ImportError, command: str) -> str | None:
+def explain_import(error: ImportError, program: str) -> str | None:
     """One line that says what to install; None for other import errors."""
     module = (error.name or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and module in _EXTRAS:
         extra = _EXTRAS[module]
-        return f"fused-mlp {command} needs {_NAMES[extra]}: pip install 'fused-mlp[{extra}]'"
+        return f"{program} needs {_NAMES[extra]}: pip install 'fused-mlp[{extra}]'"
     if library := re.search(r"((lib[\w+-]+\.so)[.\d]*): cannot open shared object file", str(error)):
         package = _LIBRARIES.get(library[2])
         hint = f"the package {package}" if package else "the package that has it"
-        return f"fused-mlp {command} needs the shared library {library[1]}: install {hint}"
+        return f"{program} needs the shared library {library[1]}: install {hint}"
     if re.search(rf"\b({'|'.join(_COMPILED)})\b", str(error)) and module == "fused_mlp":
         return "the compiled modules of fused-mlp are missing: install it again, with a C++ compiler (pip install .)"
     return None

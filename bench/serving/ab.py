@@ -27,7 +27,7 @@ SHADOW = "shadow 1 %"
 # One request in a million goes to the other variant; all the others are dealt out just the same.
 HARDLY = 1e-6
 MODEL = "digits"  # the smaller the model, the more of the time is ours
-# Nobody waits, and everybody does: requests of a run for each.
+# Outstanding requests (an idle server, a saturated one) and how many a run sends.
 RUNS = {1: 400, 128: 10_000}
 # What a run comes to depends on which connection meets which thread, and differs by a tenth from run to run. So a
 # turn of an arm is many short runs, and a round of the other benchmarks is many turns here.

@@ -22,7 +22,7 @@ PREDICT = "/fused_mlp.v1.Inference/Predict"
 # Outstanding requests as connections x streams.
 LOADS = {1: (1, 1), 32: (4, 8), 128: (8, 16)}
 CALIBRATION_REQUESTS = {1: 400, 32: 2000, 128: 4000}
-# One would be the bottleneck for whoever answers faster than it asks.
+# One thread would be the bottleneck of the fastest servers.
 GENERATOR_THREADS = 2
 
 

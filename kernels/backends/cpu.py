@@ -29,7 +29,7 @@ except ImportError:  # not built: the backend says so, everything else works
 _DESCRIBED_ROWS = 512
 
 
-class NativeKernel(Kernel):
+class CpuKernel(Kernel):
     """One native call for the whole MLP. Weights of half-precision models are widened to float32 once,
     and computed in float32: closer to the exact result than eager in that dtype."""
 
@@ -50,7 +50,7 @@ class NativeKernel(Kernel):
             ),
         )
 
-    def repacked(self, layers: Sequence[LayerWeights]) -> NativeKernel:
+    def repacked(self, layers: Sequence[LayerWeights]) -> CpuKernel:
         """The same model with other weights, unchecked: for weights that change while they are in use."""
         other = copy.copy(self)
         other._adopt(_build(self.spec, layers, self._native.threads, self._native.isa))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.base import Kernel
 from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.kernels.registry import compile  # noqa: A004 - as everywhere
@@ -92,7 +92,7 @@ def kernel_for(weights: Sequence[Tensor], spec: str, backend: str, threads: int)
             kernel = _compile(weights, spec, backend, threads)
         elif found.is_of(versions):  # another thread was faster
             return found.kernel
-        elif isinstance(found.kernel, NativeKernel):
+        elif isinstance(found.kernel, CpuKernel):
             kernel = found.kernel.repacked(_layers(parse_spec(spec), weights))
         else:
             kernel = _compile(weights, spec, backend, threads)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from fused_mlp.kernels.profile.native_phases import Recording, merge, recorded_phases
+from fused_mlp.kernels.profile.cpu_phases import Recording, merge, recorded_phases
 from fused_mlp.kernels.profile.trace_events import FORWARD, Event
 
 # The first calls are not representative, nor is the profiler's own first round.

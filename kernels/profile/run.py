@@ -11,10 +11,10 @@ import torch
 
 from fused_mlp.kernels.profile.capture import capture
 from fused_mlp.kernels.profile.counting import count
+from fused_mlp.kernels.profile.cpu_phases import Recording, recorded_phases
 from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.flames import flame_of
 from fused_mlp.kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
-from fused_mlp.kernels.profile.native_phases import Recording, recorded_phases
 from fused_mlp.kernels.profile.regimes import advise, classify
 from fused_mlp.kernels.profile.results import VARIANTS, Counts, Flame, Point, Profile, VariantName
 from fused_mlp.kernels.profile.shapes import Work, narrow_twin, work_of

@@ -159,9 +159,8 @@ class Catalog:
             v.version: self._builder.with_kernels(v, policy) for v in model.versions if v.missing(policy)
         }
         with self._publishing:
-            model = self._models[
-                name
-            ]  # its policy, and versions that lack nothing, may have changed meanwhile
+            # Its policy, and versions that lack nothing, may have changed meanwhile.
+            model = self._models[name]
             versions = tuple(built.get(v.version, v) for v in model.versions)
             self._publish(self._models | {name: ServedModel(name, versions).under(model.policy)})
 

@@ -26,7 +26,7 @@ def main() -> None:
         from fused_mlp.service.cli.failure import fail
         from fused_mlp.service.missing import explain_import
 
-        explanation = explain_import(error, arguments[0] if arguments else "")
+        explanation = explain_import(error, " ".join(["fused-mlp", *arguments[:1]]))
         if explanation is None:
             raise
         fail(explanation)

@@ -24,9 +24,8 @@ def command(**given: str | None) -> None:
         settings = load_settings(**given)
     except SettingsError as error:
         fail(_as_typed(str(error), given))
-    if (
-        find_spec("prometheus_client") is None
-    ):  # not imported before the first scrape, which is late to miss it
+    # The first scrape imports it; a server that lacks it must say so now.
+    if find_spec("prometheus_client") is None:
         raise ModuleNotFoundError("No module named 'prometheus_client'", name="prometheus_client")
     # Imported here, because it is slow, and --help and a mistyped option do not need it.
     from fused_mlp.kernels import KernelError

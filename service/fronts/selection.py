@@ -48,7 +48,7 @@ def native_front_problem() -> str:
     except ModuleNotFoundError:
         return "the native front was not built; install libnghttp2-dev, libssl-dev and zlib1g-dev, then build again"
     except ImportError as error:  # a shared library that it links is missing
-        return explain_import(error, "native front") or str(error)
+        return explain_import(error, "the native front") or str(error)
     return ""
 
 

@@ -1,6 +1,6 @@
 """Limits of connections and calls that protect the server from a peer: the fields of FUSED_MLP_LIMITS. Few people
-change them, so they share one setting. The native front keeps all of them, the Python front the three that grpc.aio
-has too (messages, streams, keepalive)."""
+change them, so they share one setting. The native front keeps all of them, the Python front those that
+grpc.aio has too (docs/native-front.md)."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.service.catalog.policy import OnMismatch, Policy, PolicyChange, Ratio
 from fused_mlp.service.settings.limits import Limits, read_json
 from fused_mlp.service.settings.old_names import REMOVED, RENAMED, replace_old_names
@@ -188,8 +189,6 @@ class Settings(BaseModel):
     @property
     def event_loops(self) -> int:
         """One per core by default, because a loop also computes."""
-        from fused_mlp.kernels.cores import usable_cores  # noqa: PLC0415 - imports torch
-
         return self.loops or usable_cores()
 
     @property

@@ -78,7 +78,7 @@ class Traffic:
         with Client(self._target) as client:
             while not self._stopped.is_set():
                 try:
-                    # Callers who name the variant that used to serve are not let down either.
+                    # Half of the callers name the variant that is withdrawn: they are served too.
                     variant = "fused" if len(self.variants) % 2 else None
                     self.variants.append(client.predict("digits", X, variant=variant).variant)
                 except BaseException as error:
@@ -119,7 +119,7 @@ def test_a_wrong_fused_kernel_is_replaced_without_one_failed_request(
         assert said[0].startswith("digits/1: ")
         check_that_callers_can_tell(puppet)
 
-        # Who names fused again means it; the kernel has been mended meanwhile.
+        # An explicit variant re-enables a withdrawn kernel, which is right again by now.
         puppet.kernel.error = 0.0
         with AdminClient(puppet.admin_target) as admin, Client(puppet.target) as client:
             assert admin.policies("digits")[0].fallbacks[0].reason == "shadow_mismatch"

@@ -15,7 +15,7 @@ import torch
 from fused_mlp import kernels
 from fused_mlp.kernels import KernelInputError, KernelUnavailable, _cpu
 from fused_mlp.kernels.backends import cpu
-from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.cores import usable_cores
 from tests.kernels.cpu_models import plain_mlp, rows_for, run
 
@@ -39,12 +39,12 @@ def test_describe_names_the_strategies_for_small_and_large_batches() -> None:
 
 def test_models_that_outgrow_the_caches_go_layer_by_layer() -> None:
     # By rows, every thread would read all weights from memory.
-    strategy = NativeKernel(plain_mlp(1024, 4096, 1024, 2048), 2).describe().strategy
+    strategy = CpuKernel(plain_mlp(1024, 4096, 1024, 2048), 2).describe().strategy
     assert strategy == "gemv to 5 rows, layer_by_layer above"
 
 
 def test_run_returns_the_strategy_it_used() -> None:
-    kernel = NativeKernel(SMALL, 1)
+    kernel = CpuKernel(SMALL, 1)
     for rows, strategy in [(1, "gemv"), (5, "gemv"), (6, "row_block"), (400, "row_block")]:
         assert kernel.run(rows_for(SMALL, rows), np.empty((rows, 10), np.float32)) == strategy
 
@@ -77,7 +77,7 @@ def test_package_imports_without_the_compiled_module() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 100])
 def test_numpy_in_numpy_out_and_torch_in_torch_out(rows: int) -> None:
-    kernel = NativeKernel(SMALL, 1)
+    kernel = CpuKernel(SMALL, 1)
     x = rows_for(SMALL, rows)
     expected = run(kernel, x)
     from_numpy = kernel(x)
@@ -89,7 +89,7 @@ def test_numpy_in_numpy_out_and_torch_in_torch_out(rows: int) -> None:
 
 
 def test_out_is_written_and_returned() -> None:
-    kernel = NativeKernel(SMALL, 1)
+    kernel = CpuKernel(SMALL, 1)
     x = rows_for(SMALL, 4)
     expected = kernel(x)
     array = np.empty((4, 10), np.float32)
@@ -102,7 +102,7 @@ def test_out_is_written_and_returned() -> None:
 
 def test_out_may_be_the_input_itself() -> None:
     square = plain_mlp(64, 64)
-    kernel = NativeKernel(square, 1)
+    kernel = CpuKernel(square, 1)
     x = rows_for(square, 8)
     expected = kernel(x)
     array, tensor = x.copy(), torch.from_numpy(x.copy())
@@ -112,7 +112,7 @@ def test_out_may_be_the_input_itself() -> None:
 
 @pytest.mark.parametrize("kind", ["float64", "float16", "strided", "transposed", "strided out"])
 def test_other_dtypes_and_strides_are_converted(kind: str) -> None:
-    kernel = NativeKernel(SMALL, 1)
+    kernel = CpuKernel(SMALL, 1)
     x = torch.from_numpy(rows_for(SMALL, 6)).half().float()
     expected = kernel(x)
     out = torch.empty(6, 20)[:, ::2] if kind == "strided out" else None
@@ -130,7 +130,7 @@ def test_other_dtypes_and_strides_are_converted(kind: str) -> None:
 
 @pytest.mark.parametrize("shape", [(64,), (2, 63), (2, 2, 64), ()])
 def test_wrong_shapes_are_refused_with_what_was_expected(shape: tuple[int, ...]) -> None:
-    kernel = NativeKernel(SMALL, 1)
+    kernel = CpuKernel(SMALL, 1)
     with pytest.raises(KernelInputError, match=r"expected shape \(rows, 64\), got"):
         kernel(np.zeros(shape, np.float32))
     with pytest.raises(KernelInputError, match=r"expected shape \(rows, 64\), got"):
@@ -138,7 +138,7 @@ def test_wrong_shapes_are_refused_with_what_was_expected(shape: tuple[int, ...])
 
 
 def test_wrong_out_is_refused() -> None:
-    kernel = NativeKernel(SMALL, 1)
+    kernel = CpuKernel(SMALL, 1)
     x = rows_for(SMALL, 2)
     with pytest.raises(KernelInputError, match="out"):
         kernel(x, out=np.empty((3, 10), np.float32))
@@ -174,7 +174,7 @@ class KernelApi(ctypes.Structure):
 
 
 def test_the_capsule_runs_the_kernel_and_outlives_its_owner() -> None:
-    kernel = NativeKernel(SMALL, 1)
+    kernel = CpuKernel(SMALL, 1)
     x = rows_for(SMALL, 9)
     expected = run(kernel, x)
     capsule = kernel.capsule()
@@ -191,12 +191,12 @@ def test_the_capsule_runs_the_kernel_and_outlives_its_owner() -> None:
 
 
 def test_the_gil_is_released_while_it_computes() -> None:
-    kernel = NativeKernel(WIDE, 1)
+    kernel = CpuKernel(WIDE, 1)
     x = rows_for(WIDE, 2000)
     progressed = threading.Event()
     worker = threading.Thread(target=progressed.set)
     y = np.empty((2000, 256), np.float32)
-    # Without a switch for as long as anybody holds the lock, the worker can only run if the kernel let go.
+    # The interpreter never asks for the GIL back: the worker can only run if the kernel releases it.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
@@ -209,14 +209,14 @@ def test_the_gil_is_released_while_it_computes() -> None:
 
 
 def _run_in_child(
-    queue: multiprocessing.Queue[bool], kernel: NativeKernel, x: np.ndarray, y: np.ndarray
+    queue: multiprocessing.Queue[bool], kernel: CpuKernel, x: np.ndarray, y: np.ndarray
 ) -> None:
     queue.put(bool(np.array_equal(run(kernel, x), y)))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_gets_helpers_of_its_own() -> None:
-    kernel = NativeKernel(WIDE, 2)
+    kernel = CpuKernel(WIDE, 2)
     x = rows_for(WIDE, 64)
     y = run(kernel, x)
     context = multiprocessing.get_context("fork")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fused_mlp.kernels import _cpu
-from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from tests.kernels.cpu_models import plain_mlp, random_mlp, rows_for, run, specs
 
@@ -31,7 +31,7 @@ MODELS = {
 }
 
 
-def one_by_one(kernel: NativeKernel, x: np.ndarray) -> np.ndarray:
+def one_by_one(kernel: CpuKernel, x: np.ndarray) -> np.ndarray:
     return np.concatenate([run(kernel, x[i : i + 1]) for i in range(len(x))])
 
 
@@ -44,9 +44,9 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_every_batch_size_gives_the_bits_of_single_rows(model: str, threads: int, isa: str) -> None:
     mlp = MODELS[model]
-    kernel = NativeKernel(mlp, threads, isa)
+    kernel = CpuKernel(mlp, threads, isa)
     x = rows_for(mlp, 512)
-    expected = one_by_one(NativeKernel(mlp, 1, isa), x)
+    expected = one_by_one(CpuKernel(mlp, 1, isa), x)
     # All of 1..512 where it is quick; on the slow instruction set and the wide model, all remainders.
     quick = model != "wide" and isa != "portable"
     sizes = range(1, 513) if quick else [*range(1, 40), 63, 64, 65, 127, 128, 129, 250, 512]
@@ -57,7 +57,7 @@ def test_every_batch_size_gives_the_bits_of_single_rows(model: str, threads: int
 def test_models_that_outgrow_the_caches_give_the_bits_of_single_rows() -> None:
     # Over 24 MiB of weights, and more rows than go layer by layer together.
     mlp = plain_mlp(1024, 4096, 512, 2048, activation="gelu")
-    kernel = NativeKernel(mlp, 2)
+    kernel = CpuKernel(mlp, 2)
     x = rows_for(mlp, 515)
     expected = run(kernel, x)
     for rows in (2, 3, 4, 7):
@@ -70,14 +70,14 @@ def test_models_that_outgrow_the_caches_give_the_bits_of_single_rows() -> None:
 @given(spec=specs(), rows=st.integers(2, 30), isa=st.sampled_from(ISAS), threads=st.integers(1, 2))
 def test_any_model_is_batch_invariant(spec: MlpSpec, rows: int, isa: str, threads: int) -> None:
     mlp = random_mlp(spec)
-    kernel = NativeKernel(mlp, threads, isa)
+    kernel = CpuKernel(mlp, threads, isa)
     x = rows_for(mlp, rows)
     assert_same_bits(run(kernel, x), one_by_one(kernel, x))
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_position_in_the_batch_does_not_matter(isa: str) -> None:
-    kernel = NativeKernel(MODELS["gated"], 1, isa)
+    kernel = CpuKernel(MODELS["gated"], 1, isa)
     x = rows_for(MODELS["gated"], 29)
     y = run(kernel, x)
     for shift in range(1, 29):
@@ -89,7 +89,7 @@ def test_position_in_the_batch_does_not_matter(isa: str) -> None:
 @pytest.mark.parametrize("rows", [1, 7, 100])
 def test_alignment_does_not_matter(isa: str, offset: int, rows: int) -> None:
     mlp = MODELS["small"]
-    kernel = NativeKernel(mlp, 1, isa)
+    kernel = CpuKernel(mlp, 1, isa)
     x = rows_for(mlp, rows)
     shifted_x = (
         np.zeros(x.nbytes + 64, np.uint8)[offset : offset + x.nbytes].view(np.float32).reshape(x.shape)
@@ -105,7 +105,7 @@ def test_alignment_does_not_matter(isa: str, offset: int, rows: int) -> None:
 
 def test_neighbours_of_nan_and_infinity_are_untouched() -> None:
     mlp = MODELS["wide"]
-    kernel = NativeKernel(mlp, 2)
+    kernel = CpuKernel(mlp, 2)
     x = rows_for(mlp, 40)
     expected = run(kernel, x)
     poisoned = x.copy()
@@ -116,7 +116,7 @@ def test_neighbours_of_nan_and_infinity_are_untouched() -> None:
 
 def test_many_threads_may_run_one_kernel() -> None:
     mlp = MODELS["wide"]
-    kernel = NativeKernel(mlp, 2)
+    kernel = CpuKernel(mlp, 2)
     sizes = [1, 3, 8, 33, 100]
     x = rows_for(mlp, 100)
     expected = one_by_one(kernel, x)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fused_mlp.kernels import _cpu
-from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from tests.kernels.cpu_models import (
     ACTIVATIONS,
@@ -32,7 +32,7 @@ properties = settings(
 
 def assert_right(mlp: Mlp, x: np.ndarray, isa: str, threads: int = 1) -> None:
     expected = reference(mlp, x)
-    y = run(NativeKernel(mlp, threads, isa), x)
+    y = run(CpuKernel(mlp, threads, isa), x)
     allowed = 2.0 * np.abs(expected.eager - expected.exact).max() + expected.rounding
     np.testing.assert_allclose(y, expected.exact, rtol=0, atol=allowed)
 
@@ -88,5 +88,5 @@ def test_half_precision_models_are_computed_in_float32(dtype: str) -> None:
     # What float16 and bfloat16 cannot hold of the input is not the kernel's error.
     x = torch.from_numpy(x).to(getattr(torch, dtype)).float().numpy()
     expected = reference(mlp, x)
-    error = np.abs(run(NativeKernel(mlp, 1), x) - expected.exact).max()
+    error = np.abs(run(CpuKernel(mlp, 1), x) - expected.exact).max()
     assert error <= 0.1 * np.abs(expected.eager - expected.exact).max()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fused_mlp.kernels import _cpu
-from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
 from tests.kernels.cpu_models import ACTIVATIONS, plain_mlp, reference, rows_for, run
 
@@ -55,7 +55,7 @@ def test_activations_of_special_values(isa: str, activation: str, width: int) ->
     mlp = Mlp(spec, (LayerWeights(weight=torch.ones(width, 1)),))
     x = np.array(SPECIAL, np.float32)[:, None]
     expected = reference(mlp, x).eager
-    y = run(NativeKernel(mlp, 1, isa), x)
+    y = run(CpuKernel(mlp, 1, isa), x)
     # A few ulp of the value; below the smallest normal number eager itself flushes in some of its paths.
     np.testing.assert_allclose(y, expected, rtol=3e-6, atol=1.2e-38, equal_nan=True)
 
@@ -67,7 +67,7 @@ def test_gates_of_special_values(isa: str, activation: str) -> None:
     mlp = scalar_mlp(5, activation=activation)
     # Without 3e38, whose square is infinite in one dtype only.
     x = np.array([v for v in SPECIAL if not 1e30 < abs(v) < np.inf], np.float32)[:, None]
-    y = run(NativeKernel(mlp, 1, isa), x)
+    y = run(CpuKernel(mlp, 1, isa), x)
     np.testing.assert_allclose(y, reference(mlp, x).eager, rtol=3e-6, atol=1.2e-38, equal_nan=True)
 
 
@@ -81,7 +81,7 @@ def test_softmax_of_special_values(isa: str, output: str, width: int) -> None:
     mlp = Mlp(spec, (LayerWeights(weight=torch.eye(width)),))
     rows = [np.zeros(width), np.full(width, 300.0), np.full(width, -300.0), np.arange(width) * -60.0]
     x = np.array(rows, np.float32)
-    y = run(NativeKernel(mlp, 1, isa), x)
+    y = run(CpuKernel(mlp, 1, isa), x)
     np.testing.assert_allclose(y, reference(mlp, x).eager, rtol=2e-6, atol=5e-45)
 
 
@@ -94,7 +94,7 @@ def test_softmax_of_a_row_with_nan_or_infinity_is_nan_in_that_row_only(
     mlp = plain_mlp(3, 9, output=output)
     x = rows_for(mlp, 3)
     x[1, 1] = bad
-    y = run(NativeKernel(mlp, 1, isa), x)
+    y = run(CpuKernel(mlp, 1, isa), x)
     assert np.isfinite(y[[0, 2]]).all()
     # A row that holds -inf beside finite values is NaN in PyTorch only where its largest value is not finite.
     np.testing.assert_array_equal(np.isnan(y), np.isnan(reference(mlp, x).eager))
@@ -108,7 +108,7 @@ def test_padding_never_makes_nan_of_infinity(isa: str, rows: int) -> None:
     x = np.abs(rows_for(mlp, rows))
     x[:, 0] = np.inf
     expected = reference(mlp, x)
-    y = run(NativeKernel(mlp, 1, isa), x)
+    y = run(CpuKernel(mlp, 1, isa), x)
     np.testing.assert_array_equal(np.isnan(y), np.isnan(expected.eager))
     np.testing.assert_array_equal(np.isinf(y), np.isinf(expected.eager))
 
@@ -116,7 +116,7 @@ def test_padding_never_makes_nan_of_infinity(isa: str, rows: int) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 def test_denormals_are_kept_even_for_callers_that_flush_them(isa: str) -> None:
     spec = MlpSpec(in_features=1, layers=(LayerSpec(out_features=1, bias=False),))
-    kernel = NativeKernel(Mlp(spec, (LayerWeights(weight=torch.ones(1, 1)),)), 1, isa)
+    kernel = CpuKernel(Mlp(spec, (LayerWeights(weight=torch.ones(1, 1)),)), 1, isa)
     x = np.array([[TINY]], np.float32)
     assert torch.set_flush_denormal(True)
     try:

@@ -61,10 +61,10 @@ def assert_close(actual, expected):
 def packings(monkeypatch):
     """How often weights were packed, by whom."""
     counted = []
-    real_compile, real_repack = packed._compile, packed.NativeKernel.repacked
+    real_compile, real_repack = packed._compile, packed.CpuKernel.repacked
     monkeypatch.setattr(packed, "_compile", lambda *a: counted.append("compiled") or real_compile(*a))
     monkeypatch.setattr(
-        packed.NativeKernel, "repacked", lambda *a: counted.append("repacked") or real_repack(*a)
+        packed.CpuKernel, "repacked", lambda *a: counted.append("repacked") or real_repack(*a)
     )
     return counted
 

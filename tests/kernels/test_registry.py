@@ -9,7 +9,7 @@ from torch import nn
 
 from fused_mlp import kernels, models
 from fused_mlp.kernels import Backend, KernelError, KernelInputError, KernelUnavailable, _cpu, registry
-from fused_mlp.kernels.backends.cpu import NativeKernel
+from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.selfcheck import PROBE_ROWS, check_against_float64, probe_input
 from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
@@ -202,7 +202,7 @@ def test_a_right_kernel_is_not_refused_for_eagers_good_luck():
         layers = nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.GELU(), nn.Linear(64, 1)
         mlp = models.from_torch(nn.Sequential(*layers))
         for isa in _cpu.usable_isas():
-            check_against_float64(NativeKernel(mlp, 1, isa), mlp)
+            check_against_float64(CpuKernel(mlp, 1, isa), mlp)
 
 
 def test_a_half_precision_model_that_overflows_in_eager_is_still_checked():

@@ -1,5 +1,5 @@
 // An echo on the gRPC C++ library: its asynchronous API, one completion queue and thread per core, messages
-// as byte buffers that nobody parses. What the best of the gRPC libraries can do when there is nothing to do.
+// as byte buffers that are not parsed: the most requests that this library can answer.
 // `grpc_echo [threads]` prints its port and runs until it is killed.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>

@@ -95,7 +95,7 @@ def test_a_fused_kernel_that_cannot_serve_is_a_fallback_from_the_start(
         name = "fused_mlp_variant_fallback"
         assert sum_metric(text, name, {"model": "digits", "version": "1", "reason": reason}) == 1
         assert sum_metric(text, name, {}) == 1
-        # Nobody wants fused any more: then it is no fallback either.
+        # The policy asks for unfused: serving it is no fallback then.
         service.catalog.set_policy({"variant": "unfused"})
         text = Exposition(collector).render("")[0].decode()
         assert sum_metric(text, name, {}) == 0

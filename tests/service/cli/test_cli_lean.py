@@ -146,7 +146,7 @@ def test_another_missing_module_is_shown_as_it_is():
     ],
 )
 def test_a_missing_shared_library_is_named(error, says):
-    assert explain_import(error, "serve") == says
+    assert explain_import(error, "fused-mlp serve") == says
 
 
 def test_missing_compiled_modules_are_one_line():

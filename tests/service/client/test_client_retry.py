@@ -76,7 +76,7 @@ def test_nobody_listening_names_the_target_and_the_reason(connect):
 
 
 def test_a_server_that_comes_up_late_is_reached(connect, scripted):
-    """The first attempts find nobody; the port opens while the client backs off."""
+    """The first attempts find a closed port; it opens while the client backs off."""
     with socket.socket() as front:
         front.bind(("127.0.0.1", 0))
         target = f"127.0.0.1:{front.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Every hard limit of the native front, from the outside: the one who breaks it is stopped, nobody else notices."""
+"""Every hard limit of the native front, from the outside: the peer that breaks it is stopped, others go on."""
 
 from __future__ import annotations
 

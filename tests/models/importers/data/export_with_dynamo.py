@@ -55,7 +55,7 @@ if __name__ == "__main__":
     program = torch.onnx.export(build(), (torch.randn(2, 2, 3),), dynamo=True, dynamic_shapes=({0: rows},))
     assert program is not None
     model = program.model_proto
-    # Stack traces with the paths of whoever ran this.
+    # Stack traces hold paths of the machine that ran this.
     for part in (
         model,
         model.graph,
