@@ -7,9 +7,10 @@
 
 namespace fused_mlp {
 
-inline std::atomic<unsigned> busy_threads{0};
-inline thread_local bool this_thread_busy = false;
-inline thread_local bool this_thread_low_priority = false;  // kernels on this thread use no other core
+// Defined in process_state.cpp.
+extern std::atomic<unsigned> busy_threads;
+extern constinit thread_local bool this_thread_busy;
+extern constinit thread_local bool this_thread_low_priority;  // kernels on this thread use no other core
 
 // Busy threads other than the calling one.
 inline unsigned other_busy_threads() noexcept {

@@ -23,7 +23,7 @@ inline constexpr std::array<std::int64_t, 14> kRowBounds = {1,   2,   4,   8,   
                                                             128, 256, 512, 1024, 2048, 4096, 8192};
 
 // Switched off only to measure the cost of recording.
-inline std::atomic<bool> metrics_on{true};
+extern std::atomic<bool> metrics_on;  // defined in process_state.cpp
 
 struct HistogramSnapshot {
   std::vector<std::uint64_t> buckets;  // not cumulative; the last is +Inf

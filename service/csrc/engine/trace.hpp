@@ -42,7 +42,7 @@ struct Trace {
 };
 
 namespace detail {
-inline std::atomic<bool> tracing{false};
+extern std::atomic<bool> tracing;  // defined in process_state.cpp
 }
 inline bool tracing() noexcept { return detail::tracing.load(std::memory_order_relaxed); }
 

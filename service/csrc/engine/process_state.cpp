@@ -1,0 +1,15 @@
+// State of which a process has one copy. Not inline in the headers: the Python modules _engine and _front are
+// libraries of their own, and each would get its own copy.
+#include "engine/busy_threads.hpp"
+#include "engine/histogram.hpp"
+#include "engine/trace.hpp"
+
+namespace fused_mlp {
+
+std::atomic<unsigned> busy_threads{0};
+constinit thread_local bool this_thread_busy = false;
+constinit thread_local bool this_thread_low_priority = false;
+std::atomic<bool> metrics_on{true};
+std::atomic<bool> detail::tracing{false};
+
+}  // namespace fused_mlp
