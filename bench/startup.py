@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.provenance import describe_commit
+from bench.venv_size import megabytes
 from fused_mlp.kernels.profile.machine import describe_machine
 from fused_mlp.service.client import Client
 
@@ -44,8 +45,8 @@ MEASURES: dict[str, tuple[str, str, float | None]] = {
     "floor_mb": ("  floor: a process that only imports libraries", "MB", None),
     "health_s": ("fused-mlp health", "s", 0.25),
     "import_s": ("import fused_mlp", "s", 0.05),
-    "server_venv_mb": ("venv of fused-mlp[serve]", "MB", 150),
-    "client_venv_mb": ("venv of fused-mlp", "MB", None),
+    "server_venv_mb": ("venv of fused-mlp[serve], without pip", "MB", 150),
+    "client_venv_mb": ("venv of fused-mlp, without pip", "MB", None),
 }
 
 
@@ -142,8 +143,9 @@ def measure_venvs(wheel: Path, folder: Path) -> dict[str, float]:
     for name, extra in (("server_venv_mb", "[serve]"), ("client_venv_mb", "")):
         venv = folder / name
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        empty = megabytes(venv)
         subprocess.run([venv / "bin/pip", "install", "-q", f"{wheel.resolve()}{extra}"], check=True)
-        sizes[name] = sum(path.lstat().st_blocks * 512 for path in venv.rglob("*")) / 2**20
+        sizes[name] = megabytes(venv) - empty
     return sizes
 
 

@@ -77,12 +77,6 @@ _HOMES = {
     "service.client": ("AsyncClient", "Client", "PredictError"),
 }
 _SUBPACKAGES = ("kernels", "models", "protos", "service")
-# What to install for a package that is missing.
-_INSTALL = {
-    **dict.fromkeys(("grpc", "google", "numpy"), "fused-mlp"),
-    **dict.fromkeys(("ml_dtypes", "pydantic", "safetensors"), "'fused-mlp[serve]'"),
-    "torch": "'fused-mlp[torch]'",
-}
 
 
 def __getattr__(name: str) -> Any:
@@ -96,11 +90,10 @@ def __getattr__(name: str) -> Any:
                 return getattr(import_module(f"fused_mlp.{home}"), name)
             except ModuleNotFoundError as error:
                 missing = (error.name or "").partition(".")[0]
-                if missing not in _INSTALL:
+                command = import_module("fused_mlp.service.missing").installer(missing)
+                if command is None:
                     raise
-                raise ImportError(
-                    f"fused_mlp.{name} needs {missing}: pip install {_INSTALL[missing]}"
-                ) from error
+                raise ImportError(f"fused_mlp.{name} needs {missing}: {command}") from error
     raise AttributeError(f"module 'fused_mlp' has no attribute {name!r}")
 
 

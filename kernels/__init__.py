@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 from fused_mlp.kernels.base import Kernel, KernelInfo, Variant
-from fused_mlp.kernels.cuda.cache import use_kernel_cache
 from fused_mlp.kernels.errors import KernelError, KernelInputError, KernelRefuted, KernelUnavailable
 from fused_mlp.kernels.registry import Backend, backends, compile, register
 
@@ -23,7 +22,6 @@ __all__ = [
     "backends",
     "compile",
     "register",
-    "use_kernel_cache",
 ]
 
 

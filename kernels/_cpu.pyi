@@ -1,4 +1,4 @@
-"""Stub of the compiled CPU kernel (kernels/csrc). Used through `kernels.compile` and `kernels.profile`."""
+"""Stub of the compiled CPU kernel (kernels/csrc), which `fused_mlp.kernels` uses."""
 
 from collections.abc import Sequence
 from typing import TypeVar

@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import logging
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -63,7 +64,7 @@ _triton_missing = _with_torch("cuda.backend", "triton_unavailable")
 # Best first.
 _BACKENDS: list[Backend] = [
     Backend("triton", "fused", "cuda", 100, _triton_missing, _later("cuda.backend", "build_triton")),
-    Backend("native", "fused", "cpu", 100, cpu.unavailable, cpu.CpuKernel),
+    Backend("cpu", "fused", "cpu", 100, cpu.unavailable, cpu.CpuKernel),
     Backend("cublas", "fused", "cuda", 50, _cuda_missing, _later("cuda.backend", "build_cublas")),
     Backend("torch", "fused", "cpu", 10, _torch_missing, _later("backends.torch", "TorchKernel")),
     Backend("eager", "unfused", "cpu", 0, _torch_missing, _later("backends.eager", "build_on_cpu")),
@@ -99,6 +100,9 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
         raise KernelUnavailable(f"device: expected 'auto', 'cpu' or 'cuda', got {device!r}")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise KernelUnavailable(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
+    if backend == "native":  # its name in 0.1
+        warnings.warn("the backend 'native' is called 'cpu' now", DeprecationWarning, stacklevel=2)
+        backend = "cpu"
     # `auto` looks at the GPU first, then at the CPU.
     devices = [device] if device != "auto" else list(dict.fromkeys((_default_device(), "cpu")))
     if tf32 is not None and ("cuda" in devices or sys.modules.get("torch")) and not _torch_missing(mlp):

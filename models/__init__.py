@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.loader import load
-from fused_mlp.models.native_format import save
 from fused_mlp.models.repository import FoundModel, FoundVersion, Repository
 from fused_mlp.models.spec import Activation, Dtype, LayerSpec, MlpSpec, OutputActivation
+from fused_mlp.models.version_directory import save
 from fused_mlp.models.weights import LayerWeights, Mlp
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.native_format import JSON_NAME, load_version
+from fused_mlp.models.version_directory import JSON_NAME, load_version
 from fused_mlp.models.weights import Mlp
 
 # Formats without activations, by extension, and what reads them when told the rest.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.native_format import JSON_NAME, WEIGHTS_NAME, inspect_version, load_version
 from fused_mlp.models.spec import MlpSpec
+from fused_mlp.models.version_directory import JSON_NAME, WEIGHTS_NAME, inspect_version, load_version
 from fused_mlp.models.weights import Mlp
 
 log = logging.getLogger(__name__)

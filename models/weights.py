@@ -69,7 +69,7 @@ class Mlp:
         self.source = source
 
     def tensors(self) -> dict[str, Array]:
-        """Flat names, as in the native file format: `layers.0.weight`, `layers.0.gate_bias`, ..."""
+        """Flat names, as in `model.safetensors`: `layers.0.weight`, `layers.0.gate_bias`, ..."""
         return {
             f"layers.{index}.{name}": tensor
             for index, layer in enumerate(self.layers)
@@ -131,7 +131,7 @@ class Mlp:
 
 
 def expected_shapes(spec: MlpSpec) -> dict[str, tuple[int, ...]]:
-    """The tensors a model of this spec has, by native name."""
+    """The tensors a model of this spec has, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
     for index, (fan_in, layer) in enumerate(zip(spec.widths, spec.layers, strict=False)):
         for half in ("", "gate_") if layer.gated else ("",):

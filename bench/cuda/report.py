@@ -9,13 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.kernels.report import geometric_mean, number
+
 PEERS = ("eager", "torch.compile", "torch.compile, graphs")
-
-
-def _number(us: float | None) -> str:
-    if us is None:
-        return "-"
-    return f"{us:.1f}" if us < 100 else f"{us:,.0f}"
 
 
 def _times(ratio: float) -> str:
@@ -32,12 +28,6 @@ def _against(cell: dict[str, Any], peers: tuple[str, ...]) -> float:
     us = cell["device_us"]
     others = [us[name] for name in peers if name in us]
     return min(others) / us[cell["chosen"]] if others and cell["chosen"] in us else math.nan
-
-
-def _geometric_mean(values: list[float]) -> float:
-    """Of those that were measured."""
-    known = [value for value in values if not math.isnan(value)]
-    return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else math.nan
 
 
 def show(console: Console, result: dict[str, Any]) -> None:
@@ -63,7 +53,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
             table.add_section()
         before = (cell["shape"], cell["dtype"])
         strategies = "  ".join(
-            f"{name}{'*' if name == cell['chosen'] else ''} {_number(us)}"
+            f"{name}{'*' if name == cell['chosen'] else ''} {number(us)}"
             for name, us in _candidates(cell).items()
         )
         best = _against(cell, PEERS)
@@ -72,11 +62,11 @@ def show(console: Console, result: dict[str, Any]) -> None:
             cell["dtype"],
             str(cell["rows"]),
             strategies,
-            *(_number(cell["device_us"].get(name)) for name in PEERS),
+            *(number(cell["device_us"].get(name)) for name in PEERS),
             _times(_against(cell, ("eager",))),
             f"[{'green' if best >= 1 else 'red'}]{_times(best)}[/]",
-            _number(cell["served_us"]["fused"]),
-            _number(cell["served_us"]["unfused"]),
+            number(cell["served_us"]["fused"]),
+            number(cell["served_us"]["unfused"]),
         )
     console.print(table)
 
@@ -88,9 +78,9 @@ def summary(result: dict[str, Any]) -> list[str]:
     lines = []
     for dtype in dict.fromkeys(cell["dtype"] for cell in cells):
         mine = [cell for cell in cells if cell["dtype"] == dtype]
-        eager = _geometric_mean([_against(cell, ("eager",)) for cell in mine])
-        best = _geometric_mean([_against(cell, PEERS) for cell in mine])
-        served = _geometric_mean([cell["served_us"]["unfused"] / cell["served_us"]["fused"] for cell in mine])
+        eager = geometric_mean([_against(cell, ("eager",)) for cell in mine])
+        best = geometric_mean([_against(cell, PEERS) for cell in mine])
+        served = geometric_mean([cell["served_us"]["unfused"] / cell["served_us"]["fused"] for cell in mine])
         lines.append(
             f"{dtype}, geometric mean over {len(mine)} points: {eager:.2f}x eager, {best:.2f}x the best of all; "
             f"as served, copies included, {served:.2f}x unfused"
@@ -123,8 +113,8 @@ def markdown_table(result: dict[str, Any]) -> str:
         "|---|---|" + "---:|" * (len(PEERS) + 4),
     ]
     for cell in result["cells"]:
-        times = [f"**{_number(cell['device_us'].get(cell['chosen']))}**"]
-        times += [_number(cell["device_us"].get(name)) for name in PEERS]
+        times = [f"**{number(cell['device_us'].get(cell['chosen']))}**"]
+        times += [number(cell["device_us"].get(name)) for name in PEERS]
         lines.append(
             f"| {cell['shape']} | {cell['dtype']} | {cell['rows']} | {' | '.join(times)} | "
             f"{_times(_against(cell, ('eager',)))} | {_times(_against(cell, PEERS))} |"

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fused_mlp.models import Mlp
+from fused_mlp.models.dtypes import Array
 
 Call = Callable[[np.ndarray], Callable[[], Any]]  # x -> a call without arguments, for the timer
 
@@ -20,7 +21,7 @@ Call = Callable[[np.ndarray], Callable[[], Any]]  # x -> a call without argument
 def fused(mlp: Mlp, threads: int) -> Call:
     from fused_mlp import kernels
 
-    kernel = kernels.compile(mlp, device="cpu", backend="native", threads=threads)
+    kernel = kernels.compile(mlp, device="cpu", backend="cpu", threads=threads)
     return lambda x: lambda: kernel(x)
 
 
@@ -94,11 +95,11 @@ def onnx_bytes(mlp: Mlp) -> bytes:
     nodes: list[Any] = []
     constants: list[Any] = []
 
-    def linear(x: str, weight: torch.Tensor | None, bias: torch.Tensor | None, name: str) -> str:
+    def linear(x: str, weight: Array | None, bias: Array | None, name: str) -> str:
         assert weight is not None
         assert bias is not None
-        constants.append(numpy_helper.from_array(weight.numpy(), f"{name}.weight"))
-        constants.append(numpy_helper.from_array(bias.numpy(), f"{name}.bias"))
+        constants.append(numpy_helper.from_array(weight, f"{name}.weight"))
+        constants.append(numpy_helper.from_array(bias, f"{name}.bias"))
         nodes.append(helper.make_node("Gemm", [x, f"{name}.weight", f"{name}.bias"], [name], transB=1))
         return name
 

@@ -36,7 +36,9 @@ def _share(cell: dict[str, Any]) -> float:
     return cell["limit_us"] / cell["best_us"]["fused"]
 
 
-def _number(us: float) -> str:
+def number(us: float | None) -> str:
+    if us is None:
+        return "-"
     return f"{us:.1f}" if us < 100 else f"{us:,.0f}"
 
 
@@ -54,7 +56,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
         if shape not in (None, cell["shape"]):
             table.add_section()
         shape = cell["shape"]
-        times = [f"{_number(cell['best_us'][e])} ({_number(cell['median_us'][e])})" for e in engines]
+        times = [f"{number(cell['best_us'][e])} ({number(cell['median_us'][e])})" for e in engines]
         ratio = _ratio(cell)
         colour = "green" if ratio >= 1 else "yellow" if ratio >= 1 - NOISE else "red"
         share = f"{_share(cell):.0%} {'fma' if cell['limited_by'] == 'compute' else 'read'}"
@@ -64,8 +66,10 @@ def show(console: Console, result: dict[str, Any]) -> None:
     console.print(table)
 
 
-def _geometric_mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+def geometric_mean(values: list[float]) -> float:
+    """Of those that were measured."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else math.nan
 
 
 def _wide(cell: dict[str, Any]) -> bool:
@@ -89,12 +93,12 @@ def summary(result: dict[str, Any]) -> list[str]:
             for cell in small
             if "eager" in cell["best_us"]
         ]
-        others, eagers = _geometric_mean([_ratio(cell) for cell in small]), _geometric_mean(eager)
+        others, eagers = geometric_mean([_ratio(cell) for cell in small]), geometric_mean(eager)
         lines.append(
             f"{name}, batch <= 16, geometric mean: {others:.2f}x the best other, {eagers:.2f}x eager"
         )
-        best = _geometric_mean([min(_peers(cell).values()) / cell["limit_us"] for cell in small])
-        best_eager = _geometric_mean(
+        best = geometric_mean([min(_peers(cell).values()) / cell["limit_us"] for cell in small])
+        best_eager = geometric_mean(
             [cell["best_us"]["eager"] / cell["limit_us"] for cell in small if "eager" in cell["best_us"]]
         )
         lines.append(
@@ -110,7 +114,7 @@ def summary(result: dict[str, Any]) -> list[str]:
         if large:
             lines.append(
                 f"{name}, batch >= 128, widths >= 512: {min(large):.0%} to {max(large):.0%} of the FMA peak, "
-                f"mean {_geometric_mean(large):.0%}"
+                f"mean {geometric_mean(large):.0%}"
             )
         single = [f"{c['shape']} {_share(c):.0%}" for c in cells if c["batch"] == 1 and c["limit_us"] > 10]
         if single:
@@ -128,8 +132,8 @@ def markdown_table(result: dict[str, Any], batches: tuple[int, ...] = MARKDOWN_B
     ]
     for cell in result["cells"]:
         if cell["batch"] in batches and cell["threads"] == threads:
-            fused = f"**{_number(cell['best_us']['fused'])}**"
-            times = [fused, *(_number(cell["best_us"][name]) for name in engines)]
+            fused = f"**{number(cell['best_us']['fused'])}**"
+            times = [fused, *(number(cell["best_us"][name]) for name in engines)]
             lines.append(
                 f"| {cell['shape']} | {cell['batch']} | {' | '.join(times)} | "
                 f"{_ratio(cell):.1f}x | {_share(cell):.0%} |"

@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-import torch
-
-from fused_mlp.models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.kernels.profile.shapes import spec_of, with_random_weights, work_of
+from fused_mlp.models import Mlp, MlpSpec
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-
-
-def _plain(widths: tuple[int, ...], activation: Activation) -> MlpSpec:
-    hidden = [LayerSpec(out_features=width, activation=activation) for width in widths[1:-1]]
-    return MlpSpec(in_features=widths[0], layers=(*hidden, LayerSpec(out_features=widths[-1])))
-
-
 SHAPES: dict[str, MlpSpec] = {
-    "64-128-128-10 relu": _plain((64, 128, 128, 10), "relu"),
-    "784-512-256-10 relu": _plain((784, 512, 256, 10), "relu"),
-    "128x8 deep silu": _plain((128,) * 9, "silu"),
-    "256-1024-1024-256 gelu": _plain((256, 1024, 1024, 256), "gelu"),
-    "1024-4096-1024 gelu": _plain((1024, 4096, 1024), "gelu"),
-    "GeGLU 768-3072-768": MlpSpec(
-        in_features=768,
-        layers=(
-            LayerSpec(out_features=3072, activation="gelu", gated=True),
-            LayerSpec(out_features=768),
-        ),
-    ),
+    "64-128-128-10 relu": spec_of((64, 128, 128, 10), "relu"),
+    "784-512-256-10 relu": spec_of((784, 512, 256, 10), "relu"),
+    "128x8 deep silu": spec_of((128,) * 9, "silu"),
+    "256-1024-1024-256 gelu": spec_of((256, 1024, 1024, 256), "gelu"),
+    "1024-4096-1024 gelu": spec_of((1024, 4096, 1024), "gelu"),
+    "GeGLU 768-3072-768": spec_of((768, 3072, 768), "gelu", gated=True),
 }
 
 
 def build(name: str) -> Mlp:
     """The same weights in every process."""
-    spec = SHAPES[name]
-    generator = torch.Generator().manual_seed(1)
-    layers = []
-    for fan_in, layer in zip(spec.widths, spec.layers, strict=False):
-
-        def tensor(*shape: int, scale: float = fan_in**-0.5) -> torch.Tensor:
-            return torch.randn(*shape, generator=generator) * scale
-
-        out = layer.out_features
-        gate = (tensor(out, fan_in), tensor(out)) if layer.gated else (None, None)
-        layers.append(LayerWeights(tensor(out, fan_in), tensor(out), *gate))
-    return Mlp(spec, tuple(layers))
+    return with_random_weights(SHAPES[name])
 
 
 def multiply_adds(name: str) -> int:
     """Per row."""
-    spec = SHAPES[name]
-    return sum(
-        fan_in * layer.out_features * (2 if layer.gated else 1)
-        for fan_in, layer in zip(spec.widths, spec.layers, strict=False)
-    )
+    return work_of(SHAPES[name], 1).flops // 2

@@ -1,6 +1,7 @@
-"""Requests per second and latency end to end: our fronts and variants, two echoes as ceilings, and what an afternoon's
-work gets. `python -m bench.serving`; every system is up at once and they take turns, so that a slow minute of the
-machine hits all alike. A full run takes about twelve minutes, `--quick` three; `--only ab` measures what A/B costs."""
+"""Requests per second and latency end to end: our fronts and variants, two echoes as ceilings, and a plain server on
+grpc.aio and torch as baseline. `python -m bench.serving`; every system is up at once and they take turns, so that a
+slow minute of the machine hits all alike. A full run takes about twelve minutes, `--quick` three; `--only ab` measures
+what A/B costs."""
 
 from __future__ import annotations
 

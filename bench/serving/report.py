@@ -15,7 +15,7 @@ from fused_mlp.service.reports.style import COLOURS
 
 Result = dict[str, Any]
 GRPC_ECHO, OWN_ECHO = "gRPC C++ echo", "native front, echo"
-FUSED, UNFUSED, AFTERNOON = "native front, fused", "native front, unfused", "an afternoon's work"
+FUSED, UNFUSED, BASELINE = "native front, fused", "native front, unfused", "baseline: grpc.aio and torch"
 UNCOUNTED = "native front, fused, metrics off"
 
 
@@ -102,8 +102,8 @@ def targets(result: Result) -> list[Target]:
                 f"{model}: fused / gRPC C++ echo, p50 at 1", ratio(FUSED, GRPC_ECHO, 1, "p50_ms"), 1.2, True
             ),
             Target(
-                f"{model}: fused / an afternoon's work, req/s at 128",
-                ratio(FUSED, AFTERNOON, 128, "rate"),
+                f"{model}: fused / baseline, req/s at 128",
+                ratio(FUSED, BASELINE, 128, "rate"),
                 20,
             ),
             Target(

@@ -194,8 +194,8 @@ def start_all(repository: Path, model: str, priority: bool) -> list[System]:
         service("native front, unfused", repository, priority, front="native", variant="unfused"),
         service("Python front, fused", repository, priority, front="python"),
         System(
-            "an afternoon's work",
-            [PYTHON, "-m", "bench.serving.afternoon", str(repository), model],
+            "baseline: grpc.aio and torch",
+            [PYTHON, "-m", "bench.serving.baseline", str(repository), model],
             priority=priority,
         ),
     ]

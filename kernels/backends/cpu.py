@@ -30,7 +30,7 @@ _DESCRIBED_ROWS = 512
 
 
 class CpuKernel(Kernel):
-    """One native call for the whole MLP. Weights of half-precision models are widened to float32 once,
+    """One call of compiled code for the whole MLP. Weights of half-precision models are widened to float32 once,
     and computed in float32: closer to the exact result than eager in that dtype."""
 
     def __init__(self, mlp: Mlp, threads: int | None, isa: str | None = None) -> None:
@@ -41,26 +41,26 @@ class CpuKernel(Kernel):
             mlp.spec,
             KernelInfo(
                 variant="fused",
-                backend="native",
+                backend="cpu",
                 device="cpu",
-                strategy=_describe_strategies(self._native),
-                isa=self._native.isa,
+                strategy=_describe_strategies(self._compiled),
+                isa=self._compiled.isa,
                 dtype="float32",
-                threads=self._native.threads,
+                threads=self._compiled.threads,
             ),
         )
 
     def repacked(self, layers: Sequence[LayerWeights]) -> CpuKernel:
         """The same model with other weights, unchecked: for weights that change while they are in use."""
         other = copy.copy(self)
-        other._adopt(_build(self.spec, layers, self._native.threads, self._native.isa))
+        other._adopt(_build(self.spec, layers, self._compiled.threads, self._compiled.isa))
         return other
 
-    def _adopt(self, native: _cpu.Kernel) -> None:
-        self._native = native
-        self._call_numpy = native.call_numpy
-        self._run = native.run
-        self._run_at = native.run_at
+    def _adopt(self, compiled: _cpu.Kernel) -> None:
+        self._compiled = compiled
+        self._call_numpy = compiled.call_numpy
+        self._run = compiled.run
+        self._run_at = compiled.run_at
 
     def run(self, x: Float32, y: Float32) -> str:
         if not self._run(x, y):
@@ -68,10 +68,10 @@ class CpuKernel(Kernel):
                 f"expected x (rows, {self._in_features}) and y (rows, {self._out_features}), "
                 f"got {x.shape} and {y.shape}"
             )
-        return self._native.strategy(len(x))
+        return self._compiled.strategy(len(x))
 
     def capsule(self) -> object:
-        return self._native.capsule()
+        return self._compiled.capsule()
 
     def __call__(self, x: Array, out: Array | None = None) -> Array:
         # The fast paths: float32, C-contiguous, on the CPU. Whatever does not fit falls through to the base
@@ -156,16 +156,19 @@ def _build(spec: MlpSpec, weights: Sequence[LayerWeights], threads: int, isa: st
     try:
         return _cpu.Kernel(layers, spec.output_activation, spec.output_negative_slope, threads, isa)
     except (ValueError, MemoryError) as error:
-        raise KernelUnavailable(f"native kernel: {error}") from error
+        raise KernelUnavailable(f"CPU kernel: {error}") from error
 
 
-def _describe_strategies(native: _cpu.Kernel) -> str:
+def _describe_strategies(compiled: _cpu.Kernel) -> str:
     """`gemv to 5 rows, row_block above`: each strategy with the largest batch that uses it."""
-    names = [native.strategy(rows) for rows in range(1, _DESCRIBED_ROWS + 1)]
+    names = [compiled.strategy(rows) for rows in range(1, _DESCRIBED_ROWS + 1)]
     ends = [rows for rows in range(1, _DESCRIBED_ROWS) if names[rows - 1] != names[rows]]
     parts = [f"{names[rows - 1]} to {rows} row{'s' if rows > 1 else ''}" for rows in ends]
     return ", ".join([*parts, f"{names[-1]} above" if ends else names[-1]])
 
 
+_MISSING = "fused_mlp.kernels._cpu is missing: install fused-mlp again, with a C++ compiler"
+
+
 def unavailable(_: Mlp) -> str | None:
-    return None if _cpu is not None else "the compiled module kernels._cpu is missing: run `make install`"
+    return None if _cpu is not None else _MISSING

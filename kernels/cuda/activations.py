@@ -38,7 +38,7 @@ def _expm1(x):
 
 @triton.jit
 def activate(x, NAME: tl.constexpr, SLOPE: tl.constexpr):
-    """NAME is an activation of `models.spec`, chosen at compile time. Comparisons are written so that NaN
+    """NAME is an activation of `fused_mlp.models.spec`, chosen at compile time. Comparisons are written so that NaN
     comes out as NaN, as in eager (`tl.maximum` would swallow it)."""
     if NAME == "relu":
         x = tl.where(x < 0.0, 0.0, x)

@@ -9,7 +9,6 @@ import logging
 import torch
 
 from fused_mlp.kernels.base import Kernel, KernelInfo
-from fused_mlp.kernels.cuda.cache import use_kernel_cache
 from fused_mlp.kernels.cuda.cublas import CublasProgram
 from fused_mlp.kernels.cuda.plans import precision_of
 from fused_mlp.kernels.cuda.program import Program
@@ -55,7 +54,6 @@ def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) ->
 
 def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:
     """What may serve a model on the current device, the rule's choice first. Nothing is built yet."""
-    use_kernel_cache()
     runtime = _runtime()
     architecture = runtime.architecture
     assert architecture is not None

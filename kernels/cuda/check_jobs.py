@@ -81,7 +81,7 @@ class Job:
 
 def jobs(quick: bool = False) -> list[Job]:
     """Everything; or, quick, one row of each kind, in fp16, bf16 and both kinds of float32."""
-    # Architectures start their tours apart, so that together they compile every layer kernel there is.
+    # Each architecture starts at another activation, so that together they compile every layer kernel there is.
     found = [job for index, entry in enumerate(ARCHITECTURES) for job in _on(entry, Tour(3 * index))]
     return [job for job in found if not quick or (job.label, job.width, job.precision, job.use) in QUICK]
 

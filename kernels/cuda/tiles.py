@@ -1,6 +1,6 @@
 """The static configuration table: tile sizes, warps and stages by strategy, precision, width and
 architecture. Every row was chosen by compiling it for each architecture it names (`python -m
-kernels.cuda.check`): the largest that neither spills nor exceeds shared memory in its heaviest use. Nothing
+fused_mlp.kernels.cuda.check`): the largest that neither spills nor exceeds shared memory in its heaviest use. Nothing
 is tuned at serve time."""
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class _Packed:
 
 _PACKED: dict[tuple[str, str, int, _Addresses], _Packed] = {}
 _LOCK = threading.Lock()
-atexit.register(_PACKED.clear)  # native objects must not outlive the interpreter
+atexit.register(_PACKED.clear)  # compiled objects must not outlive the interpreter
 
 
 def _count_fused_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

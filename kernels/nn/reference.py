@@ -61,7 +61,7 @@ class _Layer:
 
 
 def layers_of(spec: MlpSpec) -> list[_Layer]:
-    """The flat order is that of `models.weights.expected_shapes`: weight, bias, gate_weight, gate_bias."""
+    """The flat order is that of `fused_mlp.models.weights.expected_shapes`: weight, bias, gate_weight, gate_bias."""
     layers: list[_Layer] = []
     count = 0
 

@@ -3,13 +3,13 @@ compared with the limits of the machine. Prints nothing; service/reports/profile
 
 from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.expectation import Difference, compare, parse_expectation
-from fused_mlp.kernels.profile.results import VARIANTS, Point, Profile, VariantName
+from fused_mlp.kernels.profile.results import PROFILED, Point, Profile, VariantName
 from fused_mlp.kernels.profile.run import Options, profile
 from fused_mlp.kernels.profile.shapes import check_shape, random_mlp
 from fused_mlp.kernels.profile.sweep import Sweep, SweepCell, run_sweep
 
 __all__ = [
-    "VARIANTS",
+    "PROFILED",
     "Difference",
     "Options",
     "Point",

@@ -1,4 +1,4 @@
-"""Runs one variant at one batch size under torch.profiler. The trace includes the native kernel's phases."""
+"""Runs one variant at one batch size under torch.profiler. The trace includes the CPU kernel's phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds the phases that the native kernel recorded to the profiler's trace, on the tracks of its threads. The kernel
+"""Adds the phases that the CPU kernel recorded to the profiler's trace, on the tracks of its threads. The kernel
 uses the steady clock and the trace wall time, so their offset is measured."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ try:
 except ImportError:
     _cpu = None  # type: ignore[assignment]
 
-CATEGORY = "native_kernel"
+CATEGORY = "cpu_kernel"
 _MOST_SPANS = 200_000
 
 
@@ -46,7 +46,7 @@ class Recording:
 
 @contextmanager
 def recorded_phases() -> Iterator[Recording]:
-    """Records the phases of native kernels. Stays empty if the native module was not built."""
+    """Records the phases of CPU kernels. Stays empty if the compiled module was not built."""
     recording = Recording()
     if _cpu is None:
         yield recording

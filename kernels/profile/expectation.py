@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fused_mlp.kernels.profile.errors import ProfileError
-from fused_mlp.kernels.profile.results import VARIANTS, Point
+from fused_mlp.kernels.profile.results import PROFILED, Point
 
 _COUNTED = {
     "ops": lambda point: point.counts.dispatched,
@@ -39,7 +39,7 @@ def parse_expectation(text: str) -> dict[tuple[str, str], int]:
     for pair in text.split(","):
         name, _, number = pair.strip().partition("=")
         variant, _, what = name.rpartition(".")
-        if (variant or "eager") not in VARIANTS or what not in _COUNTED or not number.isdecimal():
+        if (variant or "eager") not in PROFILED or what not in _COUNTED or not number.isdecimal():
             raise ProfileError(f"expect: {_USAGE}; got {pair.strip()!r}")
         guesses[variant or "eager", what] = int(number)
     return guesses

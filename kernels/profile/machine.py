@@ -44,7 +44,8 @@ class MachineProbe:
             from fused_mlp.kernels import _cpu  # noqa: PLC0415 - it may not have been built
         except ImportError:
             raise KernelUnavailable(
-                "the machine cannot be measured: the compiled module kernels._cpu is missing, run `make install`"
+                "the machine cannot be measured: fused_mlp.kernels._cpu is missing, install fused-mlp again, with "
+                "a C++ compiler"
             ) from None
         self._probe_flops = _cpu.probe_flops
         self._probe_read = _cpu.probe_read_seconds

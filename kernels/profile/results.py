@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 VariantName = Literal["eager", "compile", "fused"]
-VARIANTS: tuple[VariantName, ...] = ("eager", "compile", "fused")
+PROFILED: tuple[VariantName, ...] = ("eager", "compile", "fused")
 RegimeName = Literal["overhead", "memory", "compute"]
 
 

@@ -16,7 +16,7 @@ from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.flames import flame_of
 from fused_mlp.kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
 from fused_mlp.kernels.profile.regimes import advise, classify
-from fused_mlp.kernels.profile.results import VARIANTS, Counts, Flame, Point, Profile, VariantName
+from fused_mlp.kernels.profile.results import PROFILED, Counts, Flame, Point, Profile, VariantName
 from fused_mlp.kernels.profile.shapes import Work, narrow_twin, work_of
 from fused_mlp.kernels.profile.timing import Time, time_calls
 from fused_mlp.kernels.profile.variants import Variant, one_line
@@ -30,7 +30,7 @@ class Options:
     batches: Sequence[int] = (1, 8, 64, 512)
     device: str = "cpu"
     threads: int = 1
-    variants: Sequence[VariantName] = VARIANTS
+    variants: Sequence[VariantName] = PROFILED
     budget_s: float = 0.3  # of timing, per variant and batch size
     trace_dir: Path | None = None
 
@@ -95,7 +95,7 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
                 traces[f"{name}/{batch}"] = str(_write_trace(trace, options.trace_dir, name, batch))
             counts = count(trace)
             if name == "fused" and not cuda:
-                counts = _of_native_kernel(counts, work_of(mlp.spec, batch))
+                counts = _of_cpu_kernel(counts, work_of(mlp.spec, batch))
             kernel_us = times[f"kernel of {name}"].us if f"kernel of {name}" in times else None
             taken.append(_Taken(name, batch, times[name], times[f"narrow {name}"].us, counts, kernel_us))
     # Measured again at the end: limits from a machine that was busy at the start would be too low.
@@ -120,8 +120,8 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     return replace(found, advice=_advice(found))
 
 
-def _of_native_kernel(counts: Counts, work: Work) -> Counts:
-    """The native kernel allocates with numpy and reads packed weights, which the profiler does not see."""
+def _of_cpu_kernel(counts: Counts, work: Work) -> Counts:
+    """The CPU kernel allocates with numpy and reads packed weights, which the profiler does not see."""
     return replace(
         counts, bytes_allocated=work.output_bytes, bytes_moved=work.bytes_moved, bytes_moved_known=True
     )

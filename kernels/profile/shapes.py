@@ -33,10 +33,12 @@ def check_shape(widths: Sequence[int], gated: bool) -> None:
 def random_mlp(widths: Sequence[int], activation: Activation = "relu", gated: bool = False) -> Mlp:
     """widths: input, hidden ..., output. `gated` makes every hidden layer a gated one (GeGLU, SwiGLU)."""
     check_shape(widths, gated)
+    return with_random_weights(spec_of(widths, activation, gated))
+
+
+def spec_of(widths: Sequence[int], activation: Activation, gated: bool = False) -> MlpSpec:
     hidden = [LayerSpec(out_features=width, activation=activation, gated=gated) for width in widths[1:-1]]
-    return with_random_weights(
-        MlpSpec(in_features=widths[0], layers=(*hidden, LayerSpec(out_features=widths[-1])))
-    )
+    return MlpSpec(in_features=widths[0], layers=(*hidden, LayerSpec(out_features=widths[-1])))
 
 
 def _memory() -> int:

@@ -35,8 +35,8 @@ class Variant:
     def strategy(self, batch: int) -> str:
         """The strategy of the fused kernel for that batch size; empty if the kernel has none."""
         kernel = getattr(self._forward, "_kernel", None)
-        native = getattr(kernel, "_native", None)
-        return str(native.strategy(batch)) if native is not None else ""
+        compiled = getattr(kernel, "_compiled", None)
+        return str(compiled.strategy(batch)) if compiled is not None else ""
 
     def bind_kernel(self, x: Tensor) -> Callable[[], object] | None:
         """The fused kernel called with an array of rows, without the torch module: the cost in the engine. None for the

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fused_mlp.models.demo import REPOSITORY
 from fused_mlp.models.importers.from_torch import from_torch
-from fused_mlp.models.native_format import save
+from fused_mlp.models.version_directory import save
 
 SEED = 0
 HELD_OUT = 360  # of 1797, a fifth, stratified

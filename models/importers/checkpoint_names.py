@@ -49,8 +49,8 @@ _BLOCKS = (
 )
 _NORM_FIELDS = {"running_mean", "running_var", "num_batches_tracked"}
 _FIELDS = {"weight", "bias"} | _NORM_FIELDS
-_NATIVE_NAME = re.compile(r"layers\.(\d{1,3})\.(weight|bias|gate_weight|gate_bias)", re.ASCII)
-_NATIVE_EXAMPLES = "layers.0.weight, layers.0.bias, layers.0.gate_weight or layers.0.gate_bias"
+_OUR_NAME = re.compile(r"layers\.(\d{1,3})\.(weight|bias|gate_weight|gate_bias)", re.ASCII)
+_EXAMPLES = "layers.0.weight, layers.0.bias, layers.0.gate_weight or layers.0.gate_bias"
 
 
 def read_steps(
@@ -81,12 +81,12 @@ def read_steps(
 def read_named_steps(
     tensors: Mapping[str, Array], name_map: Mapping[str, str], transposed: bool | None
 ) -> list[Step]:
-    """The tensors that `name_map` names, from native names (`layers.0.weight`) to those of the checkpoint."""
+    """The tensors that `name_map` names, from our names (`layers.0.weight`) to those of the checkpoint."""
     layers: dict[int, dict[str, str]] = {}
-    for native, name in name_map.items():
-        match = _NATIVE_NAME.fullmatch(native)
+    for ours, name in name_map.items():
+        match = _OUR_NAME.fullmatch(ours)
         if match is None:
-            raise ModelLoadError(f"name map: {native!r} is not a name such as {_NATIVE_EXAMPLES}")
+            raise ModelLoadError(f"name map: {ours!r} is not a name such as {_EXAMPLES}")
         if name not in tensors:
             raise ModelLoadError(f"name map: there is no tensor {name!r}; {_some_of(tensors)}")
         layers.setdefault(int(match[1]), {})[match[2]] = name

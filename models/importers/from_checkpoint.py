@@ -72,7 +72,7 @@ def from_safetensors(
     """An MLP from tensors of a safetensors checkpoint: a file, an index of shards, or a directory of either.
 
     `prefix` picks everything below it, such as `model.layers.3.mlp`: a feed-forward block with the names of a
-    well-known transformer, or a stack of numbered layers. `name_map` names each tensor instead, from native
+    well-known transformer, or a stack of numbered layers. `name_map` names each tensor instead, from our
     names to the checkpoint's: {"layers.0.weight": "encoder.fc1.weight", ...}. `transposed` says that weights
     are stored as (in, out), where shapes alone do not. `dtype` rounds the weights; without it they keep
     theirs."""

@@ -13,12 +13,12 @@ from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
 from fused_mlp.models.importers.from_onnx import from_onnx
 from fused_mlp.models.importers.safetensors_checkpoint import INDEX_SUFFIX
-from fused_mlp.models.native_format import JSON_NAME, load_version, save
 from fused_mlp.models.repository import Repository, check_name
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
+from fused_mlp.models.version_directory import JSON_NAME, load_version, save
 from fused_mlp.models.weights import Mlp
 
-Format = Literal["native", "onnx", "state_dict", "safetensors"]
+Format = Literal["fused-mlp", "onnx", "state_dict", "safetensors"]
 
 _SUFFIXES: dict[str, Format] = {
     ".onnx": "onnx",
@@ -67,7 +67,7 @@ def import_model(
         raise ModelLoadError(f"version: expected 1 or more, got {version}")
     path = Path(source)
     kind = detect_format(path)
-    if kind in ("native", "onnx"):
+    if kind in ("fused-mlp", "onnx"):
         given = {
             "activation": activation,
             "output_activation": output_activation,
@@ -109,7 +109,7 @@ def detect_format(path: Path) -> Format:
     """By the file name where that decides, else by the first bytes."""
     if path.is_dir():
         if (path / JSON_NAME).is_file():
-            return "native"
+            return "fused-mlp"
         if any(path.glob("*.safetensors")):
             return "safetensors"
         raise ModelLoadError(f"{path}: expected {JSON_NAME} or safetensors files in this directory")

@@ -25,7 +25,7 @@ WIDE = plain_mlp(512, 1024, 1024, 256)
 
 def test_it_is_the_default_fused_kernel_on_a_cpu() -> None:
     info = kernels.compile(SMALL, device="cpu").describe()
-    assert (info.variant, info.backend, info.device, info.dtype) == ("fused", "native", "cpu", "float32")
+    assert (info.variant, info.backend, info.device, info.dtype) == ("fused", "cpu", "cpu", "float32")
     assert info.isa == _cpu.usable_isas()[0]
     assert info.threads == usable_cores()
     assert info.reason == "the first choice of auto"
@@ -60,19 +60,27 @@ def test_instruction_set_that_cannot_run_here_fails_with_those_that_can(
 ) -> None:
     monkeypatch.setenv("FUSED_MLP_ISA", "mmx")
     with pytest.raises(KernelUnavailable, match=r"FUSED_MLP_ISA.*expected one of .*portable.*got 'mmx'"):
-        kernels.compile(SMALL, backend="native")
+        kernels.compile(SMALL, backend="cpu")
+
+
+def test_the_backend_still_answers_to_its_old_name() -> None:
+    with pytest.warns(DeprecationWarning, match="'native' is called 'cpu' now"):
+        assert kernels.compile(SMALL, backend="native").describe().backend == "cpu"
 
 
 def test_without_the_compiled_module_the_backend_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "_cpu", None)
-    with pytest.raises(KernelUnavailable, match=r"kernels\._cpu is missing: run `make install`"):
-        kernels.compile(SMALL, backend="native")
+    with pytest.raises(KernelUnavailable, match=r"kernels\._cpu is missing: install fused-mlp again"):
+        kernels.compile(SMALL, backend="cpu")
 
 
 def test_package_imports_without_the_compiled_module() -> None:
-    code = "import sys; sys.modules['kernels._cpu'] = None; import kernels; print(len(kernels.backends()))"
+    code = (
+        "import sys; sys.modules['fused_mlp.kernels._cpu'] = None; from fused_mlp import kernels; "
+        "print(len(kernels.backends()), kernels.backends('fused', 'cpu')[0].unavailable(None))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 0
+    assert "fused_mlp.kernels._cpu is missing" in done.stdout
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 100])

@@ -77,7 +77,7 @@ def test_result_is_that_of_the_module(module):
         assert_close(fused(x[0]), module(x[0]))
         assert_close(fused(x[:6].view(2, 3, -1)), module(x[:6].view(2, 3, -1)))
         assert fused(x[:0]).shape == module(x[:0]).shape
-    assert fused.describe().backend == "native"
+    assert fused.describe().backend == "cpu"
     assert "FusedMLP(" in repr(fused)
 
 

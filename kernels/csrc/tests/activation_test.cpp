@@ -8,10 +8,10 @@
 #include <cstring>
 #include <vector>
 
-#include "activation_math.hpp"
 #include "check.hpp"
-#include "isa.hpp"
-#include "vec_portable.hpp"
+#include "isa/isa.hpp"
+#include "isa/vec_portable.hpp"
+#include "tile/activation_math.hpp"
 
 using namespace fused_mlp;
 

@@ -1,6 +1,6 @@
 // The kernel from C++: shapes around every register and panel size, on every instruction set, with exactly
 // sized heap arrays, so that a sanitizer finds every out-of-bounds access.
-#include "kernel.hpp"
+#include "model/kernel.hpp"
 
 #include <cmath>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "check.hpp"
-#include "layer.hpp"
+#include "tile/layer.hpp"
 
 using namespace fused_mlp;
 

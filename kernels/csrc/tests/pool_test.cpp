@@ -1,5 +1,5 @@
 // The pool does every piece of work once, with any number of helpers; callers never wait for each other.
-#include "pool.hpp"
+#include "threads/pool.hpp"
 
 #include <atomic>
 #include <thread>

@@ -14,9 +14,10 @@ import torch
 from fused_mlp import kernels
 from fused_mlp.kernels import KernelInfo, KernelUnavailable
 from fused_mlp.kernels.backends.eager import EagerKernel
-from fused_mlp.kernels.cuda.backend import triton_unavailable, use_kernel_cache
+from fused_mlp.kernels.cuda.backend import triton_unavailable
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.selfcheck import check_against_float64
+from fused_mlp.models import Mlp
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 ROOT = Path(__file__).parents[3]
@@ -54,19 +55,6 @@ def test_missing_triton_and_old_gpus_are_named(monkeypatch: pytest.MonkeyPatch) 
     assert triton_unavailable(MLP) == "no tiles for compute capability 7.5: expected 8.x, 9.x, 10.x or 12.x"
 
 
-def test_kernel_cache_directory_is_a_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", "elsewhere")
-    monkeypatch.delenv("FUSED_MLP_KERNEL_CACHE", raising=False)
-    use_kernel_cache()
-    assert os.environ["TRITON_CACHE_DIR"] == "elsewhere"
-    monkeypatch.setenv("FUSED_MLP_KERNEL_CACHE", str(tmp_path))
-    use_kernel_cache()
-    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path)
-    use_kernel_cache(tmp_path / "given")  # the service's setting, which may come from its command line
-    use_kernel_cache()  # a kernel that is built later
-    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "given")
-
-
 @pytest.fixture
 def tf32_off() -> Iterator[None]:
     """Torch's switch is the whole process's: put it back."""
@@ -96,17 +84,25 @@ def test_tf32_switched_on_through_torch_is_seen(switch: str) -> None:
     assert multiplies_in_tf32()
 
 
-def test_tf32_kernel_is_held_to_eagers_error_in_tf32() -> None:
-    class Rounded(EagerKernel):
-        """Multiplies with `bits` of mantissa and says tf32."""
+class Rounded(EagerKernel):
+    """Multiplies with weights of `bits` of mantissa; biases are added as they are."""
 
-        def __init__(self, bits: int) -> None:
-            super().__init__(MLP, "cpu", None)
-            self._info = KernelInfo("fused", "triton", "cuda", "whole/16", "sm_80", "tf32", 1)
-            for parameter in self._module.parameters():
-                scale = torch.exp2(torch.floor(torch.log2(parameter.abs())) - bits)
-                parameter.copy_(torch.round(parameter / scale) * scale)
+    def __init__(self, mlp: Mlp, bits: int, says: str) -> None:
+        super().__init__(mlp, "cpu", None)
+        self._info = KernelInfo("fused", "triton", "cuda", "whole/16", "sm_80", says, 1)
+        for parameter in self._module.parameters():
+            if parameter.dim() == 1:
+                continue
+            scale = torch.exp2(torch.floor(torch.log2(parameter.abs())) - bits)
+            parameter.copy_(torch.round(parameter / scale) * scale)
 
-    check_against_float64(Rounded(bits=10), MLP)
-    with pytest.raises(kernels.KernelError, match="disagrees"):
-        check_against_float64(Rounded(bits=6), MLP)
+
+@pytest.mark.parametrize("widths", [(4, 8, 2), (64, 128, 64, 10), (32, 1), (300, 200, 10)])
+def test_tf32_kernel_is_held_to_eagers_error_in_tf32(widths: tuple[int, ...]) -> None:
+    for seed in range(8):
+        mlp = make_mlp(make_spec(widths), seed)
+        check_against_float64(Rounded(mlp, 10, "tf32"), mlp)
+        with pytest.raises(kernels.KernelError, match="disagrees"):
+            check_against_float64(Rounded(mlp, 6, "tf32"), mlp)
+        with pytest.raises(kernels.KernelError, match="disagrees"):
+            check_against_float64(Rounded(mlp, 10, "float32"), mlp)

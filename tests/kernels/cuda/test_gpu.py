@@ -145,7 +145,7 @@ def test_warm_kernel_cache_needs_no_compiler(tmp_path: Path) -> None:
         "mlp = make_mlp(make_spec((64, 128, 10))); "
         "print(kernels.compile(mlp, device='cuda', backend='triton').describe())"
     )
-    environment = os.environ | {"FUSED_MLP_KERNEL_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     listings = []
     for _ in range(2):
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)

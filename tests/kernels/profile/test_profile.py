@@ -87,7 +87,7 @@ def test_times_are_measured_and_advice_is_given(profiled):
         assert 0 < point.regime.reached <= 1
     assert len(profiled.advice) == 2
     assert profiled.advice[0].startswith("batch 1 is ")
-    assert "native" in profiled.kernel
+    assert "cpu" in profiled.kernel
 
 
 def test_traces_are_chrome_traces_with_the_kernels_phases_inside_the_operator(profiled, shape):
@@ -100,20 +100,18 @@ def test_traces_are_chrome_traces_with_the_kernels_phases_inside_the_operator(pr
         passes = forward_passes(trace)
         assert len(passes) == 9
         if key.startswith("eager"):
-            assert not any(event.get("cat") == "native_kernel" for event in spans)
+            assert not any(event.get("cat") == "cpu_kernel" for event in spans)
             continue
         for each in passes:
             (operator,) = [node for node in each.walk() if node.name == "fused_mlp::mlp"]
-            found = [child.name for child in operator.children if child.category == "native_kernel"]
+            found = [child.name for child in operator.children if child.category == "cpu_kernel"]
             assert found == [f"layer {index}" for index in range(layers)]
             for child in operator.children:
-                if child.category == "native_kernel":
+                if child.category == "cpu_kernel":
                     assert {"rows", "flops", "strategy"} <= child.args.keys()
                     assert "gemm" in [part.name for part in child.children]
             rows = int(key.partition("/")[2])
-            flops = sum(
-                child.args["flops"] for child in operator.children if child.category == "native_kernel"
-            )
+            flops = sum(child.args["flops"] for child in operator.children if child.category == "cpu_kernel")
             assert flops == work_of(SHAPES[shape].spec, rows).flops
         assert sum(event["name"].startswith("pack ") for event in spans) == layers
 

@@ -24,7 +24,7 @@ def test_versions_are_counted_up_and_broken_ones_are_not_overwritten(small_mlp, 
     (root / "m" / "5").mkdir()
     (root / "m" / "5" / "model.json").write_text("broken")
     imported = import_model(tmp_path / "source", root, "m")
-    assert (imported.version, imported.path, imported.format) == (6, root / "m" / "6", "native")
+    assert (imported.version, imported.path, imported.format) == (6, root / "m" / "6", "fused-mlp")
     assert import_model(tmp_path / "source", root, "m", 3).version == 3
     with pytest.raises(ModelLoadError, match="exists already"):
         import_model(tmp_path / "source", root, "m", 3)
@@ -76,7 +76,7 @@ def test_a_block_of_a_checkpoint_directory_with_words_around_it(tmp_path):
     assert mlp.source == "imported from checkpoint, model.layers.1.mlp"
 
 
-def test_a_native_version_keeps_its_words_and_may_change_dtype(small_mlp, tmp_path):
+def test_a_version_directory_keeps_its_words_and_may_change_dtype(small_mlp, tmp_path):
     models.save(small_mlp.annotated(source="trained", example=[1] * 5), tmp_path / "s")
     mlp = import_model(tmp_path / "s", tmp_path / "r", "m", dtype="float16").mlp
     assert (mlp.source, mlp.example, mlp.spec.dtype) == ("trained", (1,) * 5, "float16")
@@ -84,17 +84,17 @@ def test_a_native_version_keeps_its_words_and_may_change_dtype(small_mlp, tmp_pa
 
 def test_what_is_missing_or_of_no_use_is_said(state, small_mlp, tmp_path):
     torch.save(state, tmp_path / "m.pt")
-    models.save(small_mlp, tmp_path / "native")
+    models.save(small_mlp, tmp_path / "ours")
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("just some notes")
     root = tmp_path / "r"
     for source, options, text in (
         ("m.pt", {}, "holds no activations; say which one"),
-        ("native", {"activation": "relu", "prefix": "x"}, "activation, prefix: of no use here"),
-        ("native", {"output_activation": "softmax"}, "output_activation: of no use here"),
-        ("native", {"labels": ["one"]}, "1 labels for 3 outputs"),
-        ("native", {"example": [1.0]}, "example: expected 5 values, got 1"),
-        ("native", {"version": 0}, "version: expected 1 or more, got 0"),
+        ("ours", {"activation": "relu", "prefix": "x"}, "activation, prefix: of no use here"),
+        ("ours", {"output_activation": "softmax"}, "output_activation: of no use here"),
+        ("ours", {"labels": ["one"]}, "1 labels for 3 outputs"),
+        ("ours", {"example": [1.0]}, "example: expected 5 values, got 1"),
+        ("ours", {"version": 0}, "version: expected 1 or more, got 0"),
         ("absent", {}, "no such file or directory"),
         ("empty", {}, "expected model.json or safetensors files"),
         ("notes.txt", {}, "not recognised; expected"),
@@ -103,7 +103,7 @@ def test_what_is_missing_or_of_no_use_is_said(state, small_mlp, tmp_path):
         with pytest.raises(ModelLoadError, match=text):
             import_model(tmp_path / source, root, "m", **options)
     with pytest.raises(ModelLoadError, match="model name"):
-        import_model(tmp_path / "native", root, "../m")
+        import_model(tmp_path / "ours", root, "../m")
     assert not root.exists()
 
 

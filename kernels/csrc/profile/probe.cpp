@@ -1,0 +1,100 @@
+#include "profile/probe.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "isa/isa.hpp"
+#include "model/float_buffer.hpp"
+#include "threads/spin.hpp"
+
+namespace fused_mlp {
+
+namespace {
+
+constexpr long kRounds = 200000;
+// Enough repeats that the first one, which fills the caches, has little weight.
+constexpr std::size_t kReadBytes = std::size_t{64} << 20;
+constexpr std::size_t kLeastRepeats = 4;
+
+double seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Runs `threads` copies of work(index) at once; returns the time from the start until the last has finished.
+template <class Work>
+double time_together(unsigned threads, const Work& work) {
+  enum : int { kWait, kGo, kGiveUp };
+  std::atomic<unsigned> ready{0};
+  std::atomic<int> signal{kWait};
+  std::vector<double> ends(threads);
+  std::vector<std::thread> others;
+  others.reserve(threads);
+  const auto finish = [&](int how) {
+    signal.store(how);
+    for (std::thread& other : others) other.join();
+  };
+  for (unsigned t = 1; t < threads; ++t) {
+    try {
+      others.emplace_back([&, t] {
+        ready.fetch_add(1);
+        while (signal.load() == kWait) pause_cpu();
+        if (signal.load() == kGiveUp) return;
+        work(t);
+        ends[t] = seconds();
+      });
+    } catch (const std::system_error& error) {
+      finish(kGiveUp);
+      throw std::runtime_error("expected to start " + std::to_string(threads) + " threads, got " +
+                               std::to_string(t) + " (" + error.what() + "): ask for fewer");
+    }
+  }
+  while (ready.load() < threads - 1) pause_cpu();
+  const double start = seconds();
+  signal.store(kGo);
+  work(0);
+  ends[0] = seconds();
+  finish(kGo);
+  return *std::max_element(ends.begin(), ends.end()) - start;
+}
+
+const Isa& best_isa() {
+  std::size_t count = 0;
+  return *usable_isas(&count)[0];
+}
+
+}  // namespace
+
+double probe_flops(unsigned threads) {
+  threads = std::max(threads, 1u);
+  const Isa& isa = best_isa();
+  std::vector<double> done(threads);
+  const double elapsed = time_together(threads, [&](unsigned t) { done[t] = isa.multiply_add(kRounds); });
+  return done[0] * threads / elapsed;
+}
+
+double probe_read_seconds(std::size_t bytes, unsigned threads, unsigned samples) {
+  threads = std::max(threads, 1u);
+  bytes = std::max(bytes, sizeof(float));
+  const Isa& isa = best_isa();
+  FloatBuffer buffer(bytes / sizeof(float));
+  std::fill_n(buffer.data(), buffer.size(), 1.0f);  // unwritten pages would all map to one page of zeros
+  const std::size_t repeats = std::max(kLeastRepeats, kReadBytes / bytes);
+  double best = 0;
+  for (unsigned sample = 0; sample < std::max(samples, 1u); ++sample) {
+    const double elapsed = time_together(threads, [&](unsigned t) {
+      const std::size_t first = buffer.size() * t / threads;
+      const std::size_t last = buffer.size() * (t + 1) / threads;
+      for (std::size_t r = 0; r < repeats; ++r) isa.read(buffer.data() + first, last - first);
+    });
+    best = sample == 0 ? elapsed : std::min(best, elapsed);
+  }
+  return best / static_cast<double>(repeats);
+}
+
+}  // namespace fused_mlp

@@ -1,0 +1,149 @@
+// One layer over a range of rows and panels: cuts them into register tiles and applies the activation while a
+// tile is in the L1 cache. Instantiated per instruction set, and therefore uses no std:: functions: the
+// linker keeps one copy of an inline function for the whole program, which must not be one compiled with
+// -mavx2.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "isa/isa.hpp"
+#include "profile/tile_timer.hpp"
+#include "tile/microkernel.hpp"
+#include "tile/tile_activation.hpp"
+
+namespace fused_mlp {
+
+template <class V>
+struct Layer {
+  static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
+  static constexpr std::size_t kFewRows = 3;  // tiles of up to this many rows span several panels
+  using Activate = typename TileActivation<V>::Function;
+  using TileKernel = void (*)(const Tile&);
+
+  static void run(const PackedLayer& layer, const LayerCall& call) { run_measured(layer, call, NoTimer()); }
+  static void run_timed(const PackedLayer& layer, const LayerCall& call, TileTimes* times) {
+    run_measured(layer, call, TileTimer(times));
+  }
+
+ private:
+  template <class Timer>
+  static void run_measured(const PackedLayer& layer, const LayerCall& call, Timer timer) {
+    Activate activate = nullptr;  // not needed for identity, nor for relu, which the register tile applies
+    if (layer.gated || (layer.activation != Activation::kIdentity && layer.activation != Activation::kRelu)) {
+      activate = TileActivation<V>::of(layer.activation, layer.gated);
+    }
+    if (call.rows <= kFewRows && call.padded && !layer.gated) {
+      // Few rows: activate the whole output at once, a single tile has too few independent operations.
+      run_tiles(layer, call, nullptr, timer);
+      if (activate != nullptr) {
+        timer.begin();
+        float* const y = call.y + call.first * kPanel;
+        const std::size_t columns = (call.last - call.first) * kPanel;
+        activate(y, call.y_stride, call.rows, columns, y, call.y_stride, layer.negative_slope);
+        timer.end_epilogue();
+      }
+    } else {
+      run_tiles(layer, call, activate, timer);
+    }
+  }
+
+  template <class Timer>
+  static void run_tiles(const PackedLayer& layer, const LayerCall& call, Activate activate, Timer& timer) {
+    const int together = panels_together(layer, call.rows);
+    for (std::size_t panel = call.first; panel < call.last;) {
+      int group = together;
+      while (panel + static_cast<std::size_t>(group) > call.last) group /= 2;
+      // All rows use these panels while they are in the cache.
+      for (std::size_t row = 0; row < call.rows;) {
+        const std::size_t rows = next_rows(call.rows - row);
+        const int at_once = V::panels_at_once(static_cast<int>(rows));
+        const int step = at_once < group ? at_once : group;
+        for (int p = 0; p < group; p += step) {
+          run_tile_at(layer, call, activate, row, rows, panel + static_cast<std::size_t>(p), step, timer);
+        }
+        row += rows;
+      }
+      panel += static_cast<std::size_t>(group);
+    }
+  }
+
+  // The rows of the next tile: full tiles, then the remainder. A remainder of one row would be inefficient,
+  // so that with kMaxRows = 6, seven rows are cut into 4 + 3.
+  static std::size_t next_rows(std::size_t left) {
+    if (left == V::kMaxRows + 1) return V::kMaxRows - V::kMaxRows / 3;
+    return left < V::kMaxRows ? left : V::kMaxRows;
+  }
+
+  // How many panels all rows use before the next ones: as many as the last and smallest tile spans.
+  static int panels_together(const PackedLayer& layer, std::size_t rows) {
+    if (rows == 1) {
+      // Fewer panels leave room for several blocks of the sum, which is faster for cached weights.
+      const int most = V::panels_at_once(1);
+      return layer.streamed || layer.in < 2 * kSumBlock ? most : (most + 1) / 2;
+    }
+    if (layer.streamed && rows == 3)
+      return 1;  // one prefetched stream from memory; two rows gain nothing from it
+    while (rows > V::kMaxRows) rows -= next_rows(rows);
+    return V::panels_at_once(static_cast<int>(rows));
+  }
+
+  template <class Timer>
+  static void run_tile_at(const PackedLayer& layer, const LayerCall& call, Activate activate, std::size_t row,
+                          std::size_t rows, std::size_t panel, int panels, Timer& timer) {
+    alignas(64) float scratch[V::kMaxRows * kPanel * 4];
+    const bool relu = layer.activation == Activation::kRelu && !layer.gated;
+    const std::size_t width = static_cast<std::size_t>(panels) * kPanel;
+    const std::size_t out_width = layer.gated ? width / 2 : width;
+    const std::size_t out_column = layer.gated ? panel * kPanel / 2 : panel * kPanel;
+    const bool whole = call.padded || out_column + out_width <= layer.out;
+    const bool direct = whole && !layer.gated;
+    float* const out = call.y + row * call.y_stride + out_column;
+
+    Tile tile;
+    tile.x = call.x + row * call.x_stride;
+    tile.x_stride = call.x_stride;
+    tile.weights = layer.weights + panel * layer.in * kPanel;
+    tile.panel_stride = layer.in * kPanel;
+    tile.bias = layer.bias + panel * kPanel;
+    tile.y = direct ? out : scratch;
+    tile.y_stride = direct ? call.y_stride : width;
+    tile.in = layer.in;
+    tile.prefetch = row == 0 ? kPrefetchFloats : 0;  // for later rows the panel is in the cache
+    tile.floor = relu ? 0.0f : -__builtin_inff();
+    timer.begin();
+    kernel(rows, panels)(tile);
+    timer.end_product();
+
+    if (activate != nullptr) {
+      float* const target = whole ? out : scratch;
+      activate(tile.y, tile.y_stride, rows, width, target, whole ? call.y_stride : width,
+               layer.negative_slope);
+    }
+    if (!whole) {
+      for (std::size_t r = 0; r < rows; ++r) {
+        __builtin_memcpy(out + r * call.y_stride, scratch + r * width,
+                         (layer.out - out_column) * sizeof(float));
+      }
+    }
+    if (activate != nullptr || !whole) timer.end_epilogue();
+  }
+
+  // 32 KiB ahead, into the L2 cache: enough to stream weights from memory at the full speed of FMA. 8 KiB, or
+  // prefetching into the L1 cache, is not.
+  static constexpr std::size_t kPrefetchFloats = 8192;
+
+  static TileKernel kernel(std::size_t rows, int panels) {
+    return kernel_of(rows, panels, std::make_integer_sequence<int, V::kMaxRows>{});
+  }
+  template <int... I>
+  static TileKernel kernel_of(std::size_t rows, int panels, std::integer_sequence<int, I...>) {
+    // Indexed by rows - 1. Tiles of few rows exist for 1, 2 and 4 panels, because fewer panels may be left.
+    static constexpr TileKernel one[] = {run_tile<V, I + 1, 1>...};
+    static constexpr TileKernel two[] = {run_tile<V, I + 1, (V::panels_at_once(I + 1) >= 2 ? 2 : 1)>...};
+    static constexpr TileKernel four[] = {run_tile<V, I + 1, (V::panels_at_once(I + 1) >= 4 ? 4 : 1)>...};
+    return (panels == 4 ? four : panels == 2 ? two : one)[rows - 1];
+  }
+};
+
+}  // namespace fused_mlp

@@ -1,0 +1,134 @@
+"""Our own format: a version directory with `model.json` (spec, example, source) and `model.safetensors`.
+Owns reading, checking and writing the two files; knows nothing of where a repository keeps them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from safetensors.numpy import save as serialize
+
+from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.safetensors_file import UNREADABLE, read_header
+from fused_mlp.models.spec import MlpSpec
+from fused_mlp.models.weights import Mlp, check_shapes
+
+JSON_NAME = "model.json"
+WEIGHTS_NAME = "model.safetensors"
+# A spec with 256 layers, an example of a million values and long labels stays below this; a larger file is not a
+# model description.
+MAX_JSON_BYTES = 64 << 20
+SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+class ModelFile(BaseModel):
+    """What `model.json` holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["fused-mlp/1"]
+    spec: MlpSpec
+    example: Annotated[tuple[FiniteFloat, ...], Field(min_length=1)] | None = None
+    source: str = ""
+
+
+def load_version(directory: Path) -> Mlp:
+    """The model in a version directory."""
+    model_file = inspect_version(directory)
+    weights = directory / WEIGHTS_NAME
+    try:
+        tensors = {name: stored.read() for name, stored in read_header(weights).items()}
+        return Mlp.from_tensors(
+            model_file.spec, tensors, example=model_file.example, source=model_file.source
+        )
+    except UNREADABLE as error:
+        raise ModelLoadError(f"{weights}: not readable: {first_line(error)}") from error
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{weights}: {error}") from error
+
+
+def inspect_version(directory: Path) -> ModelFile:
+    """Check everything that can be checked without reading the weights: `model.json`, and the names, shapes,
+    dtypes and length that the header of `model.safetensors` declares."""
+    model_file = _read_json(directory / JSON_NAME)
+    weights = directory / WEIGHTS_NAME
+    if not weights.is_file():
+        raise ModelLoadError(f"{weights}: no such file")
+    try:
+        stored = read_header(weights)
+    except UNREADABLE as error:
+        raise ModelLoadError(f"{weights}: not a readable safetensors file: {first_line(error)}") from error
+    try:
+        check_shapes(model_file.spec, {name: tensor.shape for name, tensor in stored.items()})
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{weights}: {error}") from error
+    expected = SAFETENSORS_DTYPES[model_file.spec.dtype]
+    for name, tensor in stored.items():
+        if tensor.dtype != expected:
+            raise ModelLoadError(
+                f"{weights}: tensor {name!r} is {tensor.dtype}, but {JSON_NAME} says {expected} "
+                f"({model_file.spec.dtype})"
+            )
+    return model_file
+
+
+def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
+    """Write a version directory at `path`, which must not exist yet (or be empty): served versions never
+    change. Both files appear at once or not at all."""
+    import shutil  # noqa: PLC0415 - brings the archive formats, which a server does not need
+
+    target = Path(path)
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise ModelLoadError(f"{target}: exists already; a saved version never changes, choose another path")
+    model_file = ModelFile(format="fused-mlp/1", spec=mlp.spec, example=mlp.example, source=mlp.source)
+    # Hidden, so that a repository scan passes over it, and beside the target, so that the rename is atomic.
+    draft = target.parent / f".{target.name}.{os.urandom(8).hex()}.draft"
+    try:
+        draft.mkdir(parents=True)
+        _write(
+            draft / JSON_NAME, (model_file.model_dump_json(indent=2, exclude_defaults=True) + "\n").encode()
+        )
+        _write(draft / WEIGHTS_NAME, serialize(mlp.tensors()))
+        _sync_directory(draft)
+        draft.rename(target)
+        _sync_directory(target.parent)
+    except OSError as error:
+        raise ModelLoadError(f"{target}: could not be written: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(draft)
+
+
+def _read_json(path: Path) -> ModelFile:
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ModelLoadError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB, not a model description")
+        model_file = ModelFile.model_validate_json(path.read_bytes(), strict=True)
+    except OSError as error:
+        raise ModelLoadError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
+        raise ModelLoadError.from_validation(error, str(path)) from error
+    if model_file.example is not None and len(model_file.example) != model_file.spec.in_features:
+        raise ModelLoadError(
+            f"{path}: example: expected {model_file.spec.in_features} values, got {len(model_file.example)}"
+        )
+    return model_file
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the names in a directory survive a power cut, as fsync of a file does not."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

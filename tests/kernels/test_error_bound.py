@@ -1,0 +1,136 @@
+"""The forward error bound: no right kernel is ever outside of it, whatever the model and the input; wrong ones are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fused_mlp.kernels import Kernel, _cpu
+from fused_mlp.kernels.backends.cpu import CpuKernel
+from fused_mlp.kernels.backends.eager import EagerKernel
+from fused_mlp.kernels.backends.torch import TorchKernel
+from fused_mlp.kernels.error_bound import PRECISIONS, forward_with_bound
+from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
+from tests.kernels.cpu_models import (
+    ACTIVATIONS,
+    OUTPUT_ACTIVATIONS,
+    plain_mlp,
+    random_mlp,
+    rows_for,
+    run,
+    specs,
+)
+
+BUILDERS: dict[str, Callable[[Mlp], Kernel]] = {
+    "eager": lambda mlp: EagerKernel(mlp, "cpu", None),
+    "torch": lambda mlp: TorchKernel(mlp, None),
+    **{isa: lambda mlp, isa=isa: CpuKernel(mlp, 1, isa) for isa in _cpu.usable_isas()},  # type: ignore[misc]
+}
+DTYPES = ["float32", "bfloat16", "float16"]
+properties = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def outside(kernel: Kernel, mlp: Mlp, x: np.ndarray[Any, Any]) -> str:
+    """What the kernel is said to have wrong; empty: nothing."""
+    bound = forward_with_bound(mlp, x, PRECISIONS[kernel.describe().dtype])
+    y = run(kernel, x)
+    wrong = ~bound.admits(y)
+    if not wrong.any():
+        return ""
+    at = tuple(np.argwhere(wrong)[0])
+    return f"at {at}: {y[at]} for {bound.value[at]} +- {bound.error[at]}"
+
+
+@pytest.mark.parametrize("backend", BUILDERS)
+@properties
+@given(
+    spec=specs(),
+    dtype=st.sampled_from(DTYPES),
+    exponent=st.integers(-30, 30),
+    spread=st.sampled_from([0, 3]),
+    seed=st.integers(0, 1000),
+)
+def test_no_right_kernel_is_outside(
+    backend: str, spec: MlpSpec, dtype: str, exponent: int, spread: int, seed: int
+) -> None:
+    mlp = random_mlp(spec.model_copy(update={"dtype": dtype}), seed)
+    x = rows_for(mlp, 7, seed)
+    # Rows, and with a spread also the values in a row, of different sizes.
+    sizes = np.random.default_rng(seed).uniform(-spread, spread, x.shape)
+    x = (x * 10.0 ** (exponent + sizes)).astype(np.float32)
+    assert not outside(BUILDERS[backend](mlp), mlp, x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("backend", BUILDERS)
+@pytest.mark.parametrize("activation", OUTPUT_ACTIVATIONS)
+def test_no_right_activation_is_outside_over_its_whole_range(
+    backend: str, activation: Any, dtype: str
+) -> None:
+    layers = (LayerSpec(out_features=1, bias=False),)
+    spec = MlpSpec(in_features=1, layers=layers, output_activation=activation, dtype=dtype)  # type: ignore[arg-type]
+    mlp = Mlp(spec, (LayerWeights(weight=np.ones((1, 1), np.float32)),))
+    tails = np.logspace(-45, 38, 1000)
+    x = np.concatenate([np.linspace(-30, 30, 20001), tails, -tails]).astype(np.float32)[:, None]
+    assert not outside(BUILDERS[backend](mlp), mlp, x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("backend", BUILDERS)
+def test_overflow_nan_and_infinity_prove_nothing(backend: str, dtype: str) -> None:
+    for activation in ACTIVATIONS:
+        mlp = plain_mlp(5, 9, 3, activation=activation, output="softmax")
+        mlp = random_mlp(mlp.spec.model_copy(update={"dtype": dtype}))
+        special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0], np.float32)
+        x = np.random.default_rng(0).choice(special, (200, 5)).astype(np.float32)
+        assert not outside(BUILDERS[backend](mlp), mlp, x)
+
+
+@pytest.mark.parametrize("output", ["identity", "softmax"])
+def test_sums_that_nearly_cancel_and_sums_that_only_grow_are_admitted(output: Any) -> None:
+    """The inputs that are worst for a sum of n terms: every rounding goes the same way, or only rounding is left."""
+    mlp = plain_mlp(2000, 4, output=output)
+    weight = mlp.layers[0].weight[0].astype(np.float64)
+    grows = np.sign(weight) * 1e7 / np.abs(weight).clip(1e-3)
+    cancels = grows * np.where(np.arange(2000) % 2, 1, -1)
+    x = np.stack([grows, cancels]).astype(np.float32)
+    for build in BUILDERS.values():
+        assert not outside(build(mlp), mlp, x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_wrong_weight_is_found(activation: Any, dtype: str) -> None:
+    """In a small model at ordinary scale: 1 % in float32, 10 % in float16. bfloat16 has 8 bits, and 50 rows are few."""
+    spec = plain_mlp(4, 8, 3, activation=activation).spec.model_copy(update={"dtype": dtype})
+    right = random_mlp(spec)
+    off = {"float32": 0.01, "float16": 0.1, "bfloat16": 1.0}[dtype]
+    tensors = {name: np.array(tensor, np.float32) for name, tensor in right.tensors().items()}
+    largest = np.unravel_index(np.abs(tensors["layers.1.weight"]).argmax(), (3, 8))
+    tensors["layers.1.weight"][largest] *= 1 + off
+    wrong = Mlp.from_tensors(spec, tensors)
+    x = 3 * rows_for(right, 50)
+    assert outside(EagerKernel(wrong, "cpu", None), right, x)
+    assert not outside(EagerKernel(right, "cpu", None), right, x)
+
+
+def test_a_kernel_that_multiplies_in_tf32_is_right_only_if_it_says_so() -> None:
+    mlp = plain_mlp(6, 16, 3)
+    x = torch.from_numpy(rows_for(mlp, 200))
+    first, second = (torch.from_numpy(_tf32(layer.weight)) for layer in mlp.layers)
+    biases = [torch.from_numpy(layer.bias) for layer in mlp.layers if layer.bias is not None]
+    hidden = torch.relu(torch.from_numpy(_tf32(x.numpy())) @ first.T + biases[0])
+    y = (torch.from_numpy(_tf32(hidden.numpy())) @ second.T + biases[1]).numpy()
+    assert forward_with_bound(mlp, x.numpy(), PRECISIONS["tf32"]).admits(y).all()
+    assert not forward_with_bound(mlp, x.numpy(), PRECISIONS["float32"]).admits(y).all()
+
+
+def _tf32(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Truncated, as a GPU does: further off than rounded."""
+    return (np.ascontiguousarray(values, np.float32).view(np.int32) & ~0x1FFF).view(np.float32)
