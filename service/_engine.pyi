@@ -35,10 +35,12 @@ def quote_name(name: str) -> str:
     """Make a name from a request safe to send back: quoted, cut, without control characters."""
 
 class Refused(Exception):
-    """A request was not accepted. str() is one line that may be sent to the client."""
+    """A request was not accepted. str() is one line that may be sent to the client; `lane` is where to count it, if
+    that is known."""
 
     status: Status
     retry_after_ms: int
+    lane: Lane | None
 
 class ManualClock:
     """A clock for tests: stands still until advanced."""
@@ -85,6 +87,12 @@ class LaneSnapshot:
     def refused(self) -> dict[str, int]:
         """By reason: invalid_input, queue_full, deadline, cancelled, draining."""
     @property
+    def gather_ns(self) -> int:
+        """From the queue to the kernel call, over all requests: each is charged the whole of its batch."""
+    @property
+    def compute_ns(self) -> int:
+        """The kernel call, over all requests."""
+    @property
     def rows(self) -> int: ...
     @property
     def kernel_errors(self) -> int: ...
@@ -100,7 +108,11 @@ class ShadowSnapshot:
     @property
     def rows(self) -> int: ...
     @property
-    def mismatches(self) -> int: ...
+    def disputed(self) -> int:
+        """Batches handed to `on_dispute`."""
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """By name, zeros included."""
     @property
     def fused(self) -> HistogramSnapshot: ...
     @property
@@ -159,6 +171,17 @@ class Lane:
         """Count a request with invalid input. The engine counts all other refusals."""
     def snapshot(self) -> LaneSnapshot: ...
 
+class Verdict(enum.Enum):
+    """Which variant is further from float64 than rounding explains. `unfused_not_finite`: it overflowed, which its
+    dtype explains, where fused did not. `within_bound`: rounding explains both. `not_judged`: the referee was busy."""
+
+    fused_wrong = 0
+    unfused_wrong = 1
+    both_wrong = 2
+    unfused_not_finite = 3
+    within_bound = 4
+    not_judged = 5
+
 class Shadow:
     """The two lanes of a model version, compared on a share of their batches. Created by Engine.add_shadow."""
 
@@ -168,9 +191,14 @@ class Shadow:
     def share(self) -> float: ...
     @property
     def tolerance(self) -> float: ...
-    def arm(self) -> None:
-        """Report the next mismatch: only the first one after arm() is reported. A new shadow is armed."""
+    def record(self, verdict: Verdict) -> bool:
+        """Count a verdict. True for the first of its kind since arm()."""
+    def arm(self) -> None: ...
     def snapshot(self) -> ShadowSnapshot: ...
+
+# (shadow, largest absolute difference, largest relative difference, (x, fused's outputs, unfused's outputs)): the last
+# are float32, of the first few rows that differ.
+OnDispute = Callable[[Shadow, float, float, tuple[bytes, bytes, bytes]], object]
 
 class Engine:
     def __init__(self, workers: int = 1, clock: ManualClock | None = None) -> None: ...
@@ -195,7 +223,7 @@ class Engine:
         time of their thread; False, for kernels that run on a GPU: by elapsed time."""
     def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
         """Run that share of the batches again on the other variant, after the responses; a relative difference
-        above the tolerance is a mismatch. The shadow's thread works for at most the largest of all shares of the
+        above the tolerance is disputed. The shadow's thread works for at most the largest of all shares of the
         time."""
     def submit(
         self,
@@ -228,11 +256,11 @@ class Engine:
     @on_kernel_error.setter
     def on_kernel_error(self, callable: Callable[[str, str], object] | None) -> None: ...  # noqa: A002
     @property
-    def on_mismatch(self) -> Callable[[Shadow, float, float], object] | None:
-        """Called as (shadow, largest absolute difference, largest relative difference) on the shadow's thread, for
-        the first mismatch since the shadow was armed."""
-    @on_mismatch.setter
-    def on_mismatch(self, callable: Callable[[Shadow, float, float], object] | None) -> None: ...  # noqa: A002
+    def on_dispute(self) -> OnDispute | None:
+        """Called on the shadow's thread for every batch with rows that differ by more than the tolerance, or where only
+        unfused is not finite."""
+    @on_dispute.setter
+    def on_dispute(self, callable: OnDispute | None) -> None: ...  # noqa: A002
 
 class Variant(enum.Enum):
     unspecified = 0
@@ -358,10 +386,18 @@ class TracePhase(enum.Enum):
 def start_trace(spans_per_thread: int) -> bool:
     """Trace all requests read from now on, in every engine of the process. False if a trace is running."""
 
-def stop_trace() -> tuple[list[tuple[str, int, int, int, int, int, str]], dict[int, str], int]:
-    """Spans (phase, thread, request, rows, start_ns, end_ns, lane), thread names, number of dropped spans. Request
-    0 is a whole batch; times are on the engine's clock."""
+class Trace:
+    @property
+    def threads(self) -> dict[int, str]:
+        """Names by thread id."""
+    @property
+    def dropped(self) -> int:
+        """Spans that did not fit."""
+    def spans(self, start: int, count: int) -> list[tuple[str, int, int, int, int, int, str]]:
+        """Some of them: (phase, thread, request, rows, start_ns, end_ns, lane). Request 0 is a whole batch; times are
+        on the engine's clock. Holds the GIL while it makes them; empty past the end."""
 
+def stop_trace() -> Trace: ...
 def tracing() -> bool: ...
 def next_trace_id() -> int: ...
 def record_span(

@@ -15,8 +15,14 @@ class Limits:
     max_concurrent_streams: int
     max_stream_messages: int
     max_output_bytes: int
+    max_control_calls: int
     max_connections: int
+    max_connections_per_peer: int
+    """By address; 0: half of max_connections."""
     max_buffered_bytes: int
+    max_total_output_bytes: int
+    max_call_bytes: int
+    max_control_bytes: int
     max_resets_per_s: int
     max_pings_per_s: int
     max_settings_per_s: int
@@ -27,6 +33,8 @@ class Limits:
     keepalive_s: float
     keepalive_timeout_s: float
     idle_timeout_s: float
+    first_message_timeout_s: float
+    control_idle_timeout_s: float
     max_connection_age_s: float
     def __init__(self) -> None: ...
 
@@ -37,10 +45,14 @@ class CallEventKind(enum.Enum):
     cancel = 3
     writable = 4
     failure = 5
+    bad_end = 6
+    shortage = 7
 
 class CallEvent:
     """What happened to a call that Python answers. `start` of a unary call has its message in `body`;
-    `failure` reports a prediction that ended as INTERNAL: its id in `path`, the reason in `body`."""
+    `failure` reports a prediction that ended as INTERNAL: its id in `path`, the reason in `body`;
+    `bad_end` reports a connection that a limit or a mistake ended: its peer in `path`, the reason in `body`;
+    `shortage` reports a call that was refused for lack of memory, likewise."""
 
     @property
     def kind(self) -> CallEventKind: ...
@@ -53,6 +65,9 @@ class CallEvent:
     @property
     def metadata(self) -> list[tuple[str, str | bytes]]: ...
     @property
+    def certificate_names(self) -> list[str]:
+        """Of the peer's verified certificate: CN:..., DNS:..., URI:..."""
+    @property
     def body(self) -> bytes: ...
 
 class FrontStats(TypedDict):
@@ -62,19 +77,27 @@ class FrontStats(TypedDict):
     connections: int
     """Open now."""
     ended: dict[str, int]
-    """Connections by why they ended: peer, done, handshake, protocol, flood, slow_reader, keepalive, refused,
-    stopped."""
+    """Connections by why they ended: docs/native-front.md has the labels."""
     calls: int
     open_calls: int
+    failures: int
+    """Exceptions of the front itself; each ended a call or a connection."""
     refused: dict[int, int]
     """Calls that the front ended itself, by gRPC code, those that occurred."""
+    memory: dict[str, tuple[int, int]]
+    """Bytes charged to each budget now, and its limit: requests, answers, calls, control."""
+    shortages: dict[str, int]
+    """Calls refused because an account had no room for them: requests, calls, control."""
     received_bytes: int
     sent_bytes: int
     received_resets: int
     sent_resets: int
+    tls_handshakes: int
+    tls_failures: dict[str, int]
 
 class FrontServer:
-    """gRPC from socket to engine. Without an engine it answers every unary call with its own message."""
+    """gRPC from socket to engine. Without an engine it serves `rpcs` alone; without those either, every unary
+    call gets its own message back."""
 
     def __init__(
         self,
@@ -89,20 +112,29 @@ class FrontServer:
         certificate: str = "",
         key: str = "",
         client_ca: str = "",
+        crl: str = "",
+        purpose: str = "gRPC",
+        setting: str = "FUSED_MLP_GRPC_PORT",
     ) -> None:
-        """Binds. `rpcs`: what Python answers, as (path, whether callers stream). Raises RuntimeError."""
+        """Binds. `rpcs`: what Python answers, as (path, whether callers stream). `purpose` and `setting` are for the
+        text of a port that is taken. Raises RuntimeError."""
     @property
     def port(self) -> int: ...
     def start(self) -> None: ...
     def begin_drain(self) -> None:
-        """Stop accepting, refuse new calls, say GOAWAY; open calls go on."""
+        """Stop accepting, say GOAWAY; calls that have begun go on."""
     def wait_drained(self, timeout_s: float) -> bool:
         """Until every connection is closed; False if the time ran out."""
     def stop(self) -> None: ...
+    def reload_tls(self) -> None:
+        """Read the TLS files again, for new connections. Raises RuntimeError, and keeps what it had."""
     def stats(self) -> FrontStats: ...
     def fileno(self) -> int:
         """Readable when drain() has something."""
-    def drain(self) -> list[CallEvent]: ...
+    def drain(self, most: int = ...) -> list[CallEvent]:
+        """Up to `most`, of each connection in turn."""
+    def publish_health(self, answers: Sequence[tuple[str, int, Sequence[tuple[str, str]]]]) -> None:
+        """What Health/Check answers from now on: name, status, trailers."""
     def send(self, call: int, message: bytes) -> None:
         """Add a message to the answer; wait for `writable` before the next. A call that has ended is ignored."""
     def finish(
@@ -110,3 +142,6 @@ class FrontServer:
     ) -> None: ...
     def message_done(self, call: int) -> None:
         """A streamed message was dealt with: the caller may send another."""
+
+def nghttp2_bounds_continuations() -> bool:
+    """False: this nghttp2 lacks the fix of CVE-2024-28182."""

@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING
 
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.service import _engine
+from fused_mlp.service.access.credentials import ServerCredentials
+from fused_mlp.service.access.reloading import keep_reloading
 from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.fronts.ports import check_ports
 from fused_mlp.service.fronts.selection import Front, make_admin, make_front
-from fused_mlp.service.handlers import SERVED_SERVICES, Control
+from fused_mlp.service.handlers import SERVED_SERVICES, Control, admin_rpcs, control_rpcs
+from fused_mlp.service.handlers.guard import Guard
+from fused_mlp.service.handlers.health import check_answers
 from fused_mlp.service.observe.banner import banner
 from fused_mlp.service.observe.health import SERVER, Health, Serving
 from fused_mlp.service.observe.http import MetricsServer, Pages
@@ -51,9 +56,12 @@ async def _serve_until_signal(service: Service) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, service, stopping)
     await service.start()
+    # Without such files SIGHUP ends the server, as it does by default: it comes when a terminal is closed.
+    if service.credentials.reloads:
+        loop.add_signal_handler(signal.SIGHUP, service.reload_asked.set)
     try:
         await service.load()
-        _announce(banner(service), service.settings)
+        _announce(service.banner(), service.settings)
         await stopping.wait()
     finally:
         await service.stop()
@@ -83,35 +91,51 @@ class Service:
     """All parts of one process. start() binds the ports, load() makes it ready, stop() drains; all three run on one
     asyncio loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, workers: int | None = None) -> None:
         self.settings = settings
-        self.engine = _engine.Engine(workers=settings.engine_workers)
+        self.engine = _engine.Engine(workers=workers or settings.engine_workers)
         self.engine.on_kernel_error = _log_kernel_error
         self.router = _engine.Router()
         self.catalog = Catalog(settings, self.engine, self.router)
-        self.engine.on_mismatch = self.catalog.report_mismatch
+        self.engine.on_dispute = self.catalog.referee.report
         self.loading = True
         self.grpc_port = self.metrics_port = self.admin_port = 0
         self._health = Health()
+        self.credentials = ServerCredentials(settings)
+        self._guard = Guard(self.credentials.admin_callers)
+        self.reload_asked = asyncio.Event()
+        self._health_is_old = False
 
     async def start(self) -> None:
         """Bind all ports and answer on them: alive, not ready, models still loading."""
         loop = asyncio.get_running_loop()
+        check_ports(self.settings)
         widest = self.catalog.scan()
-        control = Control(self.settings, self.catalog, self._health)
-        self.front: Front = make_front(self.settings, self.engine, self.router, control, widest)
-        self._admin = make_admin(self.settings, self.engine, control)
+        control = Control(self.settings, self.catalog, self._health, self._guard)
+        self.front: Front = make_front(self.settings, self.engine, self.router, control_rpcs(control), widest)
+        self._admin = make_admin(self.settings, self.engine, admin_rpcs(control))
         pages = Pages(
             render=self._render_metrics,
             not_ready=self._not_ready,
             status=lambda: status_json(self.catalog, self.front.name, self._health.ready),
         )
-        self._metrics = MetricsServer(self.settings.metrics_host, self.settings.metrics_port, pages)
+        self._metrics = MetricsServer(
+            self.settings.metrics_host,
+            self.settings.metrics_port,
+            pages,
+            self.credentials.metrics_tls,
+            self.credentials.metrics_callers,
+        )
         self.metrics_port = self._metrics.port
+        fronts = [front for front in (self.front, self._admin) if front]
+        self.credentials.watch([*(front.reload_tls for front in fronts), self._metrics.reload_tls])
+        self._health.on_change(self._health_changed)
         self._report_health()
+        self._publish_health()
         if self._admin is not None:
             self.admin_port = await self._admin.start()
         self.grpc_port = await self.front.start()
+        self._reloading = loop.create_task(keep_reloading(self.credentials.reloads, self.reload_asked))
         self.catalog.on_change(lambda: loop.call_soon_threadsafe(self._report_health))
         log.info(
             "listening on %s, loading models from %s",
@@ -127,13 +151,27 @@ class Service:
         gc.freeze()
         self.loading = False
         self._report_health()
+        self._publish_health()  # before the banner says that it is ready
+
+    def banner(self) -> str:
+        return banner(
+            self.settings,
+            self.catalog.models(),
+            self.front.name,
+            grpc_port=self.grpc_port,
+            metrics_port=self.metrics_port,
+            admin_port=self.admin_port,
+        )
 
     async def stop(self) -> None:
         """Turn unhealthy, answer what was accepted, then release."""
         log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
         self._health.drain()
-        self.engine.begin_drain()
-        self.engine.on_mismatch = None  # it would publish routes, and report to a loop that is about to end
+        self._publish_health()
+        self._reloading.cancel()
+        self.engine.on_dispute = None
+        # A verdict would publish routes, and report to a loop that is about to end.
+        await asyncio.to_thread(self.catalog.referee.stop)
         if self._admin is not None:
             await self._admin.stop(0)
         await self.front.stop(self.settings.drain_timeout_s)
@@ -142,15 +180,17 @@ class Service:
 
     def close(self) -> None:
         self.engine.stop()
-        self.engine.on_mismatch = None  # breaks the cycle between the engine and the catalog
+        self.engine.on_dispute = None  # breaks the cycle between the engine and the catalog
 
     @cached_property
     def _exposition(self) -> Exposition:
         # The first scrape imports prometheus_client, a tenth of the start.
-        from fused_mlp.service.observe.metrics import EngineCollector, Exposition, FrontCollector  # noqa: PLC0415
+        from fused_mlp.service.observe import metrics  # noqa: PLC0415
 
-        return Exposition(
-            EngineCollector(self.engine, self.catalog, self.front.name), FrontCollector(self.front.stats)
+        return metrics.Exposition(
+            metrics.EngineCollector(self.engine, self.catalog, self.front.name),
+            metrics.FrontCollector(self.front.stats),
+            metrics.CredentialsCollector(self.credentials, self._guard.refused),
         )
 
     def _render_metrics(self, accept: str) -> tuple[bytes, str]:
@@ -163,6 +203,16 @@ class Service:
         if self._health.draining:
             return "shutting down"
         return "loading models" if self.loading else "no model can be served"
+
+    def _health_changed(self) -> None:
+        """Many changes at once are published once."""
+        if not self._health_is_old:
+            self._health_is_old = True
+            asyncio.get_running_loop().call_soon(self._publish_health)
+
+    def _publish_health(self) -> None:
+        self._health_is_old = False
+        self.front.publish_health(check_answers(self._health, self.catalog))
 
     def _report_health(self) -> None:
         """A model is healthy when one of its versions can answer, the server when any model is."""
@@ -177,4 +227,4 @@ class Service:
 
 
 def _log_kernel_error(lane: str, text: str) -> None:
-    log.error("kernel of %s failed: %s", lane, text)
+    log.error("kernel of %s failed", lane, extra={"traceback": text})

@@ -55,7 +55,15 @@ class NotReady(ServiceError):
 
 
 class PermissionDenied(ServiceError):
-    """The settings do not allow what was asked for."""
+    """The settings do not allow what was asked for, or not to this caller."""
+
+
+class Unauthenticated(ServiceError):
+    """Only known callers may ask for this, and this one has shown neither a certificate nor a token."""
+
+
+class Unsupported(ServiceError):
+    """This installation cannot do what was asked for. The text says what it lacks."""
 
 
 class EngineRefused(ServiceError):
@@ -72,6 +80,8 @@ CODES: dict[type[ServiceError], Code] = {
     ModelNotFound: Code.NOT_FOUND,
     NotReady: Code.UNAVAILABLE,
     PermissionDenied: Code.PERMISSION_DENIED,
+    Unsupported: Code.FAILED_PRECONDITION,
+    Unauthenticated: Code.UNAUTHENTICATED,
 }
 
 

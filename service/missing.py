@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
-# By top-level module: the extra that installs it.
+# By top-level module: the extra that installs it; empty for what every install brings.
 _EXTRAS = {
+    "grpc": "",
+    "google": "",
+    "numpy": "",
     "pydantic": "serve",
     "prometheus_client": "serve",
     "safetensors": "serve",
@@ -24,12 +27,19 @@ _LIBRARIES = {
 _COMPILED = ("_engine", "_cpu")
 
 
+def installer(module: str) -> str | None:
+    """The command that installs a top-level module; None for modules that are not ours to install."""
+    if module not in _EXTRAS:
+        return None
+    extra = _EXTRAS[module]
+    return f"pip install 'fused-mlp[{extra}]'" if extra else "pip install fused-mlp"
+
+
 def explain_import(error: ImportError, program: str) -> str | None:
     """One line that says what to install; None for other import errors."""
     module = (error.name or "").partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and module in _EXTRAS:
-        extra = _EXTRAS[module]
-        return f"{program} needs {_NAMES[extra]}: pip install 'fused-mlp[{extra}]'"
+    if isinstance(error, ModuleNotFoundError) and (command := installer(module)):
+        return f"{program} needs {_NAMES.get(_EXTRAS[module], module)}: {command}"
     if library := re.search(r"((lib[\w+-]+\.so)[.\d]*): cannot open shared object file", str(error)):
         package = _LIBRARIES.get(library[2])
         hint = f"the package {package}" if package else "the package that has it"

@@ -13,19 +13,19 @@ from tests.support.server import Server
 
 
 @pytest.fixture(scope="session", params=["python", "native"])
-def transport(request: pytest.FixtureRequest) -> str:
+def front(request: pytest.FixtureRequest) -> str:
     """Every test that asks for a server runs over both fronts."""
     from fused_mlp.service.fronts.selection import native_front_problem
 
-    if request.param == "native" and native_front_problem():
-        pytest.skip("the native front was not built here: its -dev packages are missing")
+    if request.param == "native" and (problem := native_front_problem()):
+        pytest.skip(problem)
     return request.param
 
 
 @pytest.fixture(scope="session")
-def server(transport: str) -> Iterator[Server]:
+def server(front: str) -> Iterator[Server]:
     """One server for all tests that leave it as they found it."""
-    with Server(front=transport, allow_override=1) as running:
+    with Server(front=front, allow_override=1) as running:
         yield running
 
 

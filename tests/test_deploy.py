@@ -95,7 +95,13 @@ def test_dashboard_is_what_its_script_makes():
 
 
 @pytest.mark.parametrize(
-    "command", [["check", "config", "prometheus.yaml"], ["test", "rules", "rules_test.yaml"]]
+    "command",
+    [
+        ["check", "config", "prometheus.yaml"],
+        # The files it names are the reader's own.
+        ["check", "config", "--syntax-only", "prometheus-tls.yaml"],
+        ["test", "rules", "rules_test.yaml"],
+    ],
 )
 def test_promtool_agrees(command):
     promtool = shutil.which("promtool")

@@ -18,9 +18,8 @@ from fused_mlp.service.ab.report import Difference, Report, Row, distribution, l
 from fused_mlp.service.ab.schedule import plan, slice_seconds
 from fused_mlp.service.ab.server_cpu import MetricsUnreadable, Reading, ServerCpu
 from fused_mlp.service.client import Client, Prediction, VersionInfo
-from fused_mlp.service.client.prediction import Variant
+from fused_mlp.service.variant import VARIANTS, Variant
 
-VARIANTS: tuple[Variant, Variant] = ("fused", "unfused")
 LATE_S = 0.001
 # Above the first share of late sends the client dominates the latencies; above the second it affects p99.
 LATE_SHARE_INVALID = 0.05

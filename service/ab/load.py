@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fused_mlp.service.ab.blocks import Array
 from fused_mlp.service.ab.schedule import Slice
 from fused_mlp.service.client import Client, PredictError
-from fused_mlp.service.client.prediction import Variant
+from fused_mlp.service.variant import Variant
 
 SENDERS = 32  # threads; also the limit of concurrent requests
 PROBE_SENDERS = 8

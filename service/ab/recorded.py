@@ -12,11 +12,10 @@ from fused_mlp.service.ab.blocks import Array, Buckets
 from fused_mlp.service.ab.prometheus_api import Prometheus, PrometheusError
 from fused_mlp.service.ab.ratio import per, ratios
 from fused_mlp.service.ab.report import Difference, Report, Row, distribution, known, latency_rows
-from fused_mlp.service.client.prediction import Variant
+from fused_mlp.service.variant import VARIANTS, Variant
 
 STEPS = 40
 SCRAPES_PER_STEP = 4  # with fewer, the increase within a step is mostly extrapolated
-VARIANTS: tuple[Variant, Variant] = ("fused", "unfused")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 Histograms = dict[Variant, Buckets]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fused_mlp.service.ab.blocks import Blocks
 from fused_mlp.service.ab.ratio import CONFIDENCE, Ratio, ratios
-from fused_mlp.service.client.prediction import Variant
+from fused_mlp.service.variant import Variant
 
 Unit = Literal["s", "req/s"]
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fused_mlp.service.ab.blocks import Array
-from fused_mlp.service.client.prediction import Variant
+from fused_mlp.service.variant import VARIANTS, Variant
 
 LONGEST_SLICE_S = 1.0
 SHORTEST_SLICE_S = 0.1
@@ -35,6 +35,6 @@ def plan(duration_s: float, rate: float) -> Iterator[Slice]:
     rng = np.random.default_rng(1)
     for pair in range(round(duration_s / (2 * length))):
         # The order alternates, so that an advantage of the second slice goes to both variants alike.
-        order: tuple[Variant, Variant] = ("fused", "unfused") if pair % 2 == 0 else ("unfused", "fused")
+        order = VARIANTS if pair % 2 == 0 else VARIANTS[::-1]
         due = np.sort(rng.uniform(0, length, max(1, round(rate * length))))
         yield from (Slice(pair, variant, due) for variant in order)

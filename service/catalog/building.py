@@ -12,9 +12,10 @@ from fused_mlp import kernels
 from fused_mlp.kernels import Kernel, KernelError, KernelRefuted, KernelUnavailable
 from fused_mlp.models import Mlp
 from fused_mlp.service import _engine
-from fused_mlp.service.catalog.policy import VARIANTS, Policy, Variant
 from fused_mlp.service.catalog.records import Fallback, ServedVersion
+from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.settings.settings import Settings
+from fused_mlp.service.variant import VARIANTS, Variant
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,6 @@ class KernelBuilder:
     def __init__(self, settings: Settings, engine: _engine.Engine) -> None:
         self._settings = settings
         self._engine = engine
-        kernels.use_kernel_cache(settings.kernel_cache)
 
     def with_kernels(self, served: ServedVersion, policy: Policy) -> ServedVersion:
         """The version with all kernels that the policy can reach: builds those that are missing. A fused kernel that
@@ -68,6 +68,7 @@ class KernelBuilder:
             kernels=tuple(sorted(infos, key=lambda info: VARIANTS.index(info.variant))),
             lanes={v: lanes[v] for v in VARIANTS if v in lanes},
             shadow=shadow,
+            fused=built.get("fused", served.fused),
             fallback=fallback,
         )
 

@@ -13,10 +13,12 @@ from difflib import get_close_matches
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundModel, FoundVersion, Repository
 from fused_mlp.service import _engine
+from fused_mlp.service._engine import Verdict
 from fused_mlp.service.catalog.building import KernelBuilder, check_torch
-from fused_mlp.service.catalog.policy import Policy
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.catalog.referee import Referee
 from fused_mlp.service.errors import ModelNotFound
+from fused_mlp.service.settings.policy import ALL_MODELS, Policy
 from fused_mlp.service.settings.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ class Catalog:
         self._router = router
         self._repository = Repository(settings.model_repository)
         self._builder = KernelBuilder(settings, engine)
+        self.referee = Referee(self._owner, self._settle)
         self._models: dict[str, ServedModel] = {}
         self._default_policy = settings.default_policy
         self._policies: dict[str, Policy] = {}  # set at run time: they outlive a reload
@@ -81,18 +84,20 @@ class Catalog:
                 why = "; ".join(model.problems for model in loaded.values())
                 raise ModelLoadError(f"nothing to serve in {self._repository.root}: {why}")
             self._install(loaded)
-        for name in self._settings.policy.keys() - self._models.keys():
+        for name in self._settings.policy.keys() - {ALL_MODELS, *self._models}:
             close = get_close_matches(name, self._models, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             log.warning("FUSED_MLP_POLICY names %r, which is not served here%s", name, hint)
 
     def load(self, name: str) -> ServedModel:
-        """(Re)read one model: its new versions take over in one step, then the old lanes are removed. When a model
-        that serves cannot be read again, it stays as it was: ModelLoadError."""
+        """(Re)read one model: its new versions take over in one step, then the old lanes are removed. When a version
+        cannot be served, a model that serves stays as it was: ModelLoadError. One that did not serve is published
+        with the versions that can be served, as at a start."""
         with self._changing:
             served = self._load(self._repository.find(name))
             old = self._models.get(name)
-            if old is not None and old.ready and not served.ready:
+            if old is not None and old.ready and not served.complete:
+                self._release(served.versions)  # they were never published
                 raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
             self._install({name: served})
             return self._models[name]
@@ -164,26 +169,31 @@ class Catalog:
             versions = tuple(built.get(v.version, v) for v in model.versions)
             self._publish(self._models | {name: ServedModel(name, versions).under(model.policy)})
 
-    def report_mismatch(self, shadow: _engine.Shadow, absolute: float, relative: float) -> None:
-        """The shadow found that the variants of a version differ. Called on the shadow's thread, for the first
-        mismatch since the shadow was armed."""
+    def _owner(self, shadow: _engine.Shadow) -> ServedVersion | None:
+        """None: unloaded meanwhile."""
+        return next((v for m in self._models.values() for v in m.versions if v.shadow is shadow), None)
+
+    def _settle(self, shadow: _engine.Shadow, verdict: Verdict, detail: str) -> None:
+        """What the referee found about a batch, on its thread. The first verdict of a kind is logged; the first against
+        fused withdraws it, if the policy says so."""
+        first = shadow.record(verdict)
+        withdraw = False
         with self._publishing:
-            found = [(m, v) for m in self._models.values() for v in m.versions if v.shadow is shadow]
-            if not found:
-                return  # unloaded meanwhile
-            model, version = found[0]
-            detail = (
-                f"fused and unfused differ by {absolute:.3g} on the same rows, {relative:.3g} of the outputs' "
-                f"size, where {shadow.tolerance:.3g} is allowed"
-            )
-            withdraw = model.policy.on_mismatch == "unfused"
-            if withdraw:
+            version = self._owner(shadow)
+            if not first or version is None:
+                return
+            model = self._models[version.model]
+            if verdict is Verdict.fused_wrong and model.policy.on_mismatch == "unfused":
+                withdraw = True
                 self._publish(self._models | {model.name: model.without_fused(version, detail)})
+        label = f"{model.name}/{version.version}"
         if withdraw:
-            log.error("%s/%d: serving UNFUSED from now on, %s", model.name, version.version, detail)
+            log.error("%s: serving UNFUSED from now on, %s", label, detail)
             self._notify()
+        elif verdict is Verdict.within_bound:
+            log.info("%s: no mismatch, %s", label, detail)
         else:
-            log.error("%s/%d: MISMATCH, served on as before: %s", model.name, version.version, detail)
+            log.error("%s: MISMATCH, served on as before: %s", label, detail)
 
     def _install(self, loaded: dict[str, ServedModel]) -> None:
         """Publish loaded models in place of those of the same names."""
@@ -216,8 +226,10 @@ class Catalog:
         for model in models.values():
             for version in model.versions:
                 if version.shadow is not None:
-                    tolerance = self._settings.shadow_tolerance or version.tolerance
+                    tolerance = model.policy.shadow_tolerance or version.tolerance
                     self._engine.set_shadow(version.shadow, model.policy.shadow, tolerance)
+                    if model.policy.shadow:
+                        self.referee.start()
 
     def _notify(self) -> None:
         for callback in self._on_change:
@@ -268,13 +280,13 @@ def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _en
         version=served.version,
         fused=served.lanes.get("fused"),
         unfused=served.lanes.get("unfused"),
-        variant=_engine.Variant.fused if served.variant == "fused" else _engine.Variant.unfused,
+        variant=_engine.Variant[served.variant],
         allow_override=model.policy.allow_override,
         ready=served.state == "READY",
         loading=served.state == "LOADING",
         in_features=spec.in_features if spec else 0,
         out_features=spec.out_features if spec else 0,
-        max_request_rows=settings.max_request_rows,
+        max_request_rows=settings.limits.max_request_rows,
         split=model.policy.split,
         withdrawn=served.fallback is not None and served.fallback.reason == "shadow_mismatch",
     )

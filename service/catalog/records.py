@@ -6,10 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from fused_mlp.kernels import KernelInfo
+from fused_mlp.kernels import Kernel, KernelInfo
 from fused_mlp.models import Mlp
 from fused_mlp.service import _engine
-from fused_mlp.service.catalog.policy import Policy, Variant
+from fused_mlp.service.settings.policy import Policy
+from fused_mlp.service.variant import Variant
 
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
@@ -45,6 +46,7 @@ class ServedVersion:
     kernels: tuple[KernelInfo, ...] = ()
     lanes: dict[Variant, _engine.Lane] = field(default_factory=dict)
     shadow: _engine.Shadow | None = None
+    fused: Kernel | None = None  # for the referee
     fallback: Fallback | None = None
 
     @property
@@ -70,6 +72,11 @@ class ServedModel:
     @property
     def ready(self) -> tuple[ServedVersion, ...]:
         return tuple(v for v in self.versions if v.state == "READY")
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has versions and all of them can answer."""
+        return bool(self.versions) and len(self.ready) == len(self.versions)
 
     @property
     def default(self) -> ServedVersion | None:

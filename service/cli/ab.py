@@ -172,7 +172,8 @@ def _inputs(version: VersionInfo, rows: int, source: str | None) -> NDArray[Any]
     """(n, rows, width): the rows of `source`; without one, noise around the model's example or around zero."""
     import numpy as np
 
-    from fused_mlp.service.cli.inputs import InputError, read_rows
+    from fused_mlp.service.cli.rows.opening import read_rows
+    from fused_mlp.service.cli.rows.source import InputError
 
     if source is None:
         around = np.asarray(version.example or np.zeros(version.in_features), np.float32)

@@ -19,6 +19,7 @@ import typer
 from fused_mlp.service.cli.failure import explain, fail
 from fused_mlp.service.client import Client, PredictError, RetryPolicy, Tls
 from fused_mlp.service.client.admin import AdminClient
+from fused_mlp.service.client.channel import token_metadata
 
 
 def _option(help_text: str, metavar: str, env: str | None = None, *names: str, **more: Any) -> Any:
@@ -42,10 +43,14 @@ def _options(
         Path | None, _option("Certificate of this client.", "PEM", "FUSED_MLP_TARGET_CERT")
     ] = None,
     tls_key: Annotated[Path | None, _option("Its key.", "PEM", "FUSED_MLP_TARGET_KEY")] = None,
+    token_file: Annotated[
+        Path | None, _option("Token of this caller, in a file.", "FILE", "FUSED_MLP_TARGET_TOKEN_FILE")
+    ] = None,
 ) -> dict[str, Any]:
     secure = tls or tls_ca or tls_name or tls_cert or tls_key
     credentials = Tls(root_ca=tls_ca, cert=tls_cert, key=tls_key, server_name=tls_name) if secure else None
-    return {"target": target, "timeout_s": timeout, "tls": credentials}
+    given = {"target": target, "timeout_s": timeout, "tls": credentials}
+    return given if token_file is None else {**given, "metadata": token_metadata(token_file)}
 
 
 _ADMIN_TARGET = inspect.Parameter(
@@ -106,6 +111,8 @@ def connected(
     """Call `command` with an open client as its first argument, and add the options of the connection to its own;
     `other` replaces options of the same name."""
     options = {**inspect.signature(_options, eval_str=True).parameters, **other}
+    if connect is not AdminClient:  # the others ask for nothing that needs one
+        del options["token_file"]
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     @wraps(command)

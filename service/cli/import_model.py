@@ -103,7 +103,8 @@ def _name_map(pairs: list[str]) -> dict[str, str]:
 
 
 def _example(path: str) -> list[float]:
-    from fused_mlp.service.cli.inputs import InputError, read_rows
+    from fused_mlp.service.cli.rows.opening import read_rows
+    from fused_mlp.service.cli.rows.source import InputError
 
     try:
         rows = read_rows(path)

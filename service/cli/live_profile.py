@@ -9,19 +9,18 @@ from pathlib import Path
 import typer
 
 from fused_mlp.service.cli.failure import explain, fail
-from fused_mlp.service.client import PredictError, Tls
+from fused_mlp.service.client import PredictError
 from fused_mlp.service.client.admin import AdminClient
 
 FILE_NAME = "live.json"
 
 
-def profile_live(target: str, seconds: float, folder: Path, as_json: bool, tls: Tls | None) -> None:
+def profile_live(admin: AdminClient, seconds: float, folder: Path, as_json: bool) -> None:
     """Write the trace to the folder, and print how long the phases of a request took."""
     if not 0 < seconds <= 60:
         fail(f"--seconds: expected more than 0 and at most 60, got {seconds:g}")
     try:
-        with AdminClient(target, tls=tls) as admin:
-            trace = admin.trace(seconds)
+        trace = admin.trace(seconds)
     except PredictError as error:
         fail(explain(error, admin=True).replace("--target", "--live"))
     from fused_mlp.service.reports.profile.live import live_view, perfetto_trace, phase_times

@@ -10,7 +10,7 @@ import typer
 
 from fused_mlp.service.cli.connection import connected_to_admin
 from fused_mlp.service.client.admin import AdminClient, OnMismatch, PolicyInfo
-from fused_mlp.service.client.prediction import Variant
+from fused_mlp.service.variant import Variant
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
 

@@ -1,21 +1,25 @@
-"""`fused-mlp predict` sends rows from a file, from stdin or the model's example, and prints a table or JSON."""
+"""`fused-mlp predict` sends rows from a file, from stdin or the model's example, and prints a table or JSON or writes
+the outputs to a file."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from fused_mlp.service.cli.connection import connected
-from fused_mlp.service.cli.failure import fail
-from fused_mlp.service.client import Client, Prediction
+from fused_mlp.service.cli.failure import explain, fail
+from fused_mlp.service.client import Client, PredictError, Prediction, VersionInfo
 
 if TYPE_CHECKING:
-    from fused_mlp.service.client.prediction import Variant
-    from fused_mlp.service.client.tensors import ArrayLike
+    from fused_mlp.service.cli.rows.sending import Answers
+    from fused_mlp.service.cli.rows.source import Rows
+    from fused_mlp.service.variant import Variant
 
 
 @connected
@@ -25,7 +29,12 @@ def command(
     model: Annotated[str, typer.Argument(help="Name of the model.")],
     source: Annotated[
         str | None,
-        typer.Option("--input", "-i", metavar="FILE", help="Rows: .npy, .csv or .json; - reads stdin."),
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Rows: CSV, TSV, JSON, JSON Lines, .npy or .npz, told by the content; - reads stdin.",
+        ),
     ] = None,
     example: Annotated[bool, typer.Option("--example", help="Use the example the model ships.")] = False,
     version: Annotated[
@@ -35,63 +44,140 @@ def command(
         str | None, typer.Option(metavar="fused|unfused", help="Variant; the server's choice if not given.")
     ] = None,
     top: Annotated[int, typer.Option(help="How many labels to show.", min=1, metavar="N")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    save_to: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the outputs as .npy.")
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document; -o suits many rows better.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the outputs: .csv, .tsv, .npy, .json or .jsonl; - prints JSON Lines.",
+        ),
     ] = None,
+    request_rows: Annotated[
+        int, typer.Option(help="Most rows in one request; more rows are sent in parts.", min=1, metavar="N")
+    ] = 1024,
 ) -> None:
     """Run a model on rows of numbers.
 
     Try it with the demo: fused-mlp predict digits --example"""
+    from fused_mlp.service.cli.rows.opening import open_rows
+    from fused_mlp.service.cli.rows.output import STDOUT, OutputError, check_output
+    from fused_mlp.service.cli.rows.sending import Answers, predict_parts
+    from fused_mlp.service.cli.rows.source import InputError
+
     if (source is not None) == example:
         raise typer.BadParameter("give either --input FILE (- for stdin) or --example")
     if variant not in (None, "fused", "unfused"):
         raise typer.BadParameter(f"--variant: expected fused or unfused, got {variant!r}")
-    x = _example(client, model, version) if example else _rows(cast("str", source))
-    prediction = client.predict(model, x, version=version, variant=cast("Variant | None", variant))
-    if save_to is not None:
-        _save(prediction, save_to)
+    if as_json and output == STDOUT:
+        raise typer.BadParameter("give either --json or --output -: both print to stdout")
+
+    def send(part: Any, version: int | None) -> Prediction:
+        return client.predict(model, part, version=version, variant=cast("Variant | None", variant))
+
+    answers = Answers(keep_all=as_json)
+    try:
+        check_output(output, source)
+        with nullcontext() if source is None else open_rows(source) as given:
+            served = None
+            if given is None or given.shape is not None:  # raises NOT_FOUND for a version that does not exist
+                served = client.model(model, version=version).version(version)
+            rows = given or _example(served, model)
+            leading, width = _lay_out(rows, served, model)
+            parts = rows.parts(request_rows, width)
+            _take_all(rows, predict_parts(send, parts, version), answers, output, leading)
+    except (InputError, OutputError) as error:
+        fail(str(error))
+    prediction = answers.merged()
     if as_json:
-        typer.echo(json.dumps(_as_json(prediction)))
-    else:
+        typer.echo(json.dumps(_as_json(prediction, leading, answers.requests)))
+    elif output != STDOUT:
         from fused_mlp.service.cli.rendering import prediction_view, print_table
 
-        served = client.model(prediction.model, version=prediction.version).version(prediction.version)
-        print_table(prediction_view(prediction, served, top))
+        labels = _labels(client, prediction)
+        print_table(prediction_view(prediction, labels, top, answers.rows, answers.requests))
 
 
-def _example(client: Client, model: str, version: int | None) -> ArrayLike:
-    described = client.model(model, version=version)  # raises NOT_FOUND for a version that does not exist
-    served = described.version(version)
+def _labels(client: Client, prediction: Prediction) -> VersionInfo | None:
+    """What names the outputs. The answers are there: a table without names is better than an error."""
+    try:
+        return client.model(prediction.model, version=prediction.version).version(prediction.version)
+    except PredictError:
+        return None
+
+
+def _example(served: VersionInfo | None, model: str) -> Rows:
+    import numpy as np
+
+    from fused_mlp.service.cli.rows.source import MemoryRows
+
     if served is None or served.state != "READY":
         why = f": {served.reason}" if served and served.reason else ""
         fail(f"model {model!r} cannot answer{why}")
     if not served.example:
         fail(f"model {model!r} ships no example; give rows with --input")
-    return served.example
+    return MemoryRows("example", np.array(served.example, np.float32))
 
 
-def _rows(source: str) -> ArrayLike:
-    from fused_mlp.service.cli.inputs import InputError, read_rows
+def _lay_out(rows: Rows, served: VersionInfo | None, model: str) -> tuple[tuple[int, ...] | None, int]:
+    """The dimensions in front of a row, and its width; (None, 0) for text, which has rows of its own."""
+    from fused_mlp.service.cli.rows.source import leading_shape
 
+    if rows.shape is None:
+        return None, 0
+    # A version that is not ready has no width: the server says why it cannot answer.
+    width = (served and served.in_features) or (rows.shape or (0,))[-1]
+    leading = leading_shape(rows.shape, width)
+    if leading is None or not width or 0 in leading:
+        fail(
+            f"{rows.name}: model {model!r} takes rows of {width} numbers, got an array of shape {rows.shape}"
+        )
+    if rows.shape[-1] != width:
+        count = f"{math.prod(leading):,} rows" if math.prod(leading) > 1 else "1 row"
+        typer.echo(f"{rows.name}: an array of shape {rows.shape} is taken as {count} of {width}", err=True)
+    return leading, width
+
+
+def _take_all(
+    rows: Rows,
+    predictions: Iterator[Prediction],
+    answers: Answers,
+    output: Path | None,
+    leading: tuple[int, ...] | None,
+) -> None:
+    """Add all predictions up and write their outputs. A failure says how far it got."""
+    from fused_mlp.service.cli.rows.output import STDOUT, open_output
+    from fused_mlp.service.cli.rows.progress import progress_bar
+    from fused_mlp.service.cli.rows.source import InputError
+
+    total = None if leading is None else math.prod(leading)
     try:
-        return read_rows(source)
+        with open_output(output, leading) as file, progress_bar(total, rows.share_read) as show:
+            for prediction in predictions:
+                file.write(prediction.output)
+                answers.add(prediction)
+                show(answers.rows)
+        return
     except InputError as error:
-        fail(str(error))
-
-
-def _save(prediction: Prediction, path: Path) -> None:
-    import numpy as np
-
-    try:
-        with path.open("wb") as file:  # given a path, numpy would append .npy to it
-            np.save(file, prediction.output)
+        problem = str(error)
+    except PredictError as error:
+        problem = explain(error)
     except OSError as error:
-        fail(f"{path}: {error.strerror or error}")
+        problem = f"{output}: {error.strerror or error}"
+    if answers.rows:
+        problem += f"; stopped after {answers.rows:,} rows"
+        problem += f", {output} was not written" if output not in (None, STDOUT) else ""
+    fail(problem)
 
 
-def _as_json(prediction: Prediction) -> dict[str, Any]:
+def _as_json(prediction: Prediction, leading: tuple[int, ...] | None, requests: int) -> dict[str, Any]:
     timings = prediction.timings
+    output = prediction.output
+    if leading is not None:
+        output = output.reshape(*leading, output.shape[-1])
     return {
         "model": prediction.model,
         "version": prediction.version,
@@ -103,7 +189,8 @@ def _as_json(prediction: Prediction) -> dict[str, Any]:
             "compute_us": timings.compute_us,
             "batch_rows": timings.batch_rows,
         },
-        "output": _finite(prediction.output.tolist()),
+        **({"requests": requests} if requests > 1 else {}),
+        "output": _finite(output.tolist()),
     }
 
 

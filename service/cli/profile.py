@@ -18,6 +18,7 @@ from fused_mlp.service.cli.profile_arguments import refuse_misplaced
 if TYPE_CHECKING:
     from fused_mlp.kernels.profile import Profile, Sweep
     from fused_mlp.models import Activation, Mlp
+    from fused_mlp.service.client.admin import AdminClient
 
 _SHAPE = "What to profile"
 _RESULT = "What comes of it"
@@ -91,6 +92,9 @@ def command(
     ] = None,
     tls_cert: Annotated[Path | None, _option("Certificate of this client.", _LIVE, metavar="PEM")] = None,
     tls_key: Annotated[Path | None, _option("Its key.", _LIVE, metavar="PEM")] = None,
+    token_file: Annotated[
+        Path | None, _option("Token of this caller, in a file.", _LIVE, metavar="FILE")
+    ] = None,
 ) -> None:
     """Profile an MLP: eager nn.Linear, torch.compile and the fused kernel, side by side.
 
@@ -99,7 +103,11 @@ def command(
     Or what a running server does with real traffic: fused-mlp profile --live 127.0.0.1:8003 --seconds 5"""
     refuse_misplaced(context)
     if live is not None:
-        _live(live, seconds, trace_dir or Path("traces"), as_json, (tls_ca, tls_cert, tls_key))
+        from fused_mlp.service.cli.live_profile import profile_live
+
+        folder = trace_dir or Path("traces")
+        with _opened(live, (tls_ca, tls_cert, tls_key), token_file) as admin:
+            profile_live(admin, seconds, folder, as_json)
         return
     # Silences the profiler's library, which reads this when torch is imported.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -118,7 +126,7 @@ def command(
     from fused_mlp.kernels.cores import usable_cores
     from fused_mlp.kernels.errors import KernelError
     from fused_mlp.kernels.profile import (
-        VARIANTS,
+        PROFILED,
         Options,
         ProfileError,
         check_shape,
@@ -128,8 +136,8 @@ def command(
     )
 
     chosen = [name.strip() for name in variants.split(",")]
-    if not chosen or any(name not in VARIANTS for name in chosen):
-        fail(f"--variants: expected some of {', '.join(VARIANTS)} by commas, got {variants!r}")
+    if not chosen or any(name not in PROFILED for name in chosen):
+        fail(f"--variants: expected some of {', '.join(PROFILED)} by commas, got {variants!r}")
     try:
         guesses = parse_expectation(expect) if expect else {}
         mlp = _model(model, dims, activation, gated)
@@ -139,7 +147,7 @@ def command(
             batches=batches,
             device=device,
             threads=threads or usable_cores(),
-            variants=[name for name in VARIANTS if name in chosen],
+            variants=[name for name in PROFILED if name in chosen],
             budget_s=budget,
             trace_dir=trace_dir,
         )
@@ -165,13 +173,14 @@ def command(
             typer.echo(f"written: {written}")
 
 
-def _live(target: str, seconds: float, folder: Path, as_json: bool, tls: tuple[Path | None, ...]) -> None:
-    from fused_mlp.service.cli.live_profile import profile_live
+def _opened(target: str, tls: tuple[Path | None, ...], token_file: Path | None) -> AdminClient:
     from fused_mlp.service.client import Tls
+    from fused_mlp.service.client.admin import AdminClient
+    from fused_mlp.service.client.channel import token_metadata
 
     try:
         credentials = Tls(root_ca=tls[0], cert=tls[1], key=tls[2]) if any(tls) else None
-        profile_live(target, seconds, folder, as_json, credentials)
+        return AdminClient(target, tls=credentials, metadata=token_metadata(token_file))
     except (OSError, ValueError) as error:  # a TLS file that cannot be read, a certificate without its key
         fail(str(error))
 

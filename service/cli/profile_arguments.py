@@ -6,7 +6,7 @@ import typer
 
 from fused_mlp.service.cli.failure import fail
 
-_OF_LIVE = ("seconds", "tls_ca", "tls_cert", "tls_key")
+_OF_LIVE = ("seconds", "tls_ca", "tls_cert", "tls_key", "token_file")
 _OF_SWEEP = ("sweep_widths", "sweep_batches", "sweep_file")
 _OF_DIMS = ("activation", "gated")
 _WITH_LIVE = ("live", "trace_dir", "as_json", *_OF_LIVE)

@@ -25,8 +25,11 @@ def print_table(renderable: RenderableType) -> None:
     Console(markup=False, highlight=False, emoji=False).print(renderable)
 
 
-def prediction_view(prediction: Prediction, version: VersionInfo | None, top: int) -> RenderableType:
-    """Labels if the model has them, else values; then the times."""
+def prediction_view(
+    prediction: Prediction, version: VersionInfo | None, top: int, count: int, requests: int
+) -> RenderableType:
+    """Labels if the model has them, else values; then the times. `count`: of all rows, of which at least the first
+    MOST_ROWS are here."""
     output = prediction.output
     rows = output.reshape(-1, output.shape[-1])
     labels = version.labels if version else ()
@@ -36,9 +39,9 @@ def prediction_view(prediction: Prediction, version: VersionInfo | None, top: in
     else:
         table = _value_table(rows)
     parts: list[RenderableType] = [table]
-    if len(rows) > MOST_ROWS:
-        parts.append(Text(f" ... and {len(rows) - MOST_ROWS} more rows; --json or --output has all", "dim"))
-    parts.append(Text(f" {_summary(prediction)}", "dim", no_wrap=True, overflow="ignore"))
+    if count > MOST_ROWS:
+        parts.append(Text(f" ... and {count - MOST_ROWS:,} more rows; --json or --output has all", "dim"))
+    parts.append(Text(f" {_summary(prediction, requests)}", "dim", no_wrap=True, overflow="ignore"))
     return Group(*parts)
 
 
@@ -82,8 +85,14 @@ def _number(value: float, probability: bool = False) -> str:
     return f"{value:.2%}" if probability and np.isfinite(value) else f"{value:.6g}"
 
 
-def _summary(prediction: Prediction) -> str:
+def _summary(prediction: Prediction, requests: int) -> str:
     timings = prediction.timings
+    if requests > 1:
+        return (
+            f"{prediction.model}/{prediction.version} {prediction.variant} ({prediction.strategy}): "
+            f"{requests:,} requests, each {timings.queue_us / requests:,.1f} us queued, "
+            f"{timings.compute_us / requests:,.1f} us for its batch"
+        )
     rows = "1 row" if timings.batch_rows == 1 else f"{timings.batch_rows} rows"
     return (
         f"{prediction.model}/{prediction.version} {prediction.variant} ({prediction.strategy}): "

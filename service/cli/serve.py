@@ -12,7 +12,7 @@ import typer
 
 from fused_mlp.service.cli.failure import fail
 from fused_mlp.service.settings.docs import SettingDoc, setting_docs
-from fused_mlp.service.settings.old_names import RENAMED
+from fused_mlp.service.settings.old_names import OLD_NAMES
 from fused_mlp.service.settings.settings import SettingsError, load_settings
 
 
@@ -73,6 +73,6 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text.split(maxsplit=1)[0].islower() else text
 
 
-_parameters = [*map(_parameter, setting_docs()), *map(_old_parameter, RENAMED)]
+_parameters = [*map(_parameter, setting_docs()), *map(_old_parameter, OLD_NAMES)]
 command.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
 command.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters}

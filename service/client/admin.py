@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import grpc
 
 from fused_mlp.protos import admin_pb2 as pb
-from fused_mlp.protos import fused_mlp_pb2 as inference_pb
 from fused_mlp.protos.stubs import Stub
-from fused_mlp.service.client.calls import ONCE, Calls
-from fused_mlp.service.client.channel import Tls, channel_options
+from fused_mlp.protos.variants import variant_number
+from fused_mlp.service.client.calls import ONCE
+from fused_mlp.service.client.channel import Tls
+from fused_mlp.service.client.connection import Connection
 from fused_mlp.service.client.live_trace import LiveTrace, read_trace
-from fused_mlp.service.client.prediction import Variant, variant_name
+from fused_mlp.service.client.prediction import variant_name
+from fused_mlp.service.variant import Variant
 
 OnMismatch = Literal["log", "unfused"]
-_VARIANTS = {"fused": inference_pb.FUSED, "unfused": inference_pb.UNFUSED}
-_ON_MISMATCH: dict[str, Any] = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
+_ON_MISMATCH: dict[OnMismatch, Any] = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class PolicyInfo:
     fallbacks: tuple[FallbackInfo, ...] = ()
 
 
-class AdminClient:
+class AdminClient(Connection):
     """with AdminClient("127.0.0.1:8003") as admin: admin.set_policy("digits", split=0.1)"""
 
     def __init__(
@@ -54,18 +55,8 @@ class AdminClient:
         tls: Tls | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        self._calls = Calls(target, timeout_s, ONCE, metadata or {})
-        options = channel_options(tls)
-        self._channel = (
-            grpc.secure_channel(target, tls.credentials(), options)
-            if tls
-            else grpc.insecure_channel(target, options)
-        )
+        super().__init__(target, timeout_s, ONCE, tls, metadata)
         self._admin = Stub(self._channel, pb, "Admin")
-
-    @property
-    def target(self) -> str:
-        return self._calls.target
 
     def policies(self, model: str = "") -> list[PolicyInfo]:
         """The policy of one model; without a name the default policy, then those of all models."""
@@ -85,7 +76,7 @@ class AdminClient:
         """Change the given fields, of one model or of all and the default. Returns the policies now in force."""
         change = pb.PolicyChange(split=split, allow_override=allow_override, shadow=shadow)
         if variant is not None:
-            change.variant = _VARIANTS[variant]
+            change.variant = variant_number(variant)
         if on_mismatch is not None:
             change.on_mismatch = _ON_MISMATCH[on_mismatch]
         response = self._call(self._admin.SetPolicy, pb.SetPolicyRequest(model=model, change=change))
@@ -102,21 +93,6 @@ class AdminClient:
         except grpc.RpcError as error:
             raise self._calls.error(error) from None
 
-    def close(self) -> None:
-        self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _call(self, method: Any, request: Any) -> Any:
-        try:
-            return method(request, timeout=self._calls.timeout_s, metadata=self._calls.headers(None))
-        except grpc.RpcError as error:
-            raise self._calls.error(error) from None
-
 
 def _read(response: Any, *, with_default: bool) -> list[PolicyInfo]:
     models = [_policy(each.model, each.policy, each.fallbacks) for each in response.models]
@@ -124,7 +100,7 @@ def _read(response: Any, *, with_default: bool) -> list[PolicyInfo]:
 
 
 def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
-    names: dict[int, OnMismatch] = {pb.ON_MISMATCH_LOG: "log", pb.ON_MISMATCH_UNFUSED: "unfused"}
+    names = {number: name for name, number in _ON_MISMATCH.items()}
     return PolicyInfo(
         model=model,
         variant=variant_name(policy.variant),

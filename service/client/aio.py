@@ -16,15 +16,10 @@ from fused_mlp.service.client.calls import ONCE, UNTIL_READY, Calls, HealthStatu
 from fused_mlp.service.client.channel import Tls, channel_options
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.model_info import ModelInfo, read_model
-from fused_mlp.service.client.prediction import (
-    Prediction,
-    StreamItem,
-    Variant,
-    build_request,
-    read_prediction,
-)
+from fused_mlp.service.client.prediction import Prediction, StreamItem, build_request, read_prediction
 from fused_mlp.service.client.retry import RetryPolicy
 from fused_mlp.service.client.stream import OpenRequests
+from fused_mlp.service.variant import Variant
 
 if TYPE_CHECKING:
     from fused_mlp.service.client.tensors import ArrayLike
@@ -46,7 +41,7 @@ class AsyncClient:
         tls: Tls | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        self._calls = Calls(target, timeout_s, retry or RetryPolicy(), metadata or {})
+        self._calls = Calls(target, timeout_s, retry or RetryPolicy(), metadata or {}, tls is not None)
         options = channel_options(tls)
         self._channel = (
             grpc.aio.secure_channel(target, tls.credentials(), options)

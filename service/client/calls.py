@@ -26,6 +26,7 @@ class Calls:
     timeout_s: float | None
     retry: RetryPolicy
     metadata: Mapping[str, str] = field(default_factory=dict)
+    secure: bool = False  # over TLS
 
     def attempts(self, timeout_s: float | None, policy: RetryPolicy | None = None) -> Attempts:
         return Attempts(policy or self.retry, self.timeout_s if timeout_s is None else timeout_s)
@@ -36,7 +37,7 @@ class Calls:
         return tuple((key.lower(), value) for key, value in merged.items())
 
     def error(self, error: grpc.RpcError, request_id: str = "") -> PredictError:
-        return PredictError.from_rpc(error, target=self.target, request_id=request_id)
+        return PredictError.from_rpc(error, target=self.target, request_id=request_id, secure=self.secure)
 
     def require_serving(self, status: HealthStatus, model: str) -> None:
         """Raise for any health but SERVING, so that `ready` tries again."""

@@ -37,11 +37,28 @@ class Tls:
         return grpc.ssl_channel_credentials(_read(self.root_ca), _read(self.key), _read(self.cert))
 
 
+def token_metadata(path: Path | None) -> dict[str, str]:
+    """What a caller sends that is known by a token, which is all of the file. Raises ValueError without the token."""
+    if path is None:
+        return {}
+    token = path.read_text(encoding="latin-1").strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise ValueError(f"{path}: expected a token, one line of ASCII")
+    return {"authorization": f"Bearer {token}"}
+
+
 def channel_options(tls: Tls | None) -> list[tuple[str, int | str]]:
     options: list[tuple[str, int | str]] = list(CHANNEL_OPTIONS)
     if tls and tls.server_name:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
     return options
+
+
+def open_channel(target: str, tls: Tls | None) -> grpc.Channel:
+    options = channel_options(tls)
+    if tls:
+        return grpc.secure_channel(target, tls.credentials(), options)
+    return grpc.insecure_channel(target, options)
 
 
 def _read(path: Path | str | None) -> bytes | None:

@@ -6,11 +6,14 @@ import re
 
 import grpc
 
+from fused_mlp.service.client.tls_mistakes import find_mistake
+
 # gRPC's texts when it cannot connect: "failed to connect to all addresses; last error: ...: <reason>" or
 # "errors resolving <name>: [...: <reason>]". Only the reason at the end is shown.
 _UNREACHABLE = re.compile(
     r"^(?:failed to connect to all addresses|errors resolving).*: ([^:\]]+)\]?$", re.DOTALL
 )
+_NOT_CONNECTED = "failed to connect to all addresses"
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -43,9 +46,15 @@ class PredictError(Exception):
         return f"{self.code.name}: {self.message}"
 
     @classmethod
-    def from_rpc(cls, error: grpc.RpcError, *, target: str, request_id: str = "") -> PredictError:
-        """From the status of a unary call, or of a whole stream."""
+    def from_rpc(
+        cls, error: grpc.RpcError, *, target: str, request_id: str = "", secure: bool = False
+    ) -> PredictError:
+        """From the status of a unary call, or of a whole stream. `secure`: the client used TLS."""
         details = error.details() or "the server gave no reason"
+        if details.startswith(_NOT_CONNECTED) and (mistake := find_mistake(details, secure=secure)):
+            return cls(
+                error.code(), f"no connection to {target}: {mistake}", target=target, request_id=request_id
+            )
         unreachable = _UNREACHABLE.match(details)
         return cls(
             error.code(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from fused_mlp.service.client.channel import Tls, channel_options
+from fused_mlp.service.client.channel import Tls, open_channel
 from fused_mlp.service.client.errors import PredictError
 
 if TYPE_CHECKING:
@@ -20,19 +20,14 @@ def check_health(
     target: str, service: str = "", *, timeout_s: float | None = None, tls: Tls | None = None
 ) -> HealthStatus:
     """grpc.health.v1 of the server, or of one service or model. Raises PredictError."""
-    options = channel_options(tls)
-    with (
-        grpc.secure_channel(target, tls.credentials(), options)
-        if tls
-        else grpc.insecure_channel(target, options)
-    ) as channel:
+    with open_channel(target, tls) as channel:
         check = channel.unary_unary(
             "/grpc.health.v1.Health/Check", request_serializer=_request, response_deserializer=_status
         )
         try:
             status: HealthStatus = check(service, timeout=timeout_s)
         except grpc.RpcError as error:
-            raise PredictError.from_rpc(error, target=target) from None
+            raise PredictError.from_rpc(error, target=target, secure=tls is not None) from None
     return status
 
 

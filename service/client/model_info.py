@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fused_mlp.protos import fused_mlp_pb2 as pb
-from fused_mlp.service.client.prediction import Variant, variant_name
+from fused_mlp.service.client.prediction import variant_name
+from fused_mlp.service.variant import Variant
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 
 from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.protos import variants
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.tensors import decode, encode
+from fused_mlp.service.variant import VARIANTS, Variant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fused_mlp.service.client.tensors import ArrayLike
-
-Variant: TypeAlias = Literal["fused", "unfused"]
-_WIRE_VARIANTS = {None: pb.VARIANT_UNSPECIFIED, "fused": pb.FUSED, "unfused": pb.UNFUSED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,14 @@ def build_request(
     model: str, x: ArrayLike, version: int | None, variant: Variant | None, request_id: str
 ) -> tuple[pb.PredictRequest, tuple[int, ...]]:
     """A request, and the leading shape that `read_prediction` needs to shape its answer."""
-    if variant not in _WIRE_VARIANTS:
+    if variant not in (None, *VARIANTS):
         raise ValueError(f"expected variant 'fused', 'unfused' or None, got {variant!r}")
     tensor, leading = encode(x)
     request = pb.PredictRequest(
         model=model,
         version=version or 0,
         input=tensor,
-        variant=_WIRE_VARIANTS[variant],
+        variant=variants.variant_number(variant) if variant else pb.VARIANT_UNSPECIFIED,
         request_id=request_id,
     )
     return request, leading
@@ -98,4 +97,4 @@ def read_prediction(response: pb.PredictResponse, leading: tuple[int, ...], targ
 
 
 def variant_name(variant: pb.Variant) -> Variant:
-    return cast("Variant", pb.Variant.Name(variant).lower())
+    return cast("Variant", variants.variant_name(variant))

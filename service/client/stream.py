@@ -10,13 +10,8 @@ import grpc
 
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.service.client.errors import PredictError
-from fused_mlp.service.client.prediction import (
-    Prediction,
-    StreamItem,
-    Variant,
-    build_request,
-    read_prediction,
-)
+from fused_mlp.service.client.prediction import Prediction, StreamItem, build_request, read_prediction
+from fused_mlp.service.variant import Variant
 
 if TYPE_CHECKING:
     from fused_mlp.service.client.tensors import ArrayLike

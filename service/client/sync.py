@@ -5,32 +5,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import grpc
 
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos import health_pb2
 from fused_mlp.protos.stubs import Stub
-from fused_mlp.service.client.calls import ONCE, UNTIL_READY, Calls, HealthStatus, read_health
-from fused_mlp.service.client.channel import Tls, channel_options
+from fused_mlp.service.client.calls import ONCE, UNTIL_READY, HealthStatus, read_health
+from fused_mlp.service.client.channel import Tls
+from fused_mlp.service.client.connection import Connection
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.model_info import ModelInfo, read_model
-from fused_mlp.service.client.prediction import (
-    Prediction,
-    StreamItem,
-    Variant,
-    build_request,
-    read_prediction,
-)
+from fused_mlp.service.client.prediction import Prediction, StreamItem, build_request, read_prediction
 from fused_mlp.service.client.retry import RetryPolicy
 from fused_mlp.service.client.stream import OpenRequests
+from fused_mlp.service.variant import Variant
 
 if TYPE_CHECKING:
     from fused_mlp.service.client.tensors import ArrayLike
 
 
-class Client:
+class Client(Connection):
     """A connection to one server.
 
         with Client("127.0.0.1:8001") as client:
@@ -48,19 +44,9 @@ class Client:
         tls: Tls | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        self._calls = Calls(target, timeout_s, retry or RetryPolicy(), metadata or {})
-        options = channel_options(tls)
-        self._channel = (
-            grpc.secure_channel(target, tls.credentials(), options)
-            if tls
-            else grpc.insecure_channel(target, options)
-        )
+        super().__init__(target, timeout_s, retry or RetryPolicy(), tls, metadata)
         self._inference = Stub(self._channel, pb, "Inference")
         self._health = Stub(self._channel, health_pb2, "Health")
-
-    @property
-    def target(self) -> str:
-        return self._calls.target
 
     def predict(
         self,
@@ -142,34 +128,6 @@ class Client:
                 return self._calls.require_serving(status, model)
             except PredictError as error:
                 wait_s = attempts.wait_after(error)
-            time.sleep(wait_s)
-
-    def close(self) -> None:
-        self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _call(
-        self,
-        method: Any,
-        request: Any,
-        timeout_s: float | None,
-        metadata: Mapping[str, str] | None = None,
-        *,
-        policy: RetryPolicy | None = None,
-        request_id: str = "",
-    ) -> Any:
-        attempts = self._calls.attempts(timeout_s, policy)
-        headers = self._calls.headers(metadata)
-        while True:
-            try:
-                return method(request, timeout=attempts.remaining_s(), metadata=headers)
-            except grpc.RpcError as error:
-                wait_s = attempts.wait_after(self._calls.error(error, request_id))
             time.sleep(wait_s)
 
 

@@ -1,5 +1,5 @@
-"""The native front as the service sees it: C++ loops answer predictions and pass every other call to the
-handlers through one eventfd. Owns that hand-off; knows nothing of models. Runs on the asyncio loop."""
+"""The native front as the service sees it: C++ loops answer predictions and health checks and pass every other call to
+the handlers through one eventfd. Owns that hand-off; knows nothing of models. Runs on the asyncio loop."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from typing import Any
 
 from fused_mlp.service import _engine, _front
 from fused_mlp.service.errors import Code, answer
-from fused_mlp.service.fronts.rpc import Call, Rpc, text_metadata
+from fused_mlp.service.fronts.listen import Listen
+from fused_mlp.service.fronts.rpc import Call, CheckAnswer, Rpc, text_metadata
 from fused_mlp.service.settings.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
+# Of the calls that wait, one of each connection in turn: a connection with thousands delays another by this many.
+_EVENTS_PER_TURN = 16
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _END = object()  # in a call's inbox: the caller has closed its side
 
 
@@ -27,10 +31,15 @@ class NativeFront:
         settings: Settings,
         rpcs: Sequence[Rpc],
         max_message_bytes: int,
-        engine: _engine.Engine,
-        router: _engine.Router,
+        *,
+        engine: _engine.Engine | None = None,
+        router: _engine.Router | None = None,
+        listen: Listen | None = None,
     ) -> None:
-        self._rpcs = {rpc.path: rpc for rpc in rpcs}
+        """Without an engine and a router, nothing but `rpcs` is served."""
+        listen = listen or Listen(settings.host, settings.grpc_port)
+        # Health/Check is answered in C++ where there is an engine: see publish_health.
+        self._rpcs = {rpc.path: rpc for rpc in rpcs if engine is None or rpc.path != HEALTH_CHECK}
         self._calls: dict[int, _HandedCall] = {}
         self._handlers: dict[Any, Callable[[_front.CallEvent], None]] = {
             _front.CallEventKind.start: self._on_start,
@@ -39,19 +48,24 @@ class NativeFront:
             _front.CallEventKind.cancel: self._on_cancel,
             _front.CallEventKind.writable: self._on_writable,
             _front.CallEventKind.failure: _log_failure,
+            _front.CallEventKind.bad_end: _log_bad_end,
+            _front.CallEventKind.shortage: _log_shortage,
         }
         try:
             self._server = _front.FrontServer(
                 engine=engine,
                 router=router,
-                host=settings.host,
-                port=settings.grpc_port,
-                loops=settings.event_loops,
+                host=listen.host,
+                port=listen.port,
+                loops=settings.event_loops if engine else 1,
                 limits=limits_of(settings, max_message_bytes),
-                rpcs=[(rpc.path, rpc.kind == "stream_stream") for rpc in rpcs],
+                rpcs=[(rpc.path, rpc.kind == "stream_stream") for rpc in self._rpcs.values()],
                 certificate=str(settings.tls_certificate or ""),
                 key=str(settings.tls_key or ""),
                 client_ca=str(settings.tls_client_ca or ""),
+                crl=str(settings.tls_crl or ""),
+                purpose=listen.purpose,
+                setting=listen.setting,
             )
         except RuntimeError as error:
             raise SettingsError(str(error)) from None
@@ -64,7 +78,7 @@ class NativeFront:
         return self._server.port
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, let those under way end within the time, then cancel them."""
+        """Send clients elsewhere, let calls that have begun end within the time, then cancel them."""
         self._server.begin_drain()
         await asyncio.to_thread(self._server.wait_drained, grace_s)
         await asyncio.to_thread(self._server.stop)
@@ -74,12 +88,19 @@ class NativeFront:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def reload_tls(self) -> None:
+        """Read the TLS files again, for new connections. Raises RuntimeError, and keeps what it had."""
+        self._server.reload_tls()
+
+    def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
+        self._server.publish_health(answers)
+
     def stats(self) -> _front.FrontStats:
         """Connections, calls and bytes, summed over all loops."""
         return self._server.stats()
 
     def _on_events(self) -> None:
-        for event in self._server.drain():
+        for event in self._server.drain(_EVENTS_PER_TURN):
             self._handlers[event.kind](event)
 
     def _on_start(self, event: _front.CallEvent) -> None:
@@ -113,7 +134,7 @@ class _HandedCall:
         self._rpc = rpc
         self.inbox: asyncio.Queue[Any] = asyncio.Queue()  # bounded by the flow control of the call
         self.writable = asyncio.Event()
-        call = Call(metadata=text_metadata(event.metadata), deadline_ns=event.deadline_ns)
+        call = Call(text_metadata(event.metadata), event.certificate_names, event.deadline_ns)
         self.task = asyncio.create_task(self._run(event.body, call), name=rpc.path)
 
     async def _run(self, body: bytes, call: Call) -> None:
@@ -151,12 +172,19 @@ class _HandedCall:
 
 def limits_of(settings: Settings, max_message_bytes: int) -> _front.Limits:
     limits = _front.Limits()
-    for name, value in settings.limits.model_dump(exclude_none=True).items():
+    for name, value in settings.limits.model_dump(exclude_none=True, exclude={"max_request_rows"}).items():
         setattr(limits, name, value)
     limits.max_message_bytes = max_message_bytes
-    limits.max_connection_age_s = settings.max_connection_age_s
     return limits
 
 
 def _log_failure(event: _front.CallEvent) -> None:
     log.error("request %s failed: %s", event.path, event.body.decode(errors="replace"))
+
+
+def _log_bad_end(event: _front.CallEvent) -> None:
+    log.warning("ended the connection of %s: %s", event.path, event.body.decode(errors="replace"))
+
+
+def _log_shortage(event: _front.CallEvent) -> None:
+    log.warning("refused a call of %s: %s", event.path, event.body.decode(errors="replace"))

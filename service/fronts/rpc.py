@@ -4,7 +4,7 @@ itself. Knows nothing of grpc."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,15 +14,19 @@ from google.protobuf.message_factory import GetMessageClass
 
 from fused_mlp.service.errors import InvalidInput
 
+# Of Health/Check: name, status, trailers.
+CheckAnswer = tuple[str, int, Sequence[tuple[str, str]]]
 Kind = Literal["unary_unary", "unary_stream", "stream_stream"]
 
 
 @dataclass(frozen=True)
 class Call:
-    """metadata: request headers, lower case, text values only; deadline_ns: on the engine's clock, 0 for none;
-    trailers: what a handler adds goes to the caller with an OK."""
+    """metadata: request headers, lower case, text values only; certificate_names: CN:..., DNS:... and URI:... of the
+    peer's verified certificate, empty without one; deadline_ns: on the engine's clock, 0 for none; trailers: what a
+    handler adds goes to the caller with an OK."""
 
     metadata: Mapping[str, str]
+    certificate_names: Sequence[str] = ()
     deadline_ns: int = 0
     trailers: list[tuple[str, str]] = field(default_factory=list)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from ipaddress import ip_address
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fused_mlp.service import _engine
-from fused_mlp.service.handlers import Control, admin, control_rpcs
+from fused_mlp.service.fronts.listen import Listen
+from fused_mlp.service.fronts.rpc import CheckAnswer, Rpc
 from fused_mlp.service.missing import explain_import
 from fused_mlp.service.settings.settings import Settings, SettingsError
 
@@ -30,7 +31,13 @@ class Front(Protocol):
         """Listen; returns the port."""
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, let those under way end within the time, then cancel them."""
+        """Send clients elsewhere, let calls that have begun end within the time, then cancel them."""
+
+    def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
+        """What Health/Check answers from now on, for a front that answers it without the handler."""
+
+    def reload_tls(self) -> None:
+        """Read the TLS files again, for new connections. Raises in one line, and keeps what it had."""
 
     def stats(self) -> _front.FrontStats | None:
         """Connections, calls and bytes, where the front counts them."""
@@ -44,62 +51,64 @@ class Front(Protocol):
 def native_front_problem() -> str:
     """Why the native front cannot be used here, and what to do; empty if it can."""
     try:
-        from fused_mlp.service import _front  # noqa: F401
+        from fused_mlp.service import _front
     except ModuleNotFoundError:
         return "the native front was not built; install libnghttp2-dev, libssl-dev and zlib1g-dev, then build again"
     except ImportError as error:  # a shared library that it links is missing
         return explain_import(error, "the native front") or str(error)
+    if not _front.nghttp2_bounds_continuations():
+        return "this libnghttp2 takes CONTINUATION frames without end (CVE-2024-28182); update it"
     return ""
 
 
 def make_front(
-    settings: Settings, engine: _engine.Engine, router: _engine.Router, control: Control, widest: int
+    settings: Settings,
+    engine: _engine.Engine,
+    router: _engine.Router,
+    control: Sequence[Rpc],
+    widest: int,
 ) -> Front:
-    """`widest`: the most inputs that any model has."""
+    """`control`: all RPCs but the predictions. `widest`: the most inputs that any model has."""
     limit = max_message_bytes(settings, widest)
-    if settings.front != "python":
-        problem = native_front_problem()
-        if not problem:
-            from fused_mlp.service.fronts.native import NativeFront
+    problem = native_front_problem() if settings.front != "python" else "FUSED_MLP_FRONT=python"
+    if not problem:
+        from fused_mlp.service.fronts.native import NativeFront
 
-            return NativeFront(settings, control_rpcs(control), limit, engine, router)
-        if settings.front == "native":
-            raise SettingsError(f"FUSED_MLP_FRONT=native: {problem}, or take python")
+        return NativeFront(settings, control, limit, engine=engine, router=router)
+    if settings.front == "native":
+        raise SettingsError(f"FUSED_MLP_FRONT=native: {problem}, or take python")
+    if settings.tls_crl is not None:
+        raise SettingsError(
+            f"FUSED_MLP_TLS_CRL needs the native front, since grpc for Python checks none: {problem}"
+        )
+    if settings.front == "auto":
         log.warning("the Python front serves, at a tenth of the requests per second or less: %s", problem)
     from fused_mlp.service.fronts.python.predictor import Predictor
     from fused_mlp.service.fronts.python.server import PythonFront
     from fused_mlp.service.fronts.python.submission import Submitter
 
     predictor = Predictor(engine, router, Submitter(engine))
-    rpcs = [*predictor.rpcs(), *control_rpcs(control)]
-    return PythonFront(settings, rpcs, limit, engine.now)
+    return PythonFront(settings, [*predictor.rpcs(), *control], limit, engine.now)
 
 
-def make_admin(settings: Settings, engine: _engine.Engine, control: Control) -> Front | None:
-    """The admin service on its own port, if it has one: always on the Python front, because calls are rare."""
+def make_admin(settings: Settings, engine: _engine.Engine, rpcs: Sequence[Rpc]) -> Front | None:
+    """The admin service on its own port, if it has one."""
     if settings.admin_port == 0:
         return None
-    from fused_mlp.service.fronts.python.server import Listen, PythonFront
+    listen = Listen(settings.admin_host, settings.admin_port, "admin", "FUSED_MLP_ADMIN_PORT")
+    # The same front as the gRPC port's: both must refuse the same certificates.
+    if settings.front != "python" and not native_front_problem():
+        from fused_mlp.service.fronts.native import NativeFront
 
-    if not _is_loopback(settings.admin_host) and settings.tls_client_ca is None:
-        log.warning(
-            "the admin port listens on %s, where other machines can reach it, and asks for no client certificate",
-            settings.admin_host,
-        )
-    listen = Listen(settings.admin_host, settings.admin_port, "admin", "FUSED_MLP_ADMIN_PORT or _HOST")
-    return PythonFront(settings, admin.rpcs(control.catalog), LEAST_MESSAGE_BYTES, engine.now, listen)
+        return NativeFront(settings, rpcs, LEAST_MESSAGE_BYTES, listen=listen)
+    from fused_mlp.service.fronts.python.server import PythonFront
 
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return PythonFront(settings, rpcs, LEAST_MESSAGE_BYTES, engine.now, listen)
 
 
 def max_message_bytes(settings: Settings, widest: int) -> int:
     """Room for the largest request that the row limit allows on the widest model."""
     if settings.limits.max_message_bytes is not None:
         return settings.limits.max_message_bytes
-    rows = settings.max_request_rows * widest * WIDEST_ELEMENT_BYTES
+    rows = settings.limits.max_request_rows * widest * WIDEST_ELEMENT_BYTES
     return max(LEAST_MESSAGE_BYTES, rows + MESSAGE_SLACK_BYTES)

@@ -1,5 +1,5 @@
 """Every RPC but the predictions: the same handlers behind both fronts. They run on the asyncio loop."""
 
-from fused_mlp.service.handlers.control import SERVED_SERVICES, Control, control_rpcs
+from fused_mlp.service.handlers.control import SERVED_SERVICES, Control, admin_rpcs, control_rpcs
 
-__all__ = ["SERVED_SERVICES", "Control", "control_rpcs"]
+__all__ = ["SERVED_SERVICES", "Control", "admin_rpcs", "control_rpcs"]

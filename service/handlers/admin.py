@@ -9,18 +9,19 @@ from typing import Any
 
 from fused_mlp.kernels import KernelError
 from fused_mlp.protos import admin_pb2 as pb
+from fused_mlp.protos.variants import variant_number
 from fused_mlp.service.catalog.catalog import Catalog
-from fused_mlp.service.catalog.policy import Policy
 from fused_mlp.service.catalog.records import ServedModel
-from fused_mlp.service.errors import InvalidInput
+from fused_mlp.service.errors import InvalidInput, Unsupported
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
-from fused_mlp.service.handlers.model_info import VARIANTS
 from fused_mlp.service.observe.trace import check_trace, take_trace
+from fused_mlp.service.settings.policy import Policy
+from fused_mlp.service.variant import VARIANTS
 
 ON_MISMATCH = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
 FIELDS = tuple(field.name for field in pb.PolicyChange.DESCRIPTOR.fields)
 _NAMES: dict[str, dict[Any, str]] = {
-    "variant": {number: name for name, number in VARIANTS.items()},
+    "variant": {variant_number(name): name for name in VARIANTS},
     "on_mismatch": {number: name for name, number in ON_MISMATCH.items()},
 }
 
@@ -35,7 +36,7 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
             # On a thread: kernels that the new policy needs are built first, and that may take seconds.
             changed = await asyncio.to_thread(catalog.set_policy, _changes(request.change), request.model)
         except KernelError as error:
-            raise InvalidInput(str(error)) from error
+            raise Unsupported(str(error)) from error
         return pb.SetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(changed))
 
     async def trace(request: Any, _: Call) -> AsyncIterator[Any]:
@@ -75,7 +76,7 @@ def _models(models: Iterable[ServedModel]) -> list[pb.ModelPolicy]:
 
 def _policy(policy: Policy) -> pb.Policy:
     return pb.Policy(
-        variant=VARIANTS[policy.variant],
+        variant=variant_number(policy.variant),
         split=policy.split,
         allow_override=policy.allow_override,
         shadow=policy.shadow,

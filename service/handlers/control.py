@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.fronts.rpc import Rpc
-from fused_mlp.service.handlers import health, open_inference, reflection
+from fused_mlp.service.handlers import admin, health, open_inference, reflection
 from fused_mlp.service.handlers import model_info as inference
+from fused_mlp.service.handlers.guard import Guard
 from fused_mlp.service.observe.health import Health
 from fused_mlp.service.settings.settings import Settings
 
@@ -25,14 +26,19 @@ class Control:
     settings: Settings
     catalog: Catalog
     health: Health
+    guard: Guard = field(default_factory=Guard)
 
 
 def control_rpcs(control: Control) -> list[Rpc]:
     rpcs = [
         *health.rpcs(control.health, control.catalog),
         *inference.rpcs(control.catalog),
-        *open_inference.rpcs(control.settings, control.catalog, control.health),
+        *open_inference.rpcs(control.settings, control.catalog, control.health, control.guard),
     ]
     if control.settings.reflection:
         rpcs += reflection.rpcs(SERVED_SERVICES)
     return rpcs
+
+
+def admin_rpcs(control: Control) -> list[Rpc]:
+    return [control.guard.protect(rpc) for rpc in admin.rpcs(control.catalog)]

@@ -1,5 +1,6 @@
 """grpc.health.v1: Check, Watch and List, for the server ("") and for each model by name. A model whose
-fused kernel cannot serve is healthy, answers unfused, and says so in the trailing metadata of Check."""
+fused kernel cannot serve is healthy, answers unfused, and says so in the trailing metadata of Check. The native front
+answers Check by itself, with what check_answers() says."""
 
 from __future__ import annotations
 
@@ -10,11 +11,29 @@ from fused_mlp.protos import health_pb2 as pb
 from fused_mlp.service._engine import quote_name
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.errors import ModelNotFound
-from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.fronts.rpc import Call, CheckAnswer, Rpc, rpcs_of
 from fused_mlp.service.observe.health import SERVER, Health
 
 # "digits/1 shadow_mismatch": once for each version.
 FALLBACK_KEY = "fused-mlp-fallback"
+
+Trailers = list[tuple[str, str]]
+
+
+def check_answers(health: Health, catalog: Catalog) -> list[CheckAnswer]:
+    """What Check answers, for each name: status and trailers."""
+    fallbacks = _fallbacks(catalog)
+    return [(name, int(status), fallbacks.get(name, [])) for name, status in health.all().items()]
+
+
+def _fallbacks(catalog: Catalog) -> dict[str, Trailers]:
+    """By name; the server has those of all models."""
+    found: dict[str, Trailers] = {SERVER: []}
+    for model in catalog.models():
+        versions = [(v, v.fallback) for v in model.fallen_back if v.fallback]
+        found[model.name] = [(FALLBACK_KEY, f"{v.model}/{v.version} {why.reason}") for v, why in versions]
+        found[SERVER] += found[model.name]
+    return found
 
 
 def rpcs(health: Health, catalog: Catalog) -> list[Rpc]:
@@ -22,13 +41,7 @@ def rpcs(health: Health, catalog: Catalog) -> list[Rpc]:
         status = health.get(request.service)
         if status is None:
             raise ModelNotFound(quote_name(request.service))
-        for model in catalog.models():
-            if request.service in (SERVER, model.name):
-                call.trailers.extend(
-                    (FALLBACK_KEY, f"{v.model}/{v.version} {v.fallback.reason}")
-                    for v in model.fallen_back
-                    if v.fallback
-                )
+        call.trailers.extend(_fallbacks(catalog).get(request.service, []))
         return pb.HealthCheckResponse(status=status.name)
 
     async def watch(request: Any, _: Call) -> AsyncIterator[Any]:

@@ -6,13 +6,12 @@ from typing import Any
 
 from fused_mlp.kernels import KernelInfo
 from fused_mlp.protos import fused_mlp_pb2 as pb
+from fused_mlp.protos.variants import variant_number
 from fused_mlp.service._engine import quote_name
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.errors import ModelNotFound
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
-
-VARIANTS = {"fused": pb.FUSED, "unfused": pb.UNFUSED}
 
 
 def rpcs(catalog: Catalog) -> list[Rpc]:
@@ -64,7 +63,7 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
             description=spec.description,
             kernels=[_kernel(info) for info in served.kernels],
             example=served.mlp.example or (),
-            variant=VARIANTS[served.variant],
+            variant=variant_number(served.variant),
         )
     )
     return message
@@ -72,7 +71,7 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
 
 def _kernel(info: KernelInfo) -> pb.Kernel:
     return pb.Kernel(
-        variant=VARIANTS[info.variant],
+        variant=variant_number(info.variant),
         backend=info.backend,
         device=info.device,
         strategy=info.strategy,

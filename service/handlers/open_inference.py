@@ -15,6 +15,7 @@ from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.errors import InvalidInput, ModelNotFound, NotReady, PermissionDenied, ServiceError
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.handlers.guard import Guard
 from fused_mlp.service.handlers.statistics import model_statistics
 from fused_mlp.service.observe.health import Health
 from fused_mlp.service.settings.settings import Settings
@@ -23,7 +24,7 @@ PLATFORM = "fused_mlp"
 EXTENSIONS = ("model_configuration", "model_repository", "statistics")
 
 
-def rpcs(settings: Settings, catalog: Catalog, health: Health) -> list[Rpc]:
+def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard) -> list[Rpc]:
     async def server_live(_request: Any, _: Call) -> Any:
         return pb.ServerLiveResponse(live=True)
 
@@ -68,18 +69,26 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health) -> list[Rpc]:
             ]
         )
 
-    async def load(request: Any, _: Call) -> Any:
+    async def load(request: Any, call: Call) -> Any:
         _allow(settings)
+        guard.check(call, "RepositoryModelLoad")
+        if request.parameters:
+            names = ", ".join(map(quote_name, sorted(request.parameters)[:4]))
+            raise InvalidInput(
+                f"parameters: expected none, got {names}: what is served is what the model repository holds"
+            )
         try:
             model = await asyncio.to_thread(catalog.load, request.model_name)
         except (ModelLoadError, KernelError) as error:
             raise InvalidInput(str(error)) from error
-        if not model.ready:
-            raise InvalidInput(f"model {model.name!r} cannot be served: {model.problems}")
+        if not model.complete:
+            what = "is served without some of its versions" if model.ready else "cannot be served"
+            raise InvalidInput(f"model {model.name!r} {what}: {model.problems}")
         return pb.RepositoryModelLoadResponse()
 
-    async def unload(request: Any, _: Call) -> Any:
+    async def unload(request: Any, call: Call) -> Any:
         _allow(settings)
+        guard.check(call, "RepositoryModelUnload")
         await asyncio.to_thread(catalog.unload, request.model_name)
         return pb.RepositoryModelUnloadResponse()
 
@@ -146,7 +155,7 @@ def _config(served: ServedVersion, settings: Settings) -> Any:
         backend=PLATFORM,
         version_policy=pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All()),
         # Triton's meaning: the row dimension is not part of dims below.
-        max_batch_size=settings.max_request_rows,
+        max_batch_size=settings.limits.max_request_rows,
         input=[pb.ModelInput(name="input", data_type=pb.TYPE_FP32, dims=[spec.in_features])],
         output=[pb.ModelOutput(name="output", data_type=pb.TYPE_FP32, dims=[spec.out_features])],
         dynamic_batching=pb.ModelDynamicBatching(

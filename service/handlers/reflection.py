@@ -1,4 +1,4 @@
-"""grpc.reflection.v1alpha: what is served, described from our own descriptors. None of them has extensions."""
+"""grpc.reflection.v1 and v1alpha: what is served, described from our own descriptors. None of them has extensions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from fused_mlp.protos import reflection_pb2 as pb
+from fused_mlp.protos import reflection_v1alpha_pb2 as v1alpha
 from fused_mlp.protos.descriptors import POOL
 from fused_mlp.service.errors import Code
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
 
 
 def rpcs(services: Iterable[str]) -> list[Rpc]:
-    service = pb.DESCRIPTOR.services_by_name["ServerReflection"]
-    names = sorted([*services, service.full_name])
+    own = [file.DESCRIPTOR.services_by_name["ServerReflection"] for file in (pb, v1alpha)]
+    names = sorted([*services, *(service.full_name for service in own)])
 
     async def info(requests: AsyncIterator[Any], _: Call) -> AsyncIterator[Any]:
         async for request in requests:
@@ -23,7 +24,7 @@ def rpcs(services: Iterable[str]) -> list[Rpc]:
             response.original_request.CopyFrom(request)
             yield response
 
-    return rpcs_of(service, {"ServerReflectionInfo": info})
+    return [rpc for service in own for rpc in rpcs_of(service, {"ServerReflectionInfo": info})]
 
 
 def _answer(request: Any, services: list[str]) -> Any:

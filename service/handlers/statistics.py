@@ -15,6 +15,10 @@ def model_statistics(served: ServedVersion) -> Any:
     total = sum(d.count for d in durations)
     succeeded = sum(s.requests.codes.get(Code.OK, 0) for s in snapshots)
     ns = _nanoseconds(durations)
+    queued = [s.queue_duration for s in snapshots]
+    run = sum(
+        h.count for h in queued
+    )  # requests that reached a kernel; Triton's clients want one count for all phases
     # The histogram has no duration per code: time is shared out by count.
     success_ns = ns * succeeded // total if total else 0
     return pb.ModelStatistics(
@@ -25,14 +29,13 @@ def model_statistics(served: ServedVersion) -> Any:
         inference_stats=pb.InferStatistics(
             success=pb.StatisticDuration(count=succeeded, ns=success_ns),
             fail=pb.StatisticDuration(count=total - succeeded, ns=ns - success_ns),
-            queue=_duration([s.queue_duration for s in snapshots]),
-            compute_infer=_duration([s.compute_duration for s in snapshots]),
+            queue=pb.StatisticDuration(count=run, ns=_nanoseconds(queued)),
+            compute_input=pb.StatisticDuration(count=run, ns=sum(s.gather_ns for s in snapshots)),
+            compute_infer=pb.StatisticDuration(count=run, ns=sum(s.compute_ns for s in snapshots)),
+            # Not timed: copying an answer out is a part of encoding it, which `success` covers.
+            compute_output=pb.StatisticDuration(count=run, ns=0),
         ),
     )
-
-
-def _duration(histograms: list[Any]) -> Any:
-    return pb.StatisticDuration(count=sum(h.count for h in histograms), ns=_nanoseconds(histograms))
 
 
 def _nanoseconds(histograms: list[Any]) -> int:

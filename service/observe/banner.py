@@ -5,30 +5,37 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version as package_version
-from typing import TYPE_CHECKING
 
 from fused_mlp.kernels import KernelInfo
-from fused_mlp.service.settings.settings import join_address
-
-if TYPE_CHECKING:
-    from fused_mlp.service.app import Service
+from fused_mlp.service.catalog.records import ServedModel
+from fused_mlp.service.settings.settings import Settings, join_address
 
 _DEFAULT_TARGET = "127.0.0.1:8001"  # of the commands that call a server
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
-def banner(service: Service) -> str:
-    settings, models = service.settings, service.catalog.models()
-    target = join_address(settings.host, service.grpc_port)
+def banner(
+    settings: Settings,
+    models: Sequence[ServedModel],
+    front: str,
+    *,
+    grpc_port: int,
+    metrics_port: int,
+    admin_port: int,
+) -> str:
+    """The ports are those that were bound; admin_port 0: there is none."""
+    target = join_address(settings.host, grpc_port)
+    pages = "https" if settings.metrics_tls else "http"
     lines = [
         f"fused-mlp {package_version('fused-mlp')}: serving the {settings.variant} variant",
-        f"  gRPC     {target} ({service.front.name} front{', TLS' if settings.tls_certificate else ''})",
-        f"  metrics  http://{join_address(settings.metrics_host, service.metrics_port)}/metrics",
-        f"  live     http://{join_address(_reached(settings.metrics_host), service.metrics_port)}/",
+        f"  gRPC     {target} ({front} front{', TLS' if settings.tls_certificate else ''})",
+        f"  metrics  {pages}://{join_address(settings.metrics_host, metrics_port)}/metrics",
+        f"  live     {pages}://{join_address(_reached(settings.metrics_host), metrics_port)}/",
     ]
-    if service.admin_port:
-        lines.append(f"  admin    {join_address(settings.admin_host, service.admin_port)}")
+    if admin_port:
+        lines.append(f"  admin    {join_address(settings.admin_host, admin_port)}")
     for model in models:
         for served in model.versions:
             name = f"{served.model}/{served.version}"
@@ -39,7 +46,7 @@ def banner(service: Service) -> str:
             lines += [f"           {_kernel(info)}" for info in served.kernels]
     examples = [m.name for m in models if m.default and m.default.mlp and m.default.mlp.example]
     if examples:
-        reached_at = join_address(_reached(settings.host), service.grpc_port)
+        reached_at = join_address(_reached(settings.host), grpc_port)
         options = "" if reached_at == _DEFAULT_TARGET else f" --target {reached_at}"
         options += " --tls" if settings.tls_certificate else ""
         lines.append(f"  try      {_command()} predict {examples[0]} --example{options}")

@@ -4,7 +4,7 @@ Lives on the asyncio loop; set() may be called only there."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from enum import IntEnum
 
 SERVER = ""
@@ -22,6 +22,7 @@ class Health:
     def __init__(self) -> None:
         self._statuses: dict[str, Serving] = {}
         self._changed = asyncio.Event()
+        self._on_change: Callable[[], object] = lambda: None
         self.draining = False
 
     def set(self, name: str, status: Serving) -> None:
@@ -37,6 +38,10 @@ class Health:
         self.draining = True
         self._statuses = dict.fromkeys(self._statuses, Serving.NOT_SERVING)
         self._notify()
+
+    def on_change(self, callback: Callable[[], object]) -> None:
+        """Called after each change: a front that answers checks by itself is told."""
+        self._on_change = callback
 
     def get(self, name: str) -> Serving | None:
         return self._statuses.get(name)
@@ -65,3 +70,4 @@ class Health:
         # A fresh event for each change: a watcher holds the one from before it looked, so it misses nothing.
         self._changed.set()
         self._changed = asyncio.Event()
+        self._on_change()

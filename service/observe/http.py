@@ -1,22 +1,42 @@
-"""The HTTP side of observability: the live page at /, /metrics, /status.json, /healthz, /readyz. One daemon thread,
-one thread per request. What it serves comes from three callables."""
+"""The HTTP side of observability: the live page at /, /metrics, /status.json, /healthz, /readyz. One thread runs an
+asyncio loop of its own for all connections, another computes pages; what they serve comes from three callables."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from threading import Thread
-from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any
 
+from fused_mlp.service.observe.http_request import MOST_BYTES, BadRequest, Request, read_request
 from fused_mlp.service.observe.live_page import live_page
 from fused_mlp.service.settings.settings import SettingsError, join_address
 
+if TYPE_CHECKING:
+    import ssl
+
+    from fused_mlp.service.access.callers import Callers
+
 log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 32
+# For the TLS handshake and for each request, from the answer before it to its last header; then for taking the answer.
+TIMEOUT_S = 10.0
+_OPEN = ("/healthz", "/readyz")  # for probes, which have no token
+_PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 
 
 @dataclass(frozen=True)
@@ -29,78 +49,180 @@ class Pages:
     status: Callable[[], str]
 
 
+@dataclass(frozen=True)
+class _Page:
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 class MetricsServer:
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
-        handler = type("Handler", (_Handler,), {"pages": pages})
+    """`make_tls`: reads the certificate, or returns None for plaintext; `callers`: whose tokens are asked for, None:
+    every caller may read."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        pages: Pages,
+        make_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        callers: Callers | None = None,
+    ) -> None:
+        self._pages = pages
+        self._make_tls = make_tls
+        self._callers = callers
         try:
-            self._server = (_Server6 if ":" in host else _Server)((host, port), handler)
+            self.reload_tls()
+        except ValueError as error:
+            raise SettingsError(f"TLS: {error}") from None
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
             raise SettingsError(
                 f"cannot listen on {join_address(host, port)} for metrics: {error.strerror}; "
                 "set FUSED_MLP_METRICS_PORT or _HOST"
             ) from None
-        self.port: int = self._server.server_address[1]
-        self._thread = Thread(target=self._server.serve_forever, name="metrics-http", daemon=True)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        # By when each connection's present step began, the longest first.
+        self._connections: dict[asyncio.Task[None], None] = {}
+        self._renderer = ThreadPoolExecutor(1, "metrics-page")
+        self._loop = asyncio.new_event_loop()
+        self._accepting = self._loop.create_task(self._accept_all())
+        self._thread = Thread(target=self._run, name="metrics-http", daemon=True)
         self._thread.start()
 
+    def reload_tls(self) -> None:
+        """For new connections. Raises ValueError in one line, and keeps what it had."""
+        self._tls = self._make_tls()
+
     def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._loop.call_soon_threadsafe(self._accepting.cancel)
+        self._thread.join()
+        self._renderer.shutdown()
 
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(asyncio.wait([self._accepting]))
+        finally:
+            self._listener.close()
+            self._loop.close()
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+    async def _accept_all(self) -> None:
+        try:
+            while True:
+                try:
+                    accepted, _ = await self._loop.sock_accept(self._listener)
+                except OSError as error:  # out of descriptors
+                    log.warning("the metrics port cannot accept a connection: %s", error.strerror)
+                    await asyncio.sleep(1)
+                    continue
+                if len(self._connections) >= MOST_CONNECTIONS:
+                    slowest = next(iter(self._connections))
+                    del self._connections[slowest]
+                    slowest.cancel()
+                self._start(self._serve(accepted))
+                await asyncio.sleep(0)  # accepting may not yield by itself while more connections wait
+        finally:
+            for task in self._connections:
+                task.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Log a page that fails; do not log a scraper that disconnects early."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+    def _start(self, connection: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(connection)
+        self._connections[task] = None
+        task.add_done_callback(lambda _: self._connections.pop(task, None))
+
+    def _begin_step(self) -> None:
+        """This connection goes to the end of the line: those that wait longest are closed first."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = self._connections.pop(task, None)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        """One connection, request by request."""
+        transport: asyncio.Transport | None = None
+        tls = self._tls
+        try:
+            reader = asyncio.StreamReader(limit=MOST_BYTES)
+            protocol = asyncio.StreamReaderProtocol(reader)
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: protocol, accepted, ssl=tls, ssl_handshake_timeout=TIMEOUT_S if tls else None
+            )
+            writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+            while await self._answer_one(reader, writer):
+                pass
+            transport.close()
+        except (OSError, EOFError, TimeoutError, asyncio.CancelledError):
+            pass  # the peer left, was too slow, or had to make room
+        except Exception:
             log.exception("a page of the metrics port failed")
+        finally:
+            if transport is None:
+                accepted.close()
+            else:
+                transport.abort()
 
+    async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection may be used again."""
+        self._begin_step()
+        request: Request | None = None
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                request = await read_request(reader)
+            page = await self._page(request)
+        except BadRequest as error:
+            page = _Page(error.status, f"{error}\n".encode())
+        keep = request is not None and request.keep_alive
+        self._begin_step()
+        async with asyncio.timeout(TIMEOUT_S):
+            writer.write(_head(page, keep))
+            if request is None or request.method != "HEAD":
+                writer.write(page.body)
+            await writer.drain()
+            if not keep:
+                writer.close()
+                await writer.wait_closed()
+        return keep
 
-class _Server6(_Server):
-    address_family = socket.AF_INET6
+    async def _page(self, request: Request) -> _Page:
+        if request.method not in ("GET", "HEAD"):
+            return _Page(405, b"expected GET or HEAD\n", headers={"Allow": "GET, HEAD"})
+        if request.path not in _OPEN and self._callers and not self._callers.has_token(request.token):
+            # Browsers ask for a name and a password: the token is the password, and any name will do.
+            challenge = 'Basic realm="fused-mlp: the token as password", Bearer realm="fused-mlp"'
+            return _Page(401, b"expected a token\n", headers={"WWW-Authenticate": challenge})
+        if request.path == "/healthz":
+            return _Page(200, b"ok\n")
+        if request.path == "/readyz":
+            why = self._pages.not_ready()
+            return _Page(503 if why else 200, f"not ready: {why}\n".encode() if why else b"ready\n")
+        try:
+            return await self._loop.run_in_executor(self._renderer, self._render, request)
+        except Exception:
+            log.exception("a page of the metrics port failed")
+            return _Page(500, b"internal error\n")
 
-
-class _Handler(BaseHTTPRequestHandler):
-    pages: ClassVar[Pages]
-    protocol_version = "HTTP/1.1"
-    timeout = 10  # seconds; a client that never finishes its request must not keep its thread
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        path = self.path.split("?", 1)[0]
-        if path == "/":
+    def _render(self, request: Request) -> _Page:
+        pages = self._pages
+        if request.path == "/":
             page = live_page()
-            self._send(200, page.body, "text/html; charset=utf-8", page.headers)
-        elif path == "/metrics":
-            body, content_type = self.pages.render(self.headers.get("Accept", ""))
-            self._send(200, body, content_type)
-        elif path == "/status.json":
-            self._send(200, self.pages.status().encode(), "application/json")
-        elif path == "/healthz":
-            self._send(200, b"ok\n")
-        elif path == "/readyz":
-            why = self.pages.not_ready()
-            self._send(503 if why else 200, f"not ready: {why}\n".encode() if why else b"ready\n")
-        else:
-            self._send(404, b"here are /, /metrics, /status.json, /healthz and /readyz\n")
+            return _Page(200, page.body, "text/html; charset=utf-8", page.headers)
+        if request.path == "/metrics":
+            return _Page(200, *pages.render(request.accept))
+        if request.path == "/status.json":
+            return _Page(200, pages.status().encode(), "application/json")
+        return _Page(404, b"here are /, /metrics, /status.json, /healthz and /readyz\n")
 
-    def _send(
-        self,
-        status: int,
-        body: bytes,
-        content_type: str = "text/plain; charset=utf-8",
-        headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        self.send_response(status)
-        all_headers = {"Content-Type": content_type, "Content-Length": str(len(body)), **headers}
-        for name, value in all_headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
-        """Scrapes are not logged."""
+def _head(page: _Page, keep_alive: bool) -> bytes:
+    headers = {
+        "Content-Type": page.content_type,
+        "Content-Length": str(len(page.body)),
+        "Connection": "keep-alive" if keep_alive else "close",
+        **page.headers,
+    }
+    lines = [f"HTTP/1.1 {page.status} {_PHRASES[page.status]}", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")

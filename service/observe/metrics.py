@@ -4,7 +4,7 @@ only from what is loaded, never from what a client sent."""
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -29,6 +29,7 @@ from fused_mlp.service.errors import Code
 
 if TYPE_CHECKING:
     from fused_mlp.service import _front
+    from fused_mlp.service.access.credentials import ServerCredentials
 
 LANE = ("model", "version", "variant")
 VERSION = ("model", "version")
@@ -198,8 +199,8 @@ def _shadows(versions: list[ServedVersion]) -> Iterator[Metric]:
     rows = CounterMetricFamily("fused_mlp_shadow_rows", "Rows compared.", labels=VERSION)
     mismatches = CounterMetricFamily(
         "fused_mlp_shadow_mismatches",
-        "Compared batches with a difference over the tolerance.",
-        labels=VERSION,
+        "Compared batches with a difference over the tolerance, by what float64 says about them.",
+        labels=(*VERSION, "verdict"),
     )
     compute = HistogramMetricFamily(
         "fused_mlp_shadow_compute_seconds",
@@ -223,7 +224,8 @@ def _shadows(versions: list[ServedVersion]) -> Iterator[Metric]:
         for outcome, count in seen.batches.items():
             batches.add_metric((*labels, outcome), count)
         rows.add_metric(labels, seen.rows)
-        mismatches.add_metric(labels, seen.mismatches)
+        for verdict, count in seen.verdicts.items():
+            mismatches.add_metric((*labels, verdict), count)
         for variant, histogram in (("fused", seen.fused), ("unfused", seen.unfused)):
             buckets = _cumulative(seconds, histogram.buckets)
             compute.add_metric((*labels, variant), buckets, histogram.sum / 1e9)
@@ -278,17 +280,29 @@ class FrontCollector(Collector):
 def _front_gauges(stats: _front.FrontStats) -> Iterator[Metric]:
     for name, text, value in (
         ("open_connections", "Connections open now.", stats["connections"]),
-        ("open_streams", "Calls open now.", stats["open_calls"]),
+        ("open_calls", "Calls open now.", stats["open_calls"]),
     ):
         yield GaugeMetricFamily(f"fused_mlp_front_{name}", text, value=value)
+    used = GaugeMetricFamily(
+        "fused_mlp_front_memory_bytes", "Memory that peers hold, by account.", labels=("account",)
+    )
+    limit = GaugeMetricFamily(
+        "fused_mlp_front_memory_limit_bytes", "The most that each account may hold.", labels=("account",)
+    )
+    for account, (used_bytes, limit_bytes) in stats["memory"].items():
+        used.add_metric((account,), used_bytes)
+        limit.add_metric((account,), limit_bytes)
+    yield from (used, limit)
 
 
 def _front_counters(stats: _front.FrontStats) -> Iterator[Metric]:
     for name, text, value in (
         ("connections", "Connections accepted.", stats["accepted"]),
-        ("streams", "Calls begun.", stats["calls"]),
+        ("calls", "Calls begun.", stats["calls"]),
+        ("failures", "Calls and connections ended by a failure of the front itself.", stats["failures"]),
         ("received_bytes", "Bytes of HTTP/2 received.", stats["received_bytes"]),
         ("sent_bytes", "Bytes of HTTP/2 sent.", stats["sent_bytes"]),
+        ("tls_handshakes", "TLS handshakes completed.", stats["tls_handshakes"]),
     ):
         yield CounterMetricFamily(f"fused_mlp_front_{name}", text, value=value)
     ends = CounterMetricFamily(
@@ -297,17 +311,61 @@ def _front_counters(stats: _front.FrontStats) -> Iterator[Metric]:
     for reason, count in stats["ended"].items():
         ends.add_metric((reason,), count)
     refused = CounterMetricFamily(
-        "fused_mlp_front_refused_streams",
+        "fused_mlp_front_refused_calls",
         "Calls that the front itself ended, by gRPC code: broken requests, limits, deadlines.",
         labels=("code",),
     )
     by_code: dict[int, int] = {**dict.fromkeys(FRONT_CODES, 0), **stats["refused"]}
     for code, count in by_code.items():
         refused.add_metric((Code(code).name,), count)
+    shortages = CounterMetricFamily(
+        "fused_mlp_front_memory_refusals",
+        "Calls refused because all peers, or their address alone, hold too much, by account.",
+        labels=("account",),
+    )
+    for account, count in stats["shortages"].items():
+        shortages.add_metric((account,), count)
     resets = CounterMetricFamily("fused_mlp_front_resets", "Streams reset, by sender.", labels=("sender",))
     resets.add_metric(("peer",), stats["received_resets"])
     resets.add_metric(("server",), stats["sent_resets"])
-    yield from (ends, refused, resets)
+    failures = CounterMetricFamily(
+        "fused_mlp_front_tls_failures", "TLS handshakes that failed, by reason.", labels=("reason",)
+    )
+    for reason, count in stats["tls_failures"].items():
+        failures.add_metric((reason,), count)
+    yield from (ends, refused, shortages, resets, failures)
+
+
+class CredentialsCollector(Collector):
+    """The certificate, files read again, and administrators turned away."""
+
+    def __init__(self, credentials: ServerCredentials, refused: Mapping[str, int]) -> None:
+        self._credentials = credentials
+        self._refused = refused
+
+    def collect(self) -> Iterator[Metric]:
+        if (expiry_s := self._credentials.expiry_s) is not None:
+            yield GaugeMetricFamily(
+                "fused_mlp_tls_certificate_expiry_timestamp_seconds",
+                "When the server's certificate expires.",
+                value=expiry_s,
+            )
+        reloads = CounterMetricFamily(
+            "fused_mlp_reloads",
+            "Times that files were read again: certificates (tls) and lists of callers.",
+            labels=("files", "result"),
+        )
+        for item in self._credentials.reloads:
+            for result, count in item.results.items():
+                reloads.add_metric((item.name, result), count)
+        refused = CounterMetricFamily(
+            "fused_mlp_admin_refused",
+            "Calls of the admin service, loads and unloads refused because the caller is not listed, by gRPC code.",
+            labels=("code",),
+        )
+        for code, count in self._refused.items():
+            refused.add_metric((code,), count)
+        yield from (reloads, refused)
 
 
 class Exposition:

@@ -14,13 +14,13 @@ class Colour(NamedTuple):
 
 # Blue, orange and purple differ for every kind of colour vision. The eager layers of a profile are the unfused variant.
 _UNFUSED = Colour("#b45309", "#f0a34a", "#e0862c")
-VARIANTS = {
+VARIANT_COLOURS = {
     "fused": Colour("#0b62b5", "#6cb6ff", "#3274d9"),
     "unfused": _UNFUSED,
     "eager": _UNFUSED,
     "compile": Colour("#8d2f83", "#e3a0dc", "#b65aac"),
 }
-COLOURS = VARIANTS | {
+COLOURS = VARIANT_COLOURS | {
     "ground": Colour("#f4f6f8", "#0e1115"),  # behind cards
     "paper": Colour("#ffffff", "#14171c"),
     "card": Colour("#f5f7f9", "#1c2128"),
@@ -31,7 +31,7 @@ COLOURS = VARIANTS | {
     "bad": Colour("#b3261e", "#ff8a80"),
     # Kinds of spans in a flame graph, pale enough for text on them.
     "work": Colour("#f2b68c", "#a85b2c"),
-    "native": Colour("#9cc8f2", "#23598c"),
+    "phase": Colour("#9cc8f2", "#23598c"),
     "wrapper": Colour("#c9d3e3", "#46536a"),
     "view": Colour("#e3d9f5", "#5b4a80"),
     "annotation": Colour("#e8ebef", "#3a414d"),
@@ -74,6 +74,6 @@ def style_sheet() -> str:
         "".join(f"--{name}:{getattr(colour, theme)};" for name, colour in COLOURS.items())
         for theme in ("light", "dark")
     )
-    classes = "".join(f".{name}{{--own:var(--{name})}}" for name in VARIANTS)
+    classes = "".join(f".{name}{{--own:var(--{name})}}" for name in VARIANT_COLOURS)
     themes = f":root{{color-scheme:light dark;{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
     return f"{themes}{classes}{_RULES.replace('FONT', FONT)}"

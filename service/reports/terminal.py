@@ -7,9 +7,9 @@ from collections.abc import Collection
 from rich import box
 from rich.table import Table
 
-from fused_mlp.service.reports.style import VARIANTS
+from fused_mlp.service.reports.style import VARIANT_COLOURS
 
-VARIANT_STYLES = {name: colour.any for name, colour in VARIANTS.items()}
+VARIANT_STYLES = {name: colour.any for name, colour in VARIANT_COLOURS.items()}
 
 
 def plain_table(*columns: str, left: Collection[str] = ()) -> Table:

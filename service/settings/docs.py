@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from fused_mlp.service.settings.limits import Limits
-from fused_mlp.service.settings.settings import ENV_PREFIX, GROUPS, Settings
+from fused_mlp.service.settings.settings import ENV_PREFIX, GROUPS, CallerFiles, Settings
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,7 +47,7 @@ def setting_docs(record: type[Settings | Limits] = Settings) -> Iterator[Setting
 
 
 def _default(value: object) -> str:
-    if value is None or value in ({}, Limits()):
+    if value is None or value in ({}, Limits(), CallerFiles()):
         return ""
     if isinstance(value, bool):
         return "1" if value else "0"
@@ -61,7 +61,7 @@ def _values(annotation: Any) -> str:
         return "|".join(_values(part) for part in get_args(annotation) if part is not NoneType)
     if get_origin(annotation) is Annotated:
         return _values(get_args(annotation)[0])
-    if get_origin(annotation) is dict or annotation is Limits:
+    if get_origin(annotation) is dict or annotation in (Limits, CallerFiles):
         return "JSON"
     if get_origin(annotation) is Literal:
         return "|".join(map(str, get_args(annotation)))

@@ -1,5 +1,5 @@
-"""Limits of connections and calls that protect the server from a peer: the fields of FUSED_MLP_LIMITS. Few people
-change them, so they share one setting. The native front keeps all of them, the Python front those that
+"""Limits of requests, connections and calls that protect the server from a peer: the fields of FUSED_MLP_LIMITS. Few
+people change them, so they share one setting. The native front keeps all of them, the Python front those that
 grpc.aio has too (docs/native-front.md)."""
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Limits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    max_request_rows: _Count = Field(
+        default=4096, description="rows in one request; beyond it INVALID_ARGUMENT"
+    )
     max_message_bytes: Annotated[int, Field(ge=1024)] | None = Field(
         default=None,
         description="largest message, also after gzip; default: from the row limit and the widest model; "
@@ -31,34 +34,65 @@ class Limits(BaseModel):
         default=1024,
         description="concurrent calls on one connection; more: REFUSED_STREAM, or PROTOCOL_ERROR once the peer knows",
     )
-    max_connections: _Count = Field(default=1024, description="connections at once; more are closed")
+    max_connections: _Count = Field(
+        default=1024, description="connections at once; then the idlest makes room, or new ones are closed"
+    )
+    max_connections_per_peer: _Count | None = Field(
+        default=None,
+        description="the same for one address (of IPv6: the first 64 bits); default: half of max_connections",
+    )
     max_buffered_bytes: int = Field(
         default=512 << 20,
         ge=1024,
-        description="request bytes of all connections that wait for the rest of their message; beyond it "
-        "RESOURCE_EXHAUSTED",
+        description="memory of requests of all connections that wait, for the rest of their message or for their turn; "
+        "at least 5 times max_message_bytes is used; beyond it RESOURCE_EXHAUSTED",
     )
     max_output_bytes: int = Field(
         default=1 << 20,
         ge=1024,
         description="answers that wait for one connection's peer to read; beyond it its requests are held",
     )
+    max_total_output_bytes: int = Field(
+        default=256 << 20,
+        ge=1024,
+        description="answers that wait for the peers of all connections; when it is short, max_output_bytes of each is "
+        "lower",
+    )
+    max_call_bytes: int = Field(
+        default=128 << 20,
+        ge=1024,
+        description="open calls of all connections, 2 KiB each and their metadata; beyond it REFUSED_STREAM",
+    )
+    max_control_calls: _Count = Field(
+        default=256,
+        description="concurrent calls on one connection that are no predictions (health, reflection, models); "
+        "beyond it RESOURCE_EXHAUSTED",
+    )
+    max_control_bytes: int = Field(
+        default=64 << 20,
+        ge=1024,
+        description="such calls of all connections, 10 KiB each, their metadata and messages; beyond it "
+        "RESOURCE_EXHAUSTED",
+    )
     max_resets_per_s: _Count = Field(
         default=500,
-        description="calls that one connection may reset in a second; more: GOAWAY ENHANCE_YOUR_CALM",
+        description="calls that one connection may reset early in a second; more, and more than half of its calls: "
+        "GOAWAY ENHANCE_YOUR_CALM",
     )
     max_pings_per_s: _Count = Field(
         default=100,
-        description="pings that one connection may send in a second; more: GOAWAY ENHANCE_YOUR_CALM",
+        description="pings that one connection may send in a second, besides one for each frame of an answer; more: "
+        "GOAWAY ENHANCE_YOUR_CALM",
     )
     max_settings_per_s: _Count = Field(
         default=20,
-        description="SETTINGS frames that one connection may send in a second; more: GOAWAY ENHANCE_YOUR_CALM",
+        description="SETTINGS frames that one connection may send in a second, besides one for every 64 frames of "
+        "answers; more: GOAWAY ENHANCE_YOUR_CALM",
     )
     max_control_frames_per_s: _Count = Field(
         default=1000,
-        description="other cheap frames per connection and second: PRIORITY, empty DATA, unknown ones, small "
-        "WINDOW_UPDATEs to a waiting answer; more: GOAWAY ENHANCE_YOUR_CALM",
+        description="other cheap frames per connection and second (WINDOW_UPDATE, PRIORITY, empty DATA, unknown ones), "
+        "besides four for each frame of an answer; more: GOAWAY ENHANCE_YOUR_CALM",
     )
     handshake_timeout_s: _Seconds = Field(
         default=10.0,
@@ -80,7 +114,19 @@ class Limits(BaseModel):
         default=20.0, description="silence after a ping that closes the connection; 0: no limit"
     )
     idle_timeout_s: _Seconds = Field(
-        default=0.0, description="GOAWAY to a connection that had no calls for this long; 0: never"
+        default=3600.0, description="GOAWAY to a connection that had no calls for this long; 0: never"
+    )
+    first_message_timeout_s: _Seconds = Field(
+        default=300.0,
+        description="time for the first message of a stream of predictions, then DEADLINE_EXCEEDED; 0: no limit",
+    )
+    control_idle_timeout_s: _Seconds = Field(
+        default=300.0,
+        description="time without a request that ends a reflection stream with DEADLINE_EXCEEDED; 0: never",
+    )
+    max_connection_age_s: _Seconds = Field(
+        default=0.0,
+        description="GOAWAY to a connection of this age; its calls finish and the client reconnects; 0: never",
     )
 
 

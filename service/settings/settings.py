@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -21,9 +22,10 @@ from pydantic import (
 )
 
 from fused_mlp.kernels.cores import usable_cores
-from fused_mlp.service.catalog.policy import OnMismatch, Policy, PolicyChange, Ratio
 from fused_mlp.service.settings.limits import Limits, read_json
-from fused_mlp.service.settings.old_names import REMOVED, RENAMED, replace_old_names
+from fused_mlp.service.settings.old_names import OLD_NAMES, replace_old_names
+from fused_mlp.service.settings.policy import ALL_MODELS, Policy, Ratio
+from fused_mlp.service.variant import Variant
 
 ENV_PREFIX = "FUSED_MLP_"
 # Variables that the client commands and the kernels read, and those that Kubernetes sets for a Service named
@@ -47,6 +49,15 @@ GROUPS = {
     "max_batch_rows": "Batching and limits",
     "allow_load": "Operation",
 }
+
+
+class CallerFiles(BaseModel):
+    """One caller per line: service/access/callers.py. None: every caller is allowed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    admin: Path | None = Field(default=None, description="who may use the admin port, load and unload")
+    metrics: Path | None = Field(default=None, description="who may read the metrics port")
 
 
 class Settings(BaseModel):
@@ -77,6 +88,16 @@ class Settings(BaseModel):
         None,
         description="PEM authorities; when set, a client must have a certificate that one of them signed",
     )
+    tls_crl: Path | None = Field(
+        None,
+        description="native front: PEM revocation lists of those authorities; all must be listed and current",
+    )
+    callers: CallerFiles = Field(
+        CallerFiles(),
+        description="files of those who may use the admin port, load and unload, and of those who may read the metrics "
+        'port, as JSON: {"admin": "/etc/fused-mlp/admin", "metrics": "/etc/fused-mlp/metrics"}; docs/tls.md',
+    )
+    metrics_tls: bool = Field(False, description="serve the metrics port over TLS, with the same certificate")
 
     # What it serves, and how
     model_repository: Path = Field(
@@ -90,21 +111,12 @@ class Settings(BaseModel):
         False,
         description="on a GPU, multiply float32 models in TF32: faster, 10 bits of mantissa instead of 23",
     )
-    kernel_cache: Path | None = Field(
-        None, description="folder of compiled GPU kernels, may be read-only once warm; default: Triton's own"
-    )
     threads: int | None = Field(
         None, ge=1, le=1024, description="threads of one kernel call; default: one per usable core"
     )
-    workers: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="engine threads that run batches of kernels that need Python; default: 2",
-    )
 
     # Which variant answers
-    variant: Literal["fused", "unfused"] = Field(
+    variant: Variant = Field(
         "fused", description="which variant answers requests: fused, or eager nn.Linear to compare with"
     )
     split: Ratio = Field(0.0, description="share of requests that the other variant answers, from 0 to 1")
@@ -112,17 +124,10 @@ class Settings(BaseModel):
     shadow: Ratio = Field(
         0.0, description="share of batches that are run again on the other variant, after their answers"
     )
-    shadow_tolerance: float | None = Field(
-        None,
-        gt=0,
-        description="largest relative difference that is no mismatch; default: by the model's dtype",
-    )
-    on_mismatch: OnMismatch = Field(
-        "log", description="what a mismatch does: log it, or also serve that model version unfused"
-    )
-    policy: dict[str, PolicyChange] = Field(
+    policy: dict[str, Policy] = Field(
         {},
-        description='variant, split and the like by model, as JSON: {"digits": {"variant": "unfused", "split": 0.1}}',
+        description='the above and what a mismatch does, by model or for all ("*"), as JSON: {"digits": '
+        '{"variant": "unfused", "split": 0.1}, "*": {"on_mismatch": "unfused"}}; docs/ab.md lists the fields',
     )
 
     # Batching and limits
@@ -131,13 +136,9 @@ class Settings(BaseModel):
         0, ge=0, le=10_000_000, description="how long a first request may wait for others to share its batch"
     )
     queue_rows: Count = Field(8192, description="rows that may wait per model and variant; more is refused")
-    max_request_rows: Count = Field(4096, description="most rows in one request")
-    max_connection_age_s: float = Field(
-        0.0, ge=0, description="native front: ask a connection to reconnect after this long; 0: never"
-    )
     limits: Limits = Field(
         Limits(),
-        description="limits of messages, connections, frames and timeouts, as JSON: "
+        description="limits of requests, connections, frames and timeouts, as JSON: "
         '{"max_connections": 5000, "idle_timeout_s": 300}; docs/native-front.md lists the fields',
     )
     drain_timeout_s: float = Field(
@@ -154,7 +155,7 @@ class Settings(BaseModel):
 
     _warnings: tuple[str, ...] = PrivateAttr(())
 
-    @field_validator("policy", "limits", mode="before")
+    @field_validator("policy", "limits", "callers", mode="before")
     @classmethod
     def _read_json(cls, value: Any) -> Any:
         return read_json(value)
@@ -172,14 +173,48 @@ class Settings(BaseModel):
                 f"{ENV_PREFIX}TLS_CLIENT_CA is set without {ENV_PREFIX}TLS_CERTIFICATE and _TLS_KEY: "
                 "only TLS can ask clients for a certificate"
             )
-        for name in ("tls_certificate", "tls_key", "tls_client_ca"):
+        if self.tls_crl is not None and self.tls_client_ca is None:
+            raise ValueError(
+                f"{ENV_PREFIX}TLS_CRL is set without {ENV_PREFIX}TLS_CLIENT_CA, whose list it is"
+            )
+        if self.metrics_tls and self.tls_certificate is None:
+            raise ValueError(
+                f"{ENV_PREFIX}METRICS_TLS is set without {ENV_PREFIX}TLS_CERTIFICATE and _TLS_KEY"
+            )
+        for name in _TLS_FILES:
             _check_readable(name, getattr(self, name))
+        for name in CallerFiles.model_fields:
+            _check_readable(f"callers.{name}", getattr(self.callers, name))
         return self
+
+    @model_validator(mode="after")
+    def _check_callers(self) -> Self:
+        """Access to a port alone must not allow administration."""
+        if self.callers.admin is not None:
+            return self
+        if self.admin_port and not is_loopback(self.admin_host):
+            raise ValueError(
+                f"{ENV_PREFIX}ADMIN_HOST={self.admin_host}: other machines can reach the admin port there; "
+                f"say who may use it in {ENV_PREFIX}CALLERS, or take 127.0.0.1"
+            )
+        if self.allow_load and not is_loopback(self.host):
+            raise ValueError(
+                f"{ENV_PREFIX}ALLOW_LOAD=1: other machines can reach {self.host}, and could load and unload models; "
+                f"say who may in {ENV_PREFIX}CALLERS"
+            )
+        return self
+
+    @property
+    def tls_files(self) -> list[Path]:
+        return [path for name in _TLS_FILES if (path := getattr(self, name)) is not None]
 
     @property
     def default_policy(self) -> Policy:
         """The policy of models that FUSED_MLP_POLICY does not name."""
-        return Policy(**{name: getattr(self, name) for name in Policy.model_fields})
+        policy = Policy(
+            variant=self.variant, split=self.split, allow_override=self.allow_override, shadow=self.shadow
+        )
+        return self.policy_of(ALL_MODELS, policy)
 
     def policy_of(self, model: str, default: Policy | None = None) -> Policy:
         named = self.policy.get(model)
@@ -193,13 +228,24 @@ class Settings(BaseModel):
 
     @property
     def engine_workers(self) -> int:
-        """Two by default: one batch is formed and answered while the other computes."""
-        return self.workers or 2
+        """The threads that run kernels that need Python. At least two: one batch is formed and answered while the
+        other computes."""
+        return max(2, usable_cores() // (self.threads or usable_cores()))
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Lines for the log: old names that were used, and variables that nothing reads."""
         return self._warnings
+
+
+_TLS_FILES = ("tls_certificate", "tls_key", "tls_client_ca", "tls_crl")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check_readable(name: str, path: Path | None) -> None:
@@ -215,16 +261,18 @@ def join_address(host: str, port: int) -> str:
 
 
 def load_settings(**overrides: object) -> Settings:
-    """Read the environment; `overrides` (from the command line) win, field by field in `limits`. Raises SettingsError
-    in one line."""
-    known = {*Settings.model_fields, *RENAMED, *REMOVED}
+    """Read the environment; `overrides` (from the command line) win, field by field in JSON settings. Raises
+    SettingsError in one line."""
+    known = {*Settings.model_fields, *OLD_NAMES}
     # An empty variable counts as not set: compose files and manifests write those.
     variables = {name: text for name, text in _variables(os.environ).items() if text and name in known}
     from_environment = replace_old_names(variables, options=False)
     from_options = replace_old_names({k: v for k, v in overrides.items() if v is not None}, options=True)
     values = from_environment.values | from_options.values
-    if from_environment.limits and from_options.limits:
-        values["limits"] = from_environment.limits | from_options.limits
+    for name in _JSON_RECORDS:
+        variable, option = from_environment.json(name), from_options.json(name)
+        if variable and option:
+            values[name] = _merged(variable, option)
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
@@ -244,7 +292,17 @@ def _variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(ENV_PREFIX).lower(): text for name, text in ours.items()}
 
 
-_JSON_RECORDS: dict[str, type[BaseModel]] = {"policy": PolicyChange, "limits": Limits}
+_JSON_RECORDS: dict[str, type[BaseModel]] = {"policy": Policy, "limits": Limits, "callers": CallerFiles}
+
+
+def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Both, with the fields of `second` in place of those of the same name, at any depth."""
+    nested = {
+        name: _merged(first[name], value)
+        for name, value in second.items()
+        if isinstance(value, dict) and isinstance(first.get(name), dict)
+    }
+    return first | second | nested
 
 
 def _problems(error: ValidationError, old_spellings: Mapping[str, str]) -> list[str]:
@@ -269,11 +327,15 @@ def _problems(error: ValidationError, old_spellings: Mapping[str, str]) -> list[
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Variables with our prefix that nothing reads, each as a line that names the nearest one that exists."""
     known = [ENV_PREFIX + name.upper() for name in Settings.model_fields]
-    old = [ENV_PREFIX + name.upper() for name in (*RENAMED, *REMOVED)]
+    old = [ENV_PREFIX + name.upper() for name in OLD_NAMES]
     lines = []
     for name in sorted(environ):
         if not name.startswith(ENV_PREFIX) or name in (*known, *old) or name.startswith(_OTHER_VARIABLES):
             continue
+        field = name.removeprefix(ENV_PREFIX).lower()
         close = get_close_matches(name, known, 1)
-        lines.append(f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else ""))
+        hint = f"; did you mean {close[0]}?" if close else ""
+        if field in Limits.model_fields:
+            hint = f"; {field} is a field of {ENV_PREFIX}LIMITS"
+        lines.append(f"{name} is not a setting{hint}")
     return lines

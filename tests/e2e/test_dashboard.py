@@ -3,6 +3,7 @@ under load: each must parse, name only metrics that exist, and return data."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -15,7 +16,8 @@ import numpy as np
 import pytest
 import yaml
 
-from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.client import Client, PredictError, Tls
+from tests.conformance.certificates import Certificates
 from tests.support.prometheus import WINDOW, Prometheus, hasten
 from tests.support.server import Server
 
@@ -86,13 +88,13 @@ def metric_names(expr: str) -> set[str]:
 class Load:
     """Some traffic until closed: single rows, several, and what cannot be right."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, tls: Tls) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(target,))
+        self._thread = threading.Thread(target=self._run, args=(target, tls))
         self._thread.start()
 
-    def _run(self, target: str) -> None:
-        with Client(target) as client:
+    def _run(self, target: str, tls: Tls) -> None:
+        with Client(target, tls=tls) as client:
             example = np.asarray(client.model("digits").versions[-1].example, np.float32)
             turn = 0
             while not self._stop.wait(0.01):
@@ -108,12 +110,23 @@ class Load:
 
 
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    with Server(split=0.3, shadow=0.5) as server:
-        load = Load(server.target)
+def prometheus(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Prometheus]:
+    """Of a server with everything that has metrics: also TLS, and a token for the scrape."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "ca.pem").write_bytes(certificates.ca.read_bytes())
+    (folder / "token").write_text("read-only")
+    (folder / "callers").write_text(f"sha256:{hashlib.sha256(b'read-only').hexdigest()}")
+    certificate, key = certificates.sign_server(
+        "dashboard", days=30
+    )  # one that is about to expire would be told
+    settings = {"tls_certificate": certificate, "tls_key": key, "metrics_tls": 1}
+    with Server(
+        split=0.3, shadow=0.5, callers=json.dumps({"metrics": str(folder / "callers")}), **settings
+    ) as server:
+        load = Load(server.target, Tls(root_ca=certificates.ca))
         try:
-            target = server.metrics_url.removeprefix("http://")
-            with Prometheus(tmp_path_factory.mktemp("prometheus"), target) as running:
+            target = server.metrics_url.removeprefix("https://")
+            with Prometheus(folder, target) as running:
                 until = time.monotonic() + 60
                 while not scraped(running):
                     assert time.monotonic() < until, "Prometheus did not come up"
@@ -181,8 +194,10 @@ def test_every_metric_of_the_service_is_looked_at(prometheus: Prometheus) -> Non
         for name in prometheus.get("label/__name__/values")
         if name.startswith("fused_mlp_")
     }
-    # Counted for other readers: rows and batches by release for capacity, errors in the log with their traceback.
+    # Counted for other readers: rows and batches by release for capacity, errors in the log with their traceback,
+    # callers that may not administer in the log too.
     elsewhere = {
+        "fused_mlp_admin_refused_total",
         "fused_mlp_rows_total",
         "fused_mlp_batches_total",
         "fused_mlp_kernel_errors_total",

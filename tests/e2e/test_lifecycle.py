@@ -13,6 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fused_mlp.service.client import Client, PredictError, RetryPolicy
+from tests.conformance.peer import PREDICT, good_request
 from tests.support.server import COMMAND, Server, demo_copy, environment, run_to_exit
 
 
@@ -23,16 +24,16 @@ def one_line(stderr: str) -> str:
     return lines[0]
 
 
-def test_env_flag_serves_unfused(transport: str) -> None:
-    with Server(front=transport, variant="unfused") as server, Client(server.target) as client:
+def test_env_flag_serves_unfused(front: str) -> None:
+    with Server(front=front, variant="unfused") as server, Client(server.target) as client:
         assert client.predict("digits", [0.0] * 64).variant == "unfused"
         assert server.metric("fused_mlp_requests_total", variant="unfused", code="OK") == 1
         assert server.metric("fused_mlp_requests_total", variant="fused", code="OK") == 0
         assert "unfused" in server.banner
 
 
-def test_sigterm_turns_unhealthy_and_exits_cleanly(transport: str) -> None:
-    with Server(front=transport) as server, grpc.insecure_channel(server.target) as channel:
+def test_sigterm_turns_unhealthy_and_exits_cleanly(front: str) -> None:
+    with Server(front=front) as server, grpc.insecure_channel(server.target) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="digits"))
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         server.signal(signal.SIGTERM)
@@ -42,8 +43,18 @@ def test_sigterm_turns_unhealthy_and_exits_cleanly(transport: str) -> None:
         assert time.monotonic() - started < 10  # an open watch does not hold up the exit for the drain time
 
 
-def test_second_signal_forces_the_exit(transport: str) -> None:
-    with Server(front=transport, drain_timeout_s=600) as server, Client(server.target) as client:
+def test_sigterm_answers_every_call_that_has_arrived(front: str) -> None:
+    with Server(front=front) as server, grpc.insecure_channel(server.target) as channel:
+        predict = channel.unary_unary(PREDICT)
+        calls = [predict.future(good_request(), timeout=30) for _ in range(200)]
+        calls[0].result()
+        server.signal(signal.SIGTERM)
+        assert {call.code() for call in calls} == {grpc.StatusCode.OK}
+        assert server.wait() == 0
+
+
+def test_second_signal_forces_the_exit(front: str) -> None:
+    with Server(front=front, drain_timeout_s=600) as server, Client(server.target) as client:
         open_stream = client.stream("digits", _endless())
         next(open_stream)
         server.signal(signal.SIGTERM)
@@ -85,7 +96,7 @@ def test_health_knows_models_by_name(server: Server) -> None:
         assert failure.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path, transport: str) -> None:
+def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path, front: str) -> None:
     root = demo_copy(tmp_path)
     broken = root / "digits" / "2"
     broken.mkdir()
@@ -94,7 +105,7 @@ def test_broken_version_is_reported_and_the_others_are_served(tmp_path: Path, tr
     (root / "hollow" / "1").mkdir(parents=True)
     once = RetryPolicy(attempts=1)
     with (
-        Server(front=transport, model_repository=root) as server,
+        Server(front=front, model_repository=root) as server,
         Client(server.target, retry=once) as client,
     ):
         assert client.predict("digits", [0.0] * 64).version == 1
@@ -124,9 +135,9 @@ def test_repository_in_which_everything_is_broken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["grpc_port", "metrics_port"])
-def test_port_in_use(transport: str, which: str) -> None:
+def test_port_in_use(front: str, which: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        result = run_to_exit(front=transport, **{which: taken.getsockname()[1]})
+        result = run_to_exit(front=front, **{which: taken.getsockname()[1]})
     assert result.returncode == 1
     said = one_line(result.stderr)
     assert f"FUSED_MLP_{which.upper()}" in said
@@ -146,10 +157,10 @@ def test_backend_by_name_that_cannot_run_lists_those_that_can() -> None:
     assert "torch" in one_line(result.stderr)
 
 
-def test_listens_on_ipv6_too(transport: str) -> None:
+def test_listens_on_ipv6_too(front: str) -> None:
     if not has_ipv6():
         pytest.skip("no IPv6 loopback here")
-    with Server(front=transport, host="::1", metrics_host="::1") as server:
+    with Server(front=front, host="::1", metrics_host="::1") as server:
         assert server.target.startswith("[::1]:")
         assert f"--target {server.target}" in server.banner
         assert server.get("/readyz") == (200, "ready\n")
@@ -165,10 +176,10 @@ def has_ipv6() -> bool:
     return True
 
 
-def test_json_logs_are_json_to_the_last_line(transport: str) -> None:
+def test_json_logs_are_json_to_the_last_line(front: str) -> None:
     process = subprocess.Popen(
         COMMAND,
-        env=environment(front=transport, log_format="json", varient="unfused"),
+        env=environment(front=front, log_format="json", varient="unfused"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,8 +31,8 @@ def admin_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def traced(transport: str, admin_port: int) -> Iterator[Server]:
-    with Server(front=transport, admin_port=admin_port) as running:
+def traced(front: str, admin_port: int) -> Iterator[Server]:
+    with Server(front=front, admin_port=admin_port) as running:
         yield running
 
 
@@ -129,14 +130,37 @@ def test_a_length_that_cannot_be_is_refused(admin: AdminClient, seconds: float) 
 def test_nothing_is_recorded_when_nobody_asked() -> None:
     assert not _engine.tracing()
     _engine.start_trace(10)
-    assert _engine.stop_trace() == ([], {}, 0)
+    trace = _engine.stop_trace()
+    assert (trace.spans(0, 10), trace.threads, trace.dropped) == ([], {}, 0)
+
+
+async def test_a_trace_is_collected_in_parts_off_the_asyncio_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected_on: list[int] = []
+    stop = _engine.stop_trace
+
+    def stop_trace() -> _engine.Trace:
+        collected_on.append(threading.get_ident())
+        return stop()
+
+    monkeypatch.setattr(_engine, "stop_trace", stop_trace)
+    taken = asyncio.create_task(take_trace(0.001, 20_000))
+    await asyncio.sleep(0)  # lets it begin
+    for number in range(12_000):
+        _engine.record_span(_engine.TracePhase.kernel, number, 1, number, number + 1, f"lane {number % 3}")
+    first, *parts = await taken
+    assert collected_on != [threading.get_ident()]
+    assert len(collected_on) == 1
+    assert sum(len(part.spans) for part in parts) == 12_000
+    assert max(len(part.spans) for part in parts) <= 5_000
+    lanes = [first.lanes[span.lane] for part in parts for span in part.spans]
+    assert lanes == [f"lane {number % 3}" for number in range(12_000)]
 
 
 def test_command_writes_the_trace_and_says_the_times(
-    traced: Server, admin_port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    traced: Server, admin: AdminClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Client(traced.target) as client, ThreadPoolExecutor(1) as pool:
-        run = pool.submit(profile_live, f"127.0.0.1:{admin_port}", 0.4, tmp_path, True, None)
+        run = pool.submit(profile_live, admin, 0.4, tmp_path, True)
         while not run.done():
             client.predict("digits", X)
         run.result()

@@ -3,15 +3,20 @@
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import grpc
 import numpy as np
 import pytest
+from hyperframe.frame import PingFrame
 
-from fused_mlp.service.client import Client
+from fused_mlp.service.client import Client, PredictError
+from tests.conformance.certificates import Certificates
+from tests.conformance.peer import Peer
 from tests.support.server import Server
 
 HISTOGRAMS = ("request_duration_seconds", "queue_duration_seconds", "compute_duration_seconds", "batch_rows")
@@ -76,6 +81,19 @@ def test_no_request_is_faster_than_its_kernel(server: Server, client: Client, ex
     assert quickest == 0
 
 
+def test_a_refused_variant_is_counted_under_its_model(front: str, example: np.ndarray) -> None:
+    with Server(front=front) as server, Client(server.target) as client:
+        with pytest.raises(PredictError, match="does not let requests choose 'unfused'"):
+            client.predict("digits", example, variant="unfused")
+        (item,) = client.stream("digits", [example], variant="unfused")
+        assert item.result.code is grpc.StatusCode.PERMISSION_DENIED
+        total = "fused_mlp_requests_total"
+        assert server.metric(total, **DIGITS_FUSED, code="PERMISSION_DENIED") == 2
+        assert server.metric(total, code="PERMISSION_DENIED") == 2
+        client.predict("digits", example)
+        assert server.metric(total, **DIGITS_FUSED, code="OK") == 1
+
+
 FRONT = "fused_mlp_front_"
 
 
@@ -85,9 +103,9 @@ def test_native_front_counts_connections_streams_and_bytes(example: np.ndarray) 
         with Client(server.target) as client:
             client.predict("digits", example)
             assert server.metric(FRONT + "open_connections") == 1
-            assert server.metric(FRONT + "open_streams") == 0
+            assert server.metric(FRONT + "open_calls") == 0
             assert server.metric(FRONT + "connections_total") == 1
-            assert server.metric(FRONT + "streams_total") >= 1
+            assert server.metric(FRONT + "calls_total") >= 1
             assert server.metric(FRONT + "received_bytes_total") > example.nbytes
             assert server.metric(FRONT + "sent_bytes_total") > 10 * 4  # the outputs
         wait_for_metric(server, FRONT + "connection_ends_total", 1, reason="peer")
@@ -103,13 +121,57 @@ def test_native_front_counts_what_it_refuses_and_why_connections_end() -> None:
             next(watch)
             watch.cancel()
             wait_for_metric(server, FRONT + "resets_total", 1, sender="peer")
-        assert server.metric(FRONT + "refused_streams_total", code="UNIMPLEMENTED") == 1
-        assert server.metric(FRONT + "refused_streams_total") == 1
+        assert server.metric(FRONT + "refused_calls_total", code="UNIMPLEMENTED") == 1
+        assert server.metric(FRONT + "refused_calls_total") == 1
         host, port = server.target.rsplit(":", 1)
         with socket.create_connection((host, int(port))) as peer:
             peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert peer.recv(1 << 16) is not None
         wait_for_metric(server, FRONT + "connection_ends_total", 1, reason="handshake")
+
+
+def test_flood_is_named_in_the_log_and_on_metrics() -> None:
+    """One line for a reason in ten seconds, with the first peer; the counter has them all."""
+    with Server(front="native", limits='{"max_pings_per_s": 10}') as server:
+        port = int(server.target.rsplit(":", 1)[1])
+        for _ in range(3):
+            with Peer(port) as peer:
+                peer.send(*[PingFrame(0, b"flooding")] * 20)
+                assert peer.wait_closed() == 11  # ENHANCE_YOUR_CALM
+        wait_for_metric(server, FRONT + "connection_ends_total", 3, reason="pings")
+        lines = [line for line in server.log().splitlines() if "ended the connection" in line]
+        assert len(lines) == 1, lines
+        assert "127.0.0.1:" in lines[0]
+        assert "max_pings_per_s" in lines[0]
+
+
+def test_tls_handshakes_and_failures_are_counted(certificates: Certificates) -> None:
+    files = certificates.server_files(client_ca=True)
+    settings = {"tls_certificate": files.certificate, "tls_key": files.key, "tls_client_ca": files.client_ca}
+    with Server(front="native", **settings) as server:
+        port = int(server.target.rsplit(":", 1)[1])
+
+        def connect(protocol: str, *, certified: bool) -> None:
+            context = ssl.create_default_context(cafile=str(certificates.ca))
+            context.set_alpn_protocols([protocol])
+            if certified:
+                context.load_cert_chain(certificates.client, certificates.client_key)
+            with suppress(ssl.SSLError, ConnectionError), Peer(port, tls=context) as peer:
+                peer.ping()
+
+        connect("h2", certified=True)
+        connect("h2", certified=False)
+        connect("http/1.1", certified=True)
+        with suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            plain.recv(100)
+        with socket.create_connection(("127.0.0.1", port)):
+            pass
+        for reason in ("certificate", "alpn", "not_tls", "closed"):
+            wait_for_metric(server, FRONT + "tls_failures_total", 1, reason=reason)
+        assert server.metric(FRONT + "tls_failures_total") == 4
+        assert server.metric(FRONT + "tls_handshakes_total") == 1
+        assert "TLS handshake: certificate" in server.log()
 
 
 def test_python_front_has_no_such_counts() -> None:

@@ -3,6 +3,7 @@ tests/conformance."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import numpy as np
@@ -19,6 +20,24 @@ from tests.support.server import Server, demo_copy
 def stub(server: Server) -> Iterator[Stub]:
     with grpc.insecure_channel(server.target) as channel:
         yield Stub(channel, pb, "GRPCInferenceService")
+
+
+class Loadable(NamedTuple):
+    root: Path  # the model repository
+    client: Client
+    stub: Stub
+
+
+@pytest.fixture
+def loadable(tmp_path: Path, front: str) -> Iterator[Loadable]:
+    """A server that loads and unloads models of a repository of its own."""
+    root = demo_copy(tmp_path)
+    with (
+        Server(front=front, model_repository=root, allow_load=1) as server,
+        Client(server.target) as client,
+        grpc.insecure_channel(server.target) as channel,
+    ):
+        yield Loadable(root, client, Stub(channel, pb, "GRPCInferenceService"))
 
 
 def test_live_ready_and_metadata(stub: Stub) -> None:
@@ -82,6 +101,23 @@ def test_statistics_count_rows_and_batches(stub: Stub, client: Client, example: 
     assert tuple(np.subtract(count(), before)) == (3, 1, 1)
 
 
+def test_statistics_charge_each_request_every_phase(stub: Stub, client: Client, example: np.ndarray) -> None:
+    def read() -> np.ndarray:
+        """(count, ns) of the whole request, then of its phases."""
+        (model,) = stub.ModelStatistics(pb.ModelStatisticsRequest(name="digits")).model_stats
+        stats = model.inference_stats
+        parts = (stats.success, stats.queue, stats.compute_input, stats.compute_infer, stats.compute_output)
+        return np.array([(part.count, part.ns) for part in parts], np.int64)
+
+    before = read()
+    client.predict("digits", np.stack([example] * 3))
+    counts, durations = (read() - before).T
+    assert counts.tolist() == [1] * 5
+    assert (durations >= 0).all()
+    assert durations[3] > 0
+    assert durations[1:].sum() <= durations[0]
+
+
 def test_loading_and_unloading_are_off_by_default(stub: Stub) -> None:
     for call, request in (
         (stub.RepositoryModelLoad, pb.RepositoryModelLoadRequest(model_name="digits")),
@@ -93,42 +129,74 @@ def test_loading_and_unloading_are_off_by_default(stub: Stub) -> None:
         assert "FUSED_MLP_ALLOW_LOAD=1" in failure.value.details()
 
 
-def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(tmp_path: Path, transport: str) -> None:
-    root = demo_copy(tmp_path)
-    with (
-        Server(front=transport, model_repository=root, allow_load=1) as server,
-        Client(server.target) as client,
-        grpc.insecure_channel(server.target) as channel,
-    ):
-        stub = Stub(channel, pb, "GRPCInferenceService")
-        models.save(models.load(root / "digits" / "1"), root / "digits" / "2")
-        stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="digits"))
-        assert client.predict("digits", [0.0] * 64).version == 2
-        assert client.predict("digits", [0.0] * 64, version=1).version == 1
-        stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="digits"))
-        assert not stub.ModelReady(pb.ModelReadyRequest(name="digits")).ready
-        for name in ("digits", "../digits"):
-            with pytest.raises(grpc.RpcError) as failure:
-                stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name=name))
-            assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(loadable: Loadable) -> None:
+    root, client, stub = loadable
+    models.save(models.load(root / "digits" / "1"), root / "digits" / "2")
+    stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="digits"))
+    assert client.predict("digits", [0.0] * 64).version == 2
+    assert client.predict("digits", [0.0] * 64, version=1).version == 1
+    stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="digits"))
+    assert not stub.ModelReady(pb.ModelReadyRequest(name="digits")).ready
+    for name in ("digits", "../digits"):
         with pytest.raises(grpc.RpcError) as failure:
-            stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="../digits"))
+            stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name=name))
+        assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.RpcError) as failure:
+        stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="../digits"))
+    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_load_that_fails_says_so_and_leaves_what_serves(loadable: Loadable) -> None:
+    root, client, stub = loadable
+    (root / "digits/1/model.safetensors").write_bytes(b"not safetensors")
+    (root / "hollow/1").mkdir(parents=True)
+    for name in ("digits", "hollow"):
+        with pytest.raises(grpc.RpcError) as failure:
+            stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name=name))
         assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert f"{name}/1" in failure.value.details()
+    assert client.predict("digits", [0.0] * 64).version == 1
 
 
-def test_load_that_fails_says_so_and_leaves_what_serves(tmp_path: Path, transport: str) -> None:
-    root = demo_copy(tmp_path)
-    with (
-        Server(front=transport, model_repository=root, allow_load=1) as server,
-        Client(server.target) as client,
-        grpc.insecure_channel(server.target) as channel,
-    ):
-        stub = Stub(channel, pb, "GRPCInferenceService")
-        (root / "digits/1/model.safetensors").write_bytes(b"not safetensors")
-        (root / "hollow/1").mkdir(parents=True)
-        for name in ("digits", "hollow"):
-            with pytest.raises(grpc.RpcError) as failure:
-                stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name=name))
-            assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert f"{name}/1" in failure.value.details()
-        assert client.predict("digits", [0.0] * 64).version == 1
+def test_load_fails_when_one_version_cannot_be_served(loadable: Loadable) -> None:
+    root, client, stub = loadable
+    load = pb.RepositoryModelLoadRequest(model_name="digits")
+    (root / "digits/2").mkdir()
+    models.save(models.load(root / "digits" / "1"), root / "digits" / "3")
+    with pytest.raises(grpc.RpcError) as failure:
+        stub.RepositoryModelLoad(load)
+    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "model 'digits' serves on as it was: digits/2: " in failure.value.details()
+    assert [v.version for v in client.model("digits").versions] == [1]
+    assert client.predict("digits", [0.0] * 64).version == 1
+    (root / "digits/2").rmdir()
+    stub.RepositoryModelLoad(load)
+    assert client.predict("digits", [0.0] * 64).version == 3
+
+
+def test_load_of_a_new_model_serves_what_it_can_and_names_the_rest(loadable: Loadable) -> None:
+    root, client, stub = loadable
+    models.save(models.load(root / "digits" / "1"), root / "other" / "1")
+    (root / "other/2").mkdir()
+    with pytest.raises(grpc.RpcError) as failure:
+        stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="other"))
+    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "other/2: " in failure.value.details()
+    assert "other/1" not in failure.value.details()
+    assert str(root) not in failure.value.details()
+    # As when the server starts with such a repository.
+    assert client.predict("other", [0.0] * 64).version == 1
+    assert [v.state for v in client.model("other").versions] == ["READY", "UNAVAILABLE"]
+
+
+def test_load_refuses_parameters_that_it_does_not_follow(loadable: Loadable) -> None:
+    """As tritonclient's load_model(config=...) sends them: success would say that the versions named there serve."""
+    config = '{"version_policy": {"specific": {"versions": [7]}}}'
+    request = pb.RepositoryModelLoadRequest(model_name="digits")
+    request.parameters["config"].string_param = config
+    with pytest.raises(grpc.RpcError) as failure:
+        loadable.stub.RepositoryModelLoad(request)
+    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.value.details() == (
+        "parameters: expected none, got 'config': what is served is what the model repository holds"
+    )

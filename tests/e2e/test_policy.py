@@ -25,8 +25,8 @@ NAMES = {fm.FUSED: "fused", fm.UNFUSED: "unfused"}
 
 
 @pytest.fixture(scope="module")
-def puppet(transport: str) -> Iterator[PuppetService]:
-    with PuppetService(front=transport, admin_port=free_port()) as running:
+def puppet(front: str) -> Iterator[PuppetService]:
+    with PuppetService(front=front, admin_port=free_port()) as running:
         yield running
 
 

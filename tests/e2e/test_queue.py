@@ -14,8 +14,8 @@ from tests.support.puppet import POISON, PuppetService
 
 
 @pytest.fixture
-def puppet(transport: str) -> Iterator[PuppetService]:
-    with PuppetService(front=transport, queue_rows=8, max_batch_rows=4) as running:
+def puppet(front: str) -> Iterator[PuppetService]:
+    with PuppetService(front=front, queue_rows=8, max_batch_rows=4) as running:
         yield running
 
 
@@ -86,7 +86,10 @@ def test_kernel_that_throws_fails_its_own_batch_only_and_leaks_nothing(
     assert failure.value.details().startswith("internal error; request id ")
     assert "poisoned" not in failure.value.details()
     assert list(stub.Predict(request()).output.shape) == [1, 10]
-    puppet.wait_for(lambda: "the puppet was poisoned" in caplog.text)
+    # The formatters of observe/logs.py write it below the line.
+    puppet.wait_for(
+        lambda: any("the puppet was poisoned" in getattr(each, "traceback", "") for each in caplog.records)
+    )
 
 
 def test_requests_that_wait_share_a_batch(puppet: PuppetService, stub) -> None:

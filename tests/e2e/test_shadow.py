@@ -23,8 +23,8 @@ def compared(puppet: PuppetService, outcome: str = "compared") -> float:
     return puppet.metric("fused_mlp_shadow_batches_total", model="digits", version="1", outcome=outcome)
 
 
-def test_both_variants_are_timed_and_compared_on_the_same_rows(transport: str) -> None:
-    with PuppetService(front=transport, shadow=1) as puppet, Client(puppet.target) as client:
+def test_both_variants_are_timed_and_compared_on_the_same_rows(front: str) -> None:
+    with PuppetService(front=front, shadow=1) as puppet, Client(puppet.target) as client:
         assert compared(puppet) == 0
         client.predict("digits", X)
         puppet.wait_for(lambda: compared(puppet) == 1)
@@ -41,9 +41,9 @@ def test_both_variants_are_timed_and_compared_on_the_same_rows(transport: str) -
         np.testing.assert_array_equal(*puppet.kernel.batches)
 
 
-def test_no_caller_waits_for_the_shadow(transport: str) -> None:
+def test_no_caller_waits_for_the_shadow(front: str) -> None:
     with (
-        PuppetService(front=transport, variant="unfused", shadow=1) as puppet,
+        PuppetService(front=front, variant="unfused", shadow=1) as puppet,
         Client(puppet.target) as client,
     ):
         expected = client.predict("digits", X).output
@@ -96,10 +96,10 @@ class Traffic:
 
 
 def test_a_wrong_fused_kernel_is_replaced_without_one_failed_request(
-    transport: str, caplog: pytest.LogCaptureFixture
+    front: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = {"shadow": 0.5, "on_mismatch": "unfused", "admin_port": free_port()}
-    with PuppetService(front=transport, **settings) as puppet:
+    settings = {"shadow": 0.5, "policy": '{"*": {"on_mismatch": "unfused"}}', "admin_port": free_port()}
+    with PuppetService(front=front, **settings) as puppet:
         fallback = {"model": "digits", "version": "1", "reason": "shadow_mismatch"}
         with Traffic(puppet.target) as traffic:
             puppet.wait_for(lambda: compared(puppet) >= 5)

@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fused_mlp.service.client import Client, PredictError, RetryPolicy
 from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.fronts.selection import native_front_problem
-from tests.support.server import COMMAND, Server, environment, free_port
+from tests.support.server import COMMAND, Server, environment, free_port, run_to_exit
 
 X = [0.0] * 64
 # A server whose only kernel says that it is being built, and then waits for a line on stdin.
@@ -31,14 +31,14 @@ import sys
 from fused_mlp import kernels
 from fused_mlp.kernels import registry
 
-(native,) = [b for b in kernels.backends("fused", "cpu") if b.name == "native"]
+(cpu,) = [b for b in kernels.backends("fused", "cpu") if b.name == "cpu"]
 
 def build(mlp, threads):
     print("building", flush=True)
     assert sys.stdin.readline()
-    return native.build(mlp, threads)
+    return cpu.build(mlp, threads)
 
-registry._BACKENDS[:] = [kernels.Backend("stuck", "fused", "cpu", 9, native.unavailable, build)]
+registry._BACKENDS[:] = [kernels.Backend("stuck", "fused", "cpu", 9, cpu.unavailable, build)]
 from fused_mlp.service.cli import main
 main()
 """
@@ -96,8 +96,8 @@ class StuckServer:
         self.process.communicate()
 
 
-def test_ports_answer_while_models_are_loaded(transport: str) -> None:
-    with StuckServer(front=transport) as server:
+def test_ports_answer_while_models_are_loaded(front: str) -> None:
+    with StuckServer(front=front) as server:
         target = server.wait_until_building()
         assert server.get("/healthz") == (200, "ok\n")
         assert server.get("/readyz") == (503, "not ready: loading models\n")
@@ -130,8 +130,8 @@ def test_ports_answer_while_models_are_loaded(transport: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_loading_ends_the_process_at_once(transport: str, number: signal.Signals) -> None:
-    with StuckServer(front=transport) as server:
+def test_a_signal_while_loading_ends_the_process_at_once(front: str, number: signal.Signals) -> None:
+    with StuckServer(front=front) as server:
         server.wait_until_building()
         server.process.send_signal(number)
         assert server.process.wait(30) == 128 + number
@@ -140,19 +140,38 @@ def test_a_signal_while_loading_ends_the_process_at_once(transport: str, number:
 
 
 @pytest.mark.parametrize("which", ["grpc_port", "metrics_port", "admin_port"])
-def test_a_port_in_use_is_told_before_models_are_loaded(transport: str, which: str) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        StuckServer(front=transport, **{which: taken.getsockname()[1]}) as server,
-    ):
-        out, err = server.process.communicate(timeout=60)
-        assert server.process.returncode == 1
-        assert "building" not in out
-        assert f"FUSED_MLP_{which.upper()}" in err
+def test_a_port_in_use_is_told_before_models_are_loaded(front: str, which: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        # Told even before the repository is searched.
+        done = run_to_exit(front=front, model_repository="/none", **{which: port})
+    what = {"grpc_port": "gRPC"}.get(which, which.removesuffix("_port"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        f"error: cannot listen on 127.0.0.1:{port} for {what}: Address already in use; set FUSED_MLP_{which.upper()}"
+    )
+    assert done.stderr.count("\n") == 1
 
 
-def test_a_server_that_answers_fused_does_not_load_torch(transport: str) -> None:
-    with Server(front=transport, admin_port=(port := free_port())) as server, Client(server.target) as client:
+def test_one_port_for_two_purposes_is_told(front: str) -> None:
+    port = free_port()
+    done = run_to_exit(front=front, grpc_port=port, admin_port=port)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port} for admin: Address already in use; set FUSED_MLP_ADMIN_PORT" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_ours_is_told(front: str, host: str) -> None:
+    done = run_to_exit(front=front, host=host)
+    assert done.returncode == 1
+    assert f"cannot listen on {host}:0 for gRPC: " in done.stderr
+    assert "FUSED_MLP_HOST" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_server_that_answers_fused_does_not_load_torch(front: str) -> None:
+    with Server(front=front, admin_port=(port := free_port())) as server, Client(server.target) as client:
         client.predict("digits", X)
         server.get("/metrics")
         maps = Path(f"/proc/{server.process.pid}/maps")
@@ -164,8 +183,8 @@ def test_a_server_that_answers_fused_does_not_load_torch(transport: str) -> None
 
 
 def test_the_native_front_does_not_load_grpc() -> None:
-    if native_front_problem():
-        pytest.skip("the native front was not built here: its -dev packages are missing")
+    if problem := native_front_problem():
+        pytest.skip(problem)
     with Server(front="native") as server, Client(server.target) as client:
         client.predict("digits", X)
         assert "cygrpc" not in Path(f"/proc/{server.process.pid}/maps").read_text()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.venv_size import megabytes
+
 
 class Venv:
     def __init__(self, folder: Path) -> None:
@@ -15,7 +17,7 @@ class Venv:
         self.cwd = folder / "empty"
         self.cwd.mkdir(parents=True)
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-        self._empty = self._bytes()
+        self._empty = megabytes(folder / "venv")
 
     def install(self, *requirements: str) -> None:
         done = self.run(
@@ -48,9 +50,5 @@ class Venv:
 
     def megabytes(self) -> tuple[float, float]:
         """Of the whole venv, and of it without pip and what else comes with an empty one."""
-        now = self._bytes()
-        return now / 1e6, (now - self._empty) / 1e6
-
-    def _bytes(self) -> int:
-        files = (path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink())
-        return sum(path.stat().st_size for path in files)
+        now = megabytes(self.folder / "venv")
+        return now, now - self._empty

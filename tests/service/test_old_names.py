@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
 
-from fused_mlp.service.settings.old_names import RENAMED
+from fused_mlp.service.settings.limits import Limits
+from fused_mlp.service.settings.old_names import OLD_NAMES, RENAMED
+from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.settings.settings import Settings, load_settings, unknown_variables
 from tests.support.server import COMMAND, Server, environment
 
 
 def test_every_new_name_exists() -> None:
-    names = {*Settings.model_fields, *(f"limits.{name}" for name in Settings().limits.model_dump())}
+    names = {
+        *Settings.model_fields,
+        *(f"limits.{name}" for name in Limits.model_fields),
+        *(f"policy.*.{name}" for name in Policy.model_fields),
+    }
     assert set(RENAMED.values()) <= names
-    assert not RENAMED.keys() & Settings.model_fields.keys()
+    assert not set(OLD_NAMES) & Settings.model_fields.keys()
 
 
 def test_an_old_variable_works_and_names_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +34,13 @@ def test_an_old_variable_works_and_names_the_new_one(monkeypatch: pytest.MonkeyP
         "FUSED_MLP_MAX_PINGS_PER_S is an old name that will go away: use FUSED_MLP_LIMITS='{\"max_pings_per_s\": 5}'",
         "FUSED_MLP_TRANSPORT is an old name that will go away: use FUSED_MLP_FRONT",
     ]
+
+
+def test_a_limit_that_never_was_a_setting_is_no_old_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_MAX_CALL_BYTES", "5000000")
+    assert load_settings().warnings == (
+        "FUSED_MLP_MAX_CALL_BYTES is not a setting; max_call_bytes is a field of FUSED_MLP_LIMITS",
+    )
 
 
 def test_the_new_name_wins_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +65,38 @@ def test_an_old_option_wins_over_a_new_variable(monkeypatch: pytest.MonkeyPatch)
     settings = load_settings(transport="python", max_connections="9")
     assert settings.front == "python"
     assert (settings.limits.max_connections, settings.limits.keepalive_s) == (9, 6)
+
+
+def test_what_a_mismatch_does_is_part_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_ON_MISMATCH", "unfused")
+    monkeypatch.setenv("FUSED_MLP_POLICY", '{"digits": {"split": 0.5}, "*": {"shadow_tolerance": 0.5}}')
+    settings = load_settings(shadow_tolerance="0.25")
+    for model in ("digits", "other"):
+        policy = settings.policy_of(model)
+        assert (policy.on_mismatch, policy.shadow_tolerance) == ("unfused", 0.25)
+    assert settings.policy_of("digits").split == 0.5
+    assert settings.warnings == (
+        "FUSED_MLP_ON_MISMATCH is an old name that will go away: use "
+        'FUSED_MLP_POLICY=\'{"*": {"on_mismatch": "unfused"}}\'',
+        "--shadow-tolerance is an old name that will go away: use "
+        '--policy \'{"*": {"shadow_tolerance": 0.25}}\'',
+    )
+
+
+def test_the_cpu_backend_has_its_new_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_BACKEND", "native")
+    settings = load_settings()
+    assert settings.backend == "cpu"
+    assert settings.warnings == ("FUSED_MLP_BACKEND=native is an old name that will go away: use cpu",)
+
+
+def test_the_kernel_cache_becomes_tritons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "before")  # and back to what it was when the test ends
+    monkeypatch.setenv("FUSED_MLP_KERNEL_CACHE", "/kernels")
+    assert load_settings().warnings == (
+        "FUSED_MLP_KERNEL_CACHE is an old name that will go away: use TRITON_CACHE_DIR",
+    )
+    assert os.environ["TRITON_CACHE_DIR"] == "/kernels"
 
 
 def test_a_removed_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,5 +165,5 @@ def test_a_bad_value_is_named_as_it_was_typed(options: list[str], says: str) -> 
 def test_help_shows_only_new_names() -> None:
     run = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=60)
     assert "--limits" in run.stdout
-    for old in RENAMED:
+    for old in OLD_NAMES:
         assert f"--{old.replace('_', '-')} " not in run.stdout

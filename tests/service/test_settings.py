@@ -61,7 +61,15 @@ def test_every_field_is_described(record: type[pydantic.BaseModel]) -> None:
 
 
 def test_there_are_few_settings() -> None:
-    assert len(Settings.model_fields) <= 36
+    assert len(Settings.model_fields) <= 33
+
+
+@pytest.mark.parametrize(("threads", "workers"), [(None, 2), (8, 2), (2, 4), (1, 8)])
+def test_workers_fill_the_cores_that_the_threads_of_one_call_leave(
+    monkeypatch: pytest.MonkeyPatch, threads: int | None, workers: int
+) -> None:
+    monkeypatch.setattr("fused_mlp.service.settings.settings.usable_cores", lambda: 8)
+    assert load_settings(threads=threads).engine_workers == workers
 
 
 def test_empty_variable_is_one_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,17 +26,17 @@ def hasten(text: str) -> str:
 
 
 class Prometheus:
+    """The files ca.pem and token, which the project's own configuration names, are in the folder."""
+
     def __init__(self, folder: Path, target: str) -> None:
         binary = shutil.which("prometheus")
         assert binary, "prometheus is missing: `apt-get install prometheus` (make test does it)"
         for name in ("rules.yaml", "alerts.yaml"):
             (folder / name).write_text(hasten((RULES / name).read_text()))
-        config = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": ["rules.yaml", "alerts.yaml"],
-            "scrape_configs": [{"job_name": "fused-mlp", "static_configs": [{"targets": [target]}]}],
-        }
-        (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+        settings = yaml.safe_load((RULES / "prometheus-tls.yaml").read_text())
+        settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        settings["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+        (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"

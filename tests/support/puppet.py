@@ -32,7 +32,8 @@ class PuppetKernel(Kernel):
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Semaphore(0)
-        self.error = 0.0  # added to every output
+        self.error = 0.0  # added to the outputs of rows whose first value is at least `error_from`
+        self.error_from = -np.inf
         self.batches: list[np.ndarray[Any, Any]] = []
 
     def run(self, x: Any, y: Any) -> str:
@@ -42,7 +43,8 @@ class PuppetKernel(Kernel):
         if (x[:, 0] == POISON).any():
             raise RuntimeError("the puppet was poisoned")
         strategy = self._eager.run(x, y)
-        y += self.error
+        if self.error != 0:
+            y[~(x[:, 0] < self.error_from)] += self.error
         return strategy
 
 
@@ -62,8 +64,8 @@ class PuppetService:
     """`with PuppetService(front="python", queue_rows=4) as puppet:` then a client on puppet.target."""
 
     def __init__(self, **settings: object) -> None:
-        defaults = {"backend": "puppet", "grpc_port": 0, "metrics_port": 0, "workers": 1}
-        self.service = Service(load_settings(**{**defaults, **settings}))
+        defaults = {"backend": "puppet", "grpc_port": 0, "metrics_port": 0}
+        self.service = Service(load_settings(**{**defaults, **settings}), workers=1)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -107,6 +109,8 @@ class PuppetService:
     def __enter__(self) -> Self:
         self._await(self.service.start())
         self._await(self.service.load())
+        if self.service.settings.backend != "puppet":
+            return self  # a real kernel: nothing to pull strings on
         self.kernel = _built[-1]
         self.kernel.batches.clear()
         while self.kernel.entered.acquire(blocking=False):
@@ -114,7 +118,8 @@ class PuppetService:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        if hasattr(self, "kernel"):
+            self.release()
         self._await(self.service.stop())
         self.service.close()
         self._loop.call_soon_threadsafe(self._loop.stop)

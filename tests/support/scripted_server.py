@@ -123,8 +123,8 @@ class ScriptedServer:
             labels=["ant", "bee", "[bold]cat[/bold]"],  # a label is text, never markup
             description="A tiny classifier.",
             kernels=[
-                pb.Kernel(variant=pb.FUSED, backend="native", device="cpu", strategy="gemv", isa="avx2",
-                          dtype="float32", threads=2, reason="fastest of native, torch"),
+                pb.Kernel(variant=pb.FUSED, backend="cpu", device="cpu", strategy="gemv", isa="avx2",
+                          dtype="float32", threads=2, reason="fastest of cpu, torch"),
                 pb.Kernel(variant=pb.UNFUSED, backend="eager", device="cpu", strategy="layers",
                           dtype="float32", threads=2, reason="the baseline"),
             ],

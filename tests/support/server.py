@@ -7,14 +7,15 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-COMMAND = [sys.executable, "-m", "fused_mlp.service.cli", "serve"]
+from tests.support import sanitized
+
+COMMAND = sanitized.command()
 
 
 class Server:
@@ -34,7 +35,7 @@ class Server:
         )
         self.banner = self._read_banner()
         self.target = self._find(r"gRPC +(\S+)")
-        self.metrics_url = self._find(r"(http://\S+)/metrics")
+        self.metrics_url = self._find(r"(https?://\S+)/metrics")
 
     def _read_banner(self) -> str:
         assert self.process.stdout is not None
@@ -86,6 +87,7 @@ class Server:
         self._log.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
+        assert not sanitized.findings(log), sanitized.findings(log)
         return log
 
     def __enter__(self) -> Self:
@@ -119,6 +121,7 @@ def environment(**settings: object) -> dict[str, str]:
     # A sanitizer build, or a forced instruction set, is meant for the servers under test too.
     kept = {key: os.environ[key] for key in ("FUSED_MLP_ISA", "FUSED_MLP_FRONT") if key in os.environ}
     wanted: dict[str, object] = {"grpc_port": 0, "metrics_port": 0, **settings}
+    inherited |= sanitized.environment()
     return inherited | kept | {f"FUSED_MLP_{key.upper()}": str(value) for key, value in wanted.items()}
 
 

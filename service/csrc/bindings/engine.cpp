@@ -97,11 +97,17 @@ void register_lane(nb::module_& m) {
 }
 
 void register_shadow(nb::module_& m) {
+  nb::enum_<Verdict> verdicts(m, "Verdict");
+  for (std::size_t i = 0; i < kVerdictNames.size(); ++i) {
+    verdicts.value(kVerdictNames[i], static_cast<Verdict>(i));
+  }
   nb::class_<Shadow>(m, "Shadow", "The two lanes of a model version, compared on a share of their batches.")
       .def_prop_ro("name", &Shadow::name)
       .def_prop_ro("share", &Shadow::share)
       .def_prop_ro("tolerance", &Shadow::tolerance)
-      .def("arm", &Shadow::arm, "Report the next mismatch: only the first one after arm() is reported.")
+      .def("record", &Shadow::record, nb::arg("verdict"),
+           "Count a verdict. True for the first of its kind since arm().")
+      .def("arm", &Shadow::arm)
       .def("snapshot", [](const Shadow& shadow) { return snapshot(shadow.metrics()); });
 }
 
@@ -164,12 +170,12 @@ void register_engine(nb::module_& m) {
           },
           nb::arg("callable").none())
       .def_prop_rw(
-          "on_mismatch",
+          "on_dispute",
           [](PythonEngine& self) -> nb::object {
-            return self.mismatches().callable ? nb::borrow(self.mismatches().callable.get()) : nb::none();
+            return self.disputes().callable ? nb::borrow(self.disputes().callable.get()) : nb::none();
           },
           [](PythonEngine& self, nb::handle callable) {
-            self.mismatches().callable = callable.is_none() ? nullptr : hold(callable.ptr());
+            self.disputes().callable = callable.is_none() ? nullptr : hold(callable.ptr());
           },
           nb::arg("callable").none());
 

@@ -23,9 +23,9 @@ class KernelErrorHook {
   int suppressed_ = 0;
 };
 
-// Reports the first mismatch of a shadow to Python.
-struct MismatchHook {
-  void report(const std::shared_ptr<Shadow>& shadow, const Difference& difference) noexcept;
+// Reports disputed rows to Python.
+struct DisputeHook {
+  void report(const std::shared_ptr<Shadow>& shadow, const Dispute& dispute) noexcept;
   std::shared_ptr<PyObject> callable;  // guarded by the GIL; may be null
 };
 
@@ -38,14 +38,14 @@ class PythonEngine {
 
   Engine& engine() noexcept { return *engine_; }
   KernelErrorHook& errors() noexcept { return *errors_; }
-  MismatchHook& mismatches() noexcept { return *mismatches_; }
+  DisputeHook& disputes() noexcept { return *disputes_; }
 
   // Stops all engines. For atexit: after it, no worker may take the GIL.
   static void stop_all();
 
  private:
   std::shared_ptr<KernelErrorHook> errors_;
-  std::shared_ptr<MismatchHook> mismatches_;
+  std::shared_ptr<DisputeHook> disputes_;
   std::shared_ptr<Engine> engine_;
 };
 

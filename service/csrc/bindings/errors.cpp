@@ -11,7 +11,7 @@ namespace {
 PyObject* refused_type = nullptr;
 }  // namespace
 
-void raise_refused(Status status, const std::string& text, std::uint32_t retry_after_ms) {
+void raise_refused(Status status, const std::string& text, std::uint32_t retry_after_ms, nb::object lane) {
   const nb::handle type = refused_type;
   // The text may hold a client's bytes that are not UTF-8: replace those.
   nb::object message =
@@ -19,6 +19,7 @@ void raise_refused(Status status, const std::string& text, std::uint32_t retry_a
   nb::object error = type(message);
   error.attr("status") = nb::cast(status);
   error.attr("retry_after_ms") = retry_after_ms;
+  error.attr("lane") = lane;
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();
 }

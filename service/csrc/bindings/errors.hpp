@@ -1,6 +1,8 @@
 // The module's exception. Refused carries the status, so that callers map data and never parse text.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <cstdint>
 #include <string>
 
@@ -8,7 +10,8 @@
 
 namespace fused_mlp {
 
-// Raises Refused(text) with .status and .retry_after_ms.
-[[noreturn]] void raise_refused(Status status, const std::string& text, std::uint32_t retry_after_ms = 0);
+// Raises Refused(text) with .status, .retry_after_ms and .lane: where to count it, or None.
+[[noreturn]] void raise_refused(Status status, const std::string& text, std::uint32_t retry_after_ms = 0,
+                                nanobind::object lane = nanobind::none());
 
 }  // namespace fused_mlp

@@ -4,14 +4,16 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/engine.hpp"
-#include "front/application.hpp"
-#include "front/bridge.hpp"
-#include "front/echo.hpp"
-#include "front/metadata.hpp"
-#include "front/server.hpp"
+#include "front/grpc/metadata.hpp"
+#include "front/http2/nghttp2_check.hpp"
+#include "front/methods/bridge.hpp"
+#include "front/methods/echo.hpp"
+#include "front/server/application.hpp"
+#include "front/server/server.hpp"
 
 namespace nb = nanobind;
 
@@ -26,7 +28,11 @@ class FrontServer {
   // Both or neither of engine and router; they outlive this (keep_alive below).
   FrontServer(const ServerOptions& options, PythonEngine* engine, const Router* router,
               std::vector<PythonRpc> rpcs)
-      : engine_(engine), router_(router), rpcs_(std::move(rpcs)), server_(options) {}
+      : engine_(engine),
+        router_(router),
+        rpcs_(std::move(rpcs)),
+        bridge_(options.limits.max_control_bytes),
+        server_(options) {}
   ~FrontServer() {
     const nb::gil_scoped_release unlocked;
     server_.stop();
@@ -34,18 +40,22 @@ class FrontServer {
 
   void start() {
     server_.start([this](Loop& loop) {
-      if (engine_ == nullptr || router_ == nullptr) return make_echo_application();
-      return make_service_application(loop, engine_->engine(), *router_, bridge_, rpcs_);
+      if (engine_ == nullptr || router_ == nullptr) {
+        return rpcs_.empty() ? make_echo_application() : make_python_application(loop, bridge_, rpcs_);
+      }
+      return make_service_application(loop, engine_->engine(), *router_, bridge_, health_, rpcs_);
     });
   }
   Server& server() { return server_; }
   Bridge& bridge() { return bridge_; }
+  HealthTable& health() { return health_; }
 
  private:
   PythonEngine* engine_;
   const Router* router_;
   std::vector<PythonRpc> rpcs_;
   Bridge bridge_;
+  HealthTable health_;
   Server server_;
 };
 
@@ -60,6 +70,15 @@ nb::list metadata_list(const Metadata& metadata) {
   return list;
 }
 
+nb::list name_list(const std::vector<std::string>& names) {
+  nb::list list;
+  for (const std::string& name : names) {
+    list.append(
+        nb::steal(PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "replace")));
+  }
+  return list;
+}
+
 // A sum over all loops, of one counter that `counter` picks.
 template <class Counter>
 uint64_t total(FrontServer& self, Counter counter) {
@@ -69,11 +88,33 @@ uint64_t total(FrontServer& self, Counter counter) {
   return sum;
 }
 
+// Bytes charged to each budget, and its limit.
+nb::dict memory(FrontServer& self) {
+  const Budgets& budgets = self.server().budgets();
+  nb::dict result;
+  const auto add = [&](const char* name, const Budget& budget) {
+    result[name] = nb::make_tuple(budget.used(), budget.limit());
+  };
+  add("requests", budgets.requests);
+  add("answers", budgets.answers);
+  add("calls", budgets.calls);
+  add("control", self.bridge().budget());
+  return result;
+}
+
 nb::dict stats(FrontServer& self) {
-  nb::dict ended, refused, result;
+  nb::dict ended, refused, shortages, tls_failures, result;
   for (size_t i = 0; i < kEndCount; ++i) {
-    ended[kEndNames[i]] = total(
+    ended[kEnds[i].label] = total(
         self, [i](const Stats& s) -> auto& { return s.ended[i]; });
+  }
+  for (size_t i = 0; i < kShortageCount; ++i) {
+    shortages[kShortages[i].label] = total(
+        self, [i](const Stats& s) -> auto& { return s.shortages[i]; });
+  }
+  for (size_t i = 0; i < kTlsFailureCount; ++i) {
+    tls_failures[kTlsFailureNames[i]] = total(
+        self, [i](const Stats& s) -> auto& { return s.tls_failures[i]; });
   }
   for (size_t code = 1; code < kGrpcCodeCount; ++code) {
     const uint64_t count = total(
@@ -87,9 +128,13 @@ nb::dict stats(FrontServer& self) {
   result["ended"] = ended;
   result["calls"] = total(
       self, [](const Stats& s) -> auto& { return s.calls; });
+  result["failures"] = total(
+      self, [](const Stats& s) -> auto& { return s.failures; });
   result["open_calls"] = total(
       self, [](const Stats& s) -> auto& { return s.open_calls; });
   result["refused"] = refused;
+  result["memory"] = memory(self);
+  result["shortages"] = shortages;
   result["received_bytes"] = total(
       self, [](const Stats& s) -> auto& { return s.received_bytes; });
   result["sent_bytes"] = total(
@@ -98,6 +143,9 @@ nb::dict stats(FrontServer& self) {
       self, [](const Stats& s) -> auto& { return s.received_resets; });
   result["sent_resets"] = total(
       self, [](const Stats& s) -> auto& { return s.sent_resets; });
+  result["tls_handshakes"] = total(
+      self, [](const Stats& s) -> auto& { return s.tls_handshakes; });
+  result["tls_failures"] = tls_failures;
   return result;
 }
 
@@ -109,8 +157,13 @@ void register_limits(nb::module_& m) {
       .def_rw("max_concurrent_streams", &Limits::max_concurrent_streams)
       .def_rw("max_stream_messages", &Limits::max_stream_messages)
       .def_rw("max_output_bytes", &Limits::max_output_bytes)
+      .def_rw("max_control_calls", &Limits::max_control_calls)
       .def_rw("max_connections", &Limits::max_connections)
+      .def_rw("max_connections_per_peer", &Limits::max_connections_per_peer)
       .def_rw("max_buffered_bytes", &Limits::max_buffered_bytes)
+      .def_rw("max_total_output_bytes", &Limits::max_total_output_bytes)
+      .def_rw("max_call_bytes", &Limits::max_call_bytes)
+      .def_rw("max_control_bytes", &Limits::max_control_bytes)
       .def_rw("max_resets_per_s", &Limits::max_resets_per_s)
       .def_rw("max_pings_per_s", &Limits::max_pings_per_s)
       .def_rw("max_settings_per_s", &Limits::max_settings_per_s)
@@ -121,6 +174,8 @@ void register_limits(nb::module_& m) {
       .def_rw("keepalive_s", &Limits::keepalive_s)
       .def_rw("keepalive_timeout_s", &Limits::keepalive_timeout_s)
       .def_rw("idle_timeout_s", &Limits::idle_timeout_s)
+      .def_rw("first_message_timeout_s", &Limits::first_message_timeout_s)
+      .def_rw("control_idle_timeout_s", &Limits::control_idle_timeout_s)
       .def_rw("max_connection_age_s", &Limits::max_connection_age_s);
 }
 
@@ -131,13 +186,16 @@ void register_events(nb::module_& m) {
       .value("half_close", EventKind::half_close)
       .value("cancel", EventKind::cancel)
       .value("writable", EventKind::writable)
-      .value("failure", EventKind::failure);
+      .value("failure", EventKind::failure)
+      .value("bad_end", EventKind::bad_end)
+      .value("shortage", EventKind::shortage);
   nb::class_<Event>(m, "CallEvent")
       .def_ro("kind", &Event::kind)
       .def_ro("call", &Event::call)
       .def_ro("path", &Event::path)
       .def_ro("deadline_ns", &Event::deadline_ns)
       .def_prop_ro("metadata", [](const Event& event) { return metadata_list(event.metadata); })
+      .def_prop_ro("certificate_names", [](const Event& event) { return name_list(event.certificate_names); })
       .def_prop_ro("body",
                    [](const Event& event) { return nb::bytes(event.body.data(), event.body.size()); });
 }
@@ -145,12 +203,26 @@ void register_events(nb::module_& m) {
 void make_server(FrontServer* self, PythonEngine* engine, const Router* router, std::string host,
                  uint16_t port, unsigned loops, const Limits& limits,
                  const std::vector<std::pair<std::string, bool>>& rpcs, std::string certificate,
-                 std::string key, std::string client_ca) {
-  ServerOptions options{std::move(host), port, loops, limits,
-                        TlsFiles{std::move(certificate), std::move(key), std::move(client_ca)}};
+                 std::string key, std::string client_ca, std::string crl, std::string purpose,
+                 std::string setting) {
+  ServerOptions options{
+      std::move(host),
+      port,
+      loops,
+      limits,
+      TlsFiles{std::move(certificate), std::move(key), std::move(client_ca), std::move(crl)},
+      std::move(purpose),
+      std::move(setting)};
   std::vector<PythonRpc> list;
   for (const auto& [path, streams] : rpcs) list.push_back({path, streams});
   new (self) FrontServer(options, engine, router, std::move(list));
+}
+
+void publish_health(FrontServer& self,
+                    const std::vector<std::tuple<std::string, uint8_t, Metadata>>& answers) {
+  HealthTable::Answers table;
+  for (const auto& [name, status, trailers] : answers) table.emplace(name, HealthAnswer{status, trailers});
+  self.health().publish(std::move(table));
 }
 
 void register_server(nb::module_& m) {
@@ -160,7 +232,8 @@ void register_server(nb::module_& m) {
            nb::arg("router").none() = nb::none(), nb::arg("host") = "127.0.0.1", nb::arg("port") = 0,
            nb::arg("loops") = 1, nb::arg("limits") = Limits(),
            nb::arg("rpcs") = std::vector<std::pair<std::string, bool>>(), nb::arg("certificate") = "",
-           nb::arg("key") = "", nb::arg("client_ca") = "", nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+           nb::arg("key") = "", nb::arg("client_ca") = "", nb::arg("crl") = "", nb::arg("purpose") = "gRPC",
+           nb::arg("setting") = "FUSED_MLP_GRPC_PORT", nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
       .def_prop_ro("port", [](FrontServer& self) { return self.server().port(); })
       .def("start", &FrontServer::start)
       .def("begin_drain", [](FrontServer& self) { self.server().begin_drain(); })
@@ -173,9 +246,14 @@ void register_server(nb::module_& m) {
           nb::arg("timeout_s"), unlocked)
       .def(
           "stop", [](FrontServer& self) { self.server().stop(); }, unlocked)
+      .def(
+          "reload_tls", [](FrontServer& self) { self.server().reload_tls(); }, unlocked)
       .def("stats", &stats)
       .def("fileno", [](FrontServer& self) { return self.bridge().fileno(); })
-      .def("drain", [](FrontServer& self) { return self.bridge().drain(); })
+      .def(
+          "drain", [](FrontServer& self, size_t most) { return self.bridge().drain(most); },
+          nb::arg("most") = SIZE_MAX)
+      .def("publish_health", &publish_health, nb::arg("answers"))
       .def(
           "send",
           [](FrontServer& self, uint64_t call, nb::bytes message) {
@@ -203,4 +281,5 @@ NB_MODULE(_front, m) {
   fused_mlp::register_limits(m);
   fused_mlp::register_events(m);
   fused_mlp::register_server(m);
+  m.def("nghttp2_bounds_continuations", &fused_mlp::front::nghttp2_bounds_continuations);
 }

@@ -47,6 +47,8 @@ LaneSnapshot snapshot(const LaneMetrics& metrics) {
     result.refused[refusal_name(static_cast<Refusal>(i))] =
         read(metrics.refused[static_cast<std::size_t>(i)]);
   }
+  result.gather_ns = read(metrics.gather_ns);
+  result.compute_ns = read(metrics.compute_ns);
   result.rows = read(metrics.rows);
   result.kernel_errors = read(metrics.kernel_errors);
   result.queued_rows = read(metrics.queued_rows);
@@ -60,7 +62,10 @@ ShadowSnapshot snapshot(const ShadowMetrics& metrics) {
                     {"skipped", read(metrics.skipped)},
                     {"failed", read(metrics.failed)}};
   result.rows = read(metrics.rows);
-  result.mismatches = read(metrics.mismatches);
+  result.disputed = read(metrics.disputed);
+  for (std::size_t i = 0; i < kVerdictNames.size(); ++i) {
+    result.verdicts[kVerdictNames[i]] = read(metrics.verdicts[i]);
+  }
   result.fused = metrics.fused.snapshot();
   result.unfused = metrics.unfused.snapshot();
   result.max_absolute = metrics.max_absolute.load(std::memory_order_relaxed);
@@ -88,6 +93,8 @@ void register_metrics(nb::module_& m) {
       .def_ro("batch_rows", &LaneSnapshot::batch_rows)
       .def_ro("batches", &LaneSnapshot::batches)
       .def_ro("refused", &LaneSnapshot::refused)
+      .def_ro("gather_ns", &LaneSnapshot::gather_ns)
+      .def_ro("compute_ns", &LaneSnapshot::compute_ns)
       .def_ro("rows", &LaneSnapshot::rows)
       .def_ro("kernel_errors", &LaneSnapshot::kernel_errors)
       .def_ro("queued_rows", &LaneSnapshot::queued_rows)
@@ -95,7 +102,8 @@ void register_metrics(nb::module_& m) {
   nb::class_<ShadowSnapshot>(m, "ShadowSnapshot")
       .def_ro("batches", &ShadowSnapshot::batches)
       .def_ro("rows", &ShadowSnapshot::rows)
-      .def_ro("mismatches", &ShadowSnapshot::mismatches)
+      .def_ro("disputed", &ShadowSnapshot::disputed)
+      .def_ro("verdicts", &ShadowSnapshot::verdicts)
       .def_ro("fused", &ShadowSnapshot::fused)
       .def_ro("unfused", &ShadowSnapshot::unfused)
       .def_ro("max_absolute", &ShadowSnapshot::max_absolute)

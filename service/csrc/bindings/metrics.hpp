@@ -20,6 +20,8 @@ struct LaneSnapshot {
   HistogramSnapshot batch_rows;
   std::map<std::string, std::uint64_t> batches;  // by release reason, zeros included
   std::map<std::string, std::uint64_t> refused;  // by reason, zeros included
+  std::uint64_t gather_ns = 0;
+  std::uint64_t compute_ns = 0;
   std::uint64_t rows = 0;
   std::uint64_t kernel_errors = 0;
   std::uint64_t queued_rows = 0;
@@ -29,7 +31,8 @@ struct LaneSnapshot {
 struct ShadowSnapshot {
   std::map<std::string, std::uint64_t> batches;  // by outcome, zeros included
   std::uint64_t rows = 0;
-  std::uint64_t mismatches = 0;
+  std::uint64_t disputed = 0;
+  std::map<std::string, std::uint64_t> verdicts;  // zeros included
   HistogramSnapshot fused;
   HistogramSnapshot unfused;
   double max_absolute = 0;

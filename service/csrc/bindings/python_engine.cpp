@@ -50,28 +50,32 @@ void KernelErrorHook::report(const Lane& lane, std::string_view text) noexcept {
   }
 }
 
-void MismatchHook::report(const std::shared_ptr<Shadow>& shadow, const Difference& difference) noexcept {
+void DisputeHook::report(const std::shared_ptr<Shadow>& shadow, const Dispute& dispute) noexcept {
   const GilIfAlive gil;
   if (!gil || !callable) return;
+  const auto bytes = [](const std::vector<float>& values) {
+    return nb::bytes(values.data(), values.size() * sizeof(float));
+  };
   try {
     const std::shared_ptr<PyObject> listener = callable;  // the call may replace `callable`
-    nb::handle(listener.get())(shadow, difference.absolute, difference.relative);
+    nb::handle(listener.get())(
+        shadow, dispute.difference.absolute, dispute.difference.relative,
+        nb::make_tuple(bytes(dispute.x), bytes(dispute.fused), bytes(dispute.unfused)));
   } catch (nb::python_error& error) {
-    error.discard_as_unraisable("on_mismatch");
+    error.discard_as_unraisable("on_dispute");
   }
 }
 
 PythonEngine::PythonEngine(unsigned workers, std::shared_ptr<Clock> clock)
-    : errors_(std::make_shared<KernelErrorHook>()), mismatches_(std::make_shared<MismatchHook>()) {
+    : errors_(std::make_shared<KernelErrorHook>()), disputes_(std::make_shared<DisputeHook>()) {
   EngineOptions options;
   options.workers = workers;
   options.clock = std::move(clock);
   options.on_kernel_error = [errors = errors_](const Lane& lane, std::string_view text) {
     errors->report(lane, text);
   };
-  options.on_mismatch = [mismatches = mismatches_](const std::shared_ptr<Shadow>& shadow,
-                                                   const Difference& difference) {
-    mismatches->report(shadow, difference);
+  options.on_dispute = [disputes = disputes_](const std::shared_ptr<Shadow>& shadow, const Dispute& dispute) {
+    disputes->report(shadow, dispute);
   };
   engine_ = std::make_shared<Engine>(std::move(options));
   register_live(engine_);

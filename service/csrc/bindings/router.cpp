@@ -21,7 +21,11 @@ PythonRoute resolve(const Router& router, std::string_view model, std::int64_t v
   RouteQuery query{model, version, variant, {}, request_id};
   if (!key.empty()) query.key = hash_key(key);
   result.route = result.table->resolve(query);
-  if (!result.route.ok()) raise_refused(result.route.status, result.route.error);
+  if (!result.route.ok()) {
+    Lane* lane = result.route.lane;
+    raise_refused(result.route.status, result.route.error, 0,
+                  lane ? nb::cast(lane->shared_from_this()) : nb::none());
+  }
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "bindings/register.hpp"
@@ -14,18 +15,15 @@ namespace fused_mlp {
 
 namespace {
 
-nb::tuple stop() {
-  Trace trace;
-  {
-    const nb::gil_scoped_release unlocked;
-    trace = stop_trace();
-  }
+nb::list spans_from(const Trace& trace, std::size_t start, std::size_t count) {
   nb::list spans;
-  for (const TraceSpan& span : trace.spans) {
+  const std::size_t end = std::min(trace.spans.size(), start + count);
+  for (std::size_t i = start; i < end; ++i) {
+    const TraceSpan& span = trace.spans[i];
     spans.append(nb::make_tuple(name_of(span.phase), span.thread, span.request, span.rows, span.start,
                                 span.end, nb::str(span.lane, std::strlen(span.lane))));
   }
-  return nb::make_tuple(spans, trace.threads, trace.dropped);
+  return spans;
 }
 
 }  // namespace
@@ -39,7 +37,12 @@ void register_trace(nb::module_& m) {
       .value("scatter", TracePhase::scatter)
       .value("encode", TracePhase::encode);
   m.def("start_trace", &start_trace, nb::arg("spans_per_thread"));
-  m.def("stop_trace", &stop);
+  nb::class_<Trace>(m, "Trace")
+      .def_ro("threads", &Trace::threads)
+      .def_ro("dropped", &Trace::dropped)
+      // A part at a time: the GIL is held while it is made.
+      .def("spans", &spans_from, nb::arg("start"), nb::arg("count"));
+  m.def("stop_trace", &stop_trace, nb::call_guard<nb::gil_scoped_release>());
   m.def("tracing", &tracing);
   m.def("next_trace_id", &next_trace_id);
   m.def("record_span", &record_span, nb::arg("phase"), nb::arg("request"), nb::arg("rows"),

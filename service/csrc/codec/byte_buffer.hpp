@@ -2,6 +2,7 @@
 // that pooled owners stop allocating. Owned by one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -27,6 +28,7 @@ class ByteBuffer {
   uint8_t* data() { return data_ + begin_; }
   size_t size() const { return end_ - begin_; }
   size_t capacity() const { return capacity_; }
+  size_t room() const { return capacity_ - end_; }  // for bytes at the end, without growing
   bool empty() const { return begin_ == end_; }
 
   // n bytes at the end, for the caller to write; counted as content at once.
@@ -54,9 +56,13 @@ class ByteBuffer {
       capacity_ = 0;
     }
   }
-  // Room for `total` bytes of content.
+  // Room for `total` bytes of content, and no more where it has to grow.
   void reserve(size_t total) {
-    if (capacity_ - begin_ < total) make_room(total - size());
+    if (capacity_ - begin_ < total) move_to(std::max(total, capacity_));
+  }
+  // Gives memory back when most of it is not used.
+  void shrink() {
+    if (size() < capacity_ / 4) move_to(std::max<size_t>(size(), 1));
   }
   void swap(ByteBuffer& other) noexcept {
     std::swap(data_, other.data_);
@@ -68,17 +74,25 @@ class ByteBuffer {
  private:
   void make_room(size_t n) {
     const size_t used = size();
-    if (begin_ != 0 && capacity_ - used >= n && used <= capacity_ / 2) {
+    const bool fits = begin_ != 0 && capacity_ - used >= n && used <= capacity_ / 2;
+    move_to(fits ? capacity_ : std::max({size_t{256}, capacity_ * 2, used + n}));
+  }
+  // The content goes to the start of the buffer, or of a larger one.
+  void move_to(size_t capacity) {
+    const size_t used = size();
+    if (capacity == capacity_) {
       std::memmove(data_, data_ + begin_, used);
     } else {
-      size_t wanted = capacity_ < 256 ? 256 : capacity_ * 2;
-      if (wanted < used + n) wanted = used + n;
-      auto* grown = static_cast<uint8_t*>(std::malloc(wanted));
+      // realloc moves pages instead of bytes when there are many, but it would also move what was consumed.
+      auto* grown =
+          static_cast<uint8_t*>(begin_ == 0 ? std::realloc(data_, capacity) : std::malloc(capacity));
       if (grown == nullptr) throw std::bad_alloc();
-      if (used != 0) std::memcpy(grown, data_ + begin_, used);
-      std::free(data_);
+      if (begin_ != 0) {
+        if (used != 0) std::memcpy(grown, data_ + begin_, used);
+        std::free(data_);
+      }
       data_ = grown;
-      capacity_ = wanted;
+      capacity_ = capacity;
     }
     begin_ = 0;
     end_ = used;

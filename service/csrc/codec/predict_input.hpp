@@ -50,7 +50,7 @@ struct PredictInput {
     dimension_count = 0;
     dtype = DType::fp32;
     typed = false;
-    scattered.reset(64u << 10);
+    scattered.reset(1u << 10);
   }
 };
 

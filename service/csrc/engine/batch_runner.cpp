@@ -115,6 +115,7 @@ void BatchRunner::compute(TakenBatch& batch, Outcome& outcome) noexcept {
     const Nanos start = clock_.now();
     lane.kernel_->run(x_, batch.rows, y_, result_);
     outcome.compute_ns = std::max<Nanos>(0, clock_.now() - start);
+    batch.lane->metrics_.charge(batch.runnable.size(), start - batch.taken_at, outcome.compute_ns);
     if (tracing()) [[unlikely]] {
       record_span(TracePhase::kernel, 0, batch.rows, start, start + outcome.compute_ns, lane.options_.name);
     }

@@ -25,18 +25,23 @@ double distance(float value, float reference) noexcept {
 }  // namespace
 
 Difference compare_outputs(const float* values, const float* reference, std::size_t rows, std::size_t width,
-                           OutputScale& scale) noexcept {
+                           OutputScale& scale, double tolerance) noexcept {
   for (std::size_t row = 0; row < rows; ++row) scale.add_row(largest_finite(reference + row * width, width));
   Difference difference;
   for (std::size_t row = 0; row < rows; ++row) {
     const float* a = values + row * width;
     const float* b = reference + row * width;
     double largest = 0;
-    for (std::size_t i = 0; i < width; ++i) largest = std::max(largest, distance(a[i], b[i]));
-    if (largest == 0) continue;
+    bool only_reference_overflowed = false;
+    for (std::size_t i = 0; i < width; ++i) {
+      largest = std::max(largest, distance(a[i], b[i]));
+      only_reference_overflowed |= std::isfinite(a[i]) && !std::isfinite(b[i]);
+    }
+    if (largest == 0 && !only_reference_overflowed) continue;
+    const double relative = largest / std::max(scale.typical(), largest_finite(b, width));
     difference.absolute = std::max(difference.absolute, largest);
-    difference.relative =
-        std::max(difference.relative, largest / std::max(scale.typical(), largest_finite(b, width)));
+    difference.relative = std::max(difference.relative, relative);
+    if (relative > tolerance || only_reference_overflowed) difference.dispute(row);
   }
   return difference;
 }

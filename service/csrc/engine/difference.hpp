@@ -1,15 +1,40 @@
 // The difference between two outputs for the same rows. Pure arithmetic; OutputScale is the only state.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace fused_mlp {
 
 struct Difference {
+  static constexpr std::size_t kMostRows = 4;
+
   double absolute = 0;  // the largest of all outputs; infinite where only the reference is finite
   double relative = 0;  // the largest after each is divided by the scale of its row
+
+  // The first rows with a relative difference above the tolerance, or where only the reference is not finite.
+  std::span<const std::size_t> disputed() const noexcept { return {rows_.data(), count_}; }
+  void dispute(std::size_t row) noexcept {
+    if (count_ < kMostRows) rows_[count_++] = row;
+  }
+
+ private:
+  std::array<std::size_t, kMostRows> rows_{};
+  std::size_t count_ = 0;
+};
+
+// Rows on which the outputs differ, for the referee: the first few, and copies.
+struct Dispute {
+  static constexpr std::size_t kMostFloats = 1 << 20;  // 4 MB; a single row may be larger
+
+  Difference difference;  // of the whole batch
+  std::vector<float> x;
+  std::vector<float> fused;
+  std::vector<float> unfused;
 };
 
 // The typical magnitude of a model's outputs: the geometric mean, over all rows seen, of a row's largest
@@ -34,10 +59,10 @@ class OutputScale {
   std::uint64_t rows_ = 0;
 };
 
-// values, reference: (rows, width). Adds the reference's rows to the scale, then compares. Skips elements
-// whose reference is not finite: either the input held NaN or infinity, which torch's code paths treat
-// differently, or half precision overflowed where a float32 kernel did not.
+// values, reference: (rows, width). Adds the reference's rows to the scale, then compares. An element whose
+// reference is not finite has no difference: either the input held NaN or infinity, which torch's code paths
+// treat differently, or half precision overflowed where a float32 kernel did not.
 Difference compare_outputs(const float* values, const float* reference, std::size_t rows, std::size_t width,
-                           OutputScale& scale) noexcept;
+                           OutputScale& scale, double tolerance) noexcept;
 
 }  // namespace fused_mlp

@@ -19,7 +19,7 @@ class EngineCore {
       : options(std::move(given)),
         clock(options.clock ? options.clock : std::make_shared<SteadyClock>()),
         scheduler(*clock),
-        shadow(*clock, scheduler, {options.on_mismatch, options.on_kernel_error}) {}
+        shadow(*clock, scheduler, {options.on_dispute, options.on_kernel_error}) {}
 
   EngineOptions options;
   std::shared_ptr<Clock> clock;

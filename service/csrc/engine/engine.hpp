@@ -23,8 +23,8 @@ struct EngineOptions {
   // Called when a batch failed, after its tickets are complete, on the thread that ran it. `text` may contain
   // a traceback and is for the log only.
   std::function<void(const Lane& lane, std::string_view text)> on_kernel_error;
-  // Called for the first mismatch of a shadow since it was armed, on the shadow's thread.
-  std::function<void(const std::shared_ptr<Shadow>&, const Difference&)> on_mismatch;
+  // Called for every compared batch with disputed rows, on the shadow's thread.
+  std::function<void(const std::shared_ptr<Shadow>&, const Dispute&)> on_dispute;
 };
 
 // Which thread runs a ticket that was just queued.

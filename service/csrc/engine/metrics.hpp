@@ -1,6 +1,7 @@
 // The counters of the engine and the fronts: relaxed atomics, read by the collector at scrape time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -42,12 +43,22 @@ struct LaneMetrics {
     refused[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   }
 
+  // Each request of a batch is charged the whole of what its batch took.
+  void charge(std::uint64_t requests, std::int64_t gather, std::int64_t compute) noexcept {
+    if (!metrics_on.load(std::memory_order_relaxed)) return;
+    gather_ns.fetch_add(requests * static_cast<std::uint64_t>(std::max<std::int64_t>(0, gather)),
+                        std::memory_order_relaxed);
+    compute_ns.fetch_add(requests * static_cast<std::uint64_t>(compute), std::memory_order_relaxed);
+  }
+
   RequestMetrics requests;
   DurationHistogram queue_duration;    // per ticket that reached a kernel
   DurationHistogram compute_duration;  // per batch
   RowHistogram batch_rows;             // per batch
   std::array<std::atomic<std::uint64_t>, kReleaseCount> batches{};
   std::array<std::atomic<std::uint64_t>, kRefusalCount> refused{};
+  std::atomic<std::uint64_t> gather_ns{0};      // over requests: from the queue to the kernel call
+  std::atomic<std::uint64_t> compute_ns{0};     // over requests: the kernel call
   std::atomic<std::uint64_t> rows{0};           // accepted
   std::atomic<std::uint64_t> kernel_errors{0};  // batches
   std::atomic<std::uint64_t> queued_rows{0};    // gauge

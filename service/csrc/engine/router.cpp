@@ -6,9 +6,10 @@ namespace fused_mlp {
 
 namespace {
 
-Route refuse(Status status, std::string text) {
+Route refuse(Status status, std::string text, Lane* lane = nullptr) {
   Route route;
   route.status = status;
+  route.lane = lane;
   route.error = std::move(text);
   return route;
 }
@@ -103,14 +104,16 @@ Route RouteTable::resolve(const RouteQuery& query) const {
     return refuse(Status::override_not_allowed,
                   std::string("variant: this server does not let requests choose '") +
                       variant_name(query.variant) +
-                      "'; leave it out, or start the server with FUSED_MLP_ALLOW_OVERRIDE=1");
+                      "'; leave it out, or start the server with FUSED_MLP_ALLOW_OVERRIDE=1",
+                  lane_of(entry, entry.variant));
   }
   Route route;
   route.variant = choose_variant(entry, query);
   route.lane = lane_of(entry, route.variant);
   if (!route.lane) {
     return refuse(Status::variant_not_loaded,
-                  label(entry) + " has no " + variant_name(route.variant) + " kernel loaded");
+                  label(entry) + " has no " + variant_name(route.variant) + " kernel loaded",
+                  lane_of(entry, entry.variant));
   }
   route.entry = &entry;
   return route;

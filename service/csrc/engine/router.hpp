@@ -50,7 +50,9 @@ struct RouteQuery {
   std::string_view request_id = {};       // split by this if there is no key; empty: by the sampler
 };
 
-// The result of routing. `entry` and `lane` live as long as the table they came from.
+// The result of routing. `entry` and `lane` live as long as the table they came from. A request for a variant
+// that it cannot have is refused with the lane of the server's own variant, to be counted there: no entry,
+// not ok.
 struct Route {
   Status status = Status::ok;
   const RouteEntry* entry = nullptr;

@@ -2,6 +2,7 @@
 // The comparison itself is in shadow_worker.hpp.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -14,14 +15,31 @@ namespace fused_mlp {
 
 class Lane;
 
+// What the referee found about a batch whose outputs differ: which variant is further from float64 than
+// rounding explains.
+enum class Verdict : std::uint8_t {
+  fused_wrong,
+  unfused_wrong,
+  both_wrong,
+  unfused_not_finite,  // it overflowed, which its dtype explains, where fused did not
+  within_bound,        // rounding explains both
+  not_judged,          // the referee was busy
+};
+inline constexpr std::array<const char*, 6> kVerdictNames = {
+    "fused_wrong", "unfused_wrong", "both_wrong", "unfused_not_finite", "within_bound", "not_judged"};
+
+// Batches by verdict.
+using VerdictCounters = std::array<std::atomic<std::uint64_t>, kVerdictNames.size()>;
+
 // Written by the shadow's thread (`skipped` also by the threads that answer requests), read at scrape time.
 struct ShadowMetrics {
-  std::atomic<std::uint64_t> compared{0};    // batches
-  std::atomic<std::uint64_t> skipped{0};     // sampled but not compared: the server was busy or in back-off
-  std::atomic<std::uint64_t> failed{0};      // a kernel failed in the comparison
-  std::atomic<std::uint64_t> rows{0};        // of the compared batches
-  std::atomic<std::uint64_t> mismatches{0};  // compared batches with a difference above the tolerance
-  DurationHistogram fused;                   // both variants on the same rows, one after the other
+  std::atomic<std::uint64_t> compared{0};  // batches
+  std::atomic<std::uint64_t> skipped{0};   // sampled but not compared: the server was busy or in back-off
+  std::atomic<std::uint64_t> failed{0};    // a kernel failed in the comparison
+  std::atomic<std::uint64_t> rows{0};      // of the compared batches
+  std::atomic<std::uint64_t> disputed{0};  // compared batches that were handed to the referee
+  VerdictCounters verdicts{};
+  DurationHistogram fused;  // both variants on the same rows, one after the other
   DurationHistogram unfused;
   std::atomic<double> max_absolute{0};  // since the model was loaded
   std::atomic<double> max_relative{0};
@@ -44,8 +62,14 @@ class Shadow {
   const ShadowMetrics& metrics() const noexcept { return metrics_; }
   double share() const noexcept { return share_.load().fraction(); }
   double tolerance() const noexcept { return tolerance_.load(std::memory_order_relaxed); }
-  // Only the first mismatch after arm() is reported. A new shadow is armed.
-  void arm() noexcept { armed_.store(true, std::memory_order_relaxed); }
+  // Counts a verdict. True for the first of its kind since arm(): that one is worth a line in the log.
+  bool record(Verdict verdict) noexcept {
+    const auto index = static_cast<std::size_t>(verdict);
+    metrics_.verdicts[index].fetch_add(1, std::memory_order_relaxed);
+    const std::uint32_t bit = 1u << index;
+    return (recorded_.fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
+  }
+  void arm() noexcept { recorded_.store(0, std::memory_order_relaxed); }
 
   // Called once per batch by the thread that ran it: whether to compare this batch.
   bool sample_batch() noexcept {
@@ -62,9 +86,9 @@ class Shadow {
   const std::weak_ptr<Lane> unfused_;
   const ShadowTime time_;
   AtomicShare share_;
-  std::atomic<double> tolerance_{1e-3};  // of the relative difference
-  std::atomic<bool> armed_{true};
-  std::atomic<bool> has_slot_{false};  // a batch of this shadow is in a slot of the worker: at most one
+  std::atomic<double> tolerance_{1e-3};     // of the relative difference
+  std::atomic<std::uint32_t> recorded_{0};  // a bit for each verdict since arm()
+  std::atomic<bool> has_slot_{false};       // a batch of this shadow is in a slot of the worker: at most one
   ShareSampler sampler_;
   OutputScale scale_;  // used by the shadow's thread only
   ShadowMetrics metrics_;

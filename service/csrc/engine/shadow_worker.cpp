@@ -168,20 +168,44 @@ void ShadowWorker::compare(Job& job) noexcept {
   }
   if (!ok) return count(metrics.failed);
   // Compares the output that was sent, not the one computed again.
-  const Difference difference = compare_outputs((job.fused_answered ? job.y : fused_y_).data().get(),
-                                                (job.fused_answered ? unfused_y_ : job.y).data().get(),
-                                                job.rows, out_features, shadow->scale_);
+  const float* const fused_y = (job.fused_answered ? job.y : fused_y_).data().get();
+  const float* const unfused_y = (job.fused_answered ? unfused_y_ : job.y).data().get();
+  const Difference difference =
+      compare_outputs(fused_y, unfused_y, job.rows, out_features, shadow->scale_, shadow->tolerance());
   metrics.fused.observe(fused_ns);
   metrics.unfused.observe(unfused_ns);
   raise_to(metrics.max_absolute, difference.absolute);
   raise_to(metrics.max_relative, difference.relative);
   count(metrics.rows, job.rows);
-  const bool mismatch = difference.relative > shadow->tolerance();
-  if (mismatch) count(metrics.mismatches);
-  if (mismatch && hooks_.on_mismatch && shadow->armed_.exchange(false, std::memory_order_relaxed)) {
-    hooks_.on_mismatch(shadow, difference);
+  if (!difference.disputed().empty()) {
+    count(metrics.disputed);
+    try {
+      report(job, *fused, fused_y, unfused_y, difference);
+    } catch (const std::exception&) {  // out of memory
+      shadow->record(Verdict::not_judged);
+    }
   }
   count(metrics.compared);  // last, so that a reader that sees it sees the other counters updated
+}
+
+void ShadowWorker::report(const Job& job, const Lane& fused, const float* fused_y, const float* unfused_y,
+                          const Difference& difference) {
+  if (!hooks_.on_dispute) return;
+  const std::size_t in = fused.options().in_features, out = fused.options().out_features;
+  const auto append = [](std::vector<float>& to, const float* from, std::size_t row, std::size_t width) {
+    to.insert(to.end(), from + row * width, from + (row + 1) * width);
+  };
+  Dispute dispute;
+  dispute.difference = difference;
+  for (const std::size_t row : difference.disputed()) {
+    if (!dispute.x.empty() &&
+        dispute.x.size() + 2 * dispute.fused.size() + in + 2 * out > Dispute::kMostFloats)
+      break;
+    append(dispute.x, job.x.data().get(), row, in);
+    append(dispute.fused, fused_y, row, out);
+    append(dispute.unfused, unfused_y, row, out);
+  }
+  hooks_.on_dispute(job.shadow, dispute);
 }
 
 bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept {

@@ -22,8 +22,8 @@ namespace fused_mlp {
 class Scheduler;
 
 struct ShadowHooks {
-  // Called for the first mismatch since the shadow was armed, on the shadow's thread.
-  std::function<void(const std::shared_ptr<Shadow>&, const Difference&)> on_mismatch;
+  // Called for every batch with disputed rows, on the shadow's thread.
+  std::function<void(const std::shared_ptr<Shadow>&, const Dispute&)> on_dispute;
   std::function<void(const Lane&, std::string_view)> on_error;
 };
 
@@ -69,6 +69,8 @@ class ShadowWorker {
   void back_off(Nanos worked);
   double largest_share();
   void compare(Job& job) noexcept;
+  void report(const Job& job, const Lane& fused, const float* fused_y, const float* unfused_y,
+              const Difference& difference);
   bool run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept;
 
   Clock& clock_;

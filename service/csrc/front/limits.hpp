@@ -15,26 +15,33 @@ struct Limits {
   uint32_t max_stream_messages = 256;      // messages of one streaming call that are being answered
   size_t max_output_bytes =
       1u << 20;  // for one connection and not yet taken by its peer: see held_requests.hpp
+  uint32_t max_control_calls = 256;  // calls of one connection that Python answers
 
   // What all peers together may hold
   uint32_t max_connections = 1024;
-  size_t max_buffered_bytes =
-      512u << 20;  // request bytes waiting for the rest of their message, or for Python
+  uint32_t max_connections_per_peer = 0;       // by address; 0: half of max_connections
+  size_t max_buffered_bytes = 512u << 20;      // bytes of requests that wait: see account.hpp
+  size_t max_total_output_bytes = 256u << 20;  // max_output_bytes, over all connections
+  size_t max_call_bytes = 128u << 20;          // open calls and their headers
+  size_t max_control_bytes = 64u << 20;        // calls that Python answers, with its own end of them
 
-  // How often one connection may send what is cheap for the peer and not for us
-  uint32_t max_resets_per_s = 500;
+  // How often one connection may send what is cheap for the peer and not for us, beyond what comes with calls
+  // (flood_guard.hpp)
+  uint32_t max_resets_per_s = 500;  // early ones, if they are most of its calls
   uint32_t max_pings_per_s = 100;
   uint32_t max_settings_per_s = 20;
-  uint32_t max_control_frames_per_s = 1000;  // PRIORITY, empty DATA, tiny WINDOW_UPDATE and the like
+  uint32_t max_control_frames_per_s = 1000;  // WINDOW_UPDATE, PRIORITY, empty DATA and the like
 
   // How long things may take, in seconds; 0 switches the limit off
-  double handshake_timeout_s = 10;  // TLS and the first SETTINGS
-  double receive_timeout_s = 20;    // the rest of a message that has begun
-  double send_timeout_s = 20;       // a peer not taking what waits for it (stall_timer.hpp)
-  double keepalive_s = 60;          // silence after which the peer is pinged
-  double keepalive_timeout_s = 20;  // silence after that ping
-  double idle_timeout_s = 0;        // a connection without calls
-  double max_connection_age_s = 0;  // then GOAWAY; streams finish
+  double handshake_timeout_s = 10;       // TLS and the first SETTINGS
+  double receive_timeout_s = 20;         // the rest of a message that has begun
+  double send_timeout_s = 20;            // a peer not taking what waits for it (stall_timer.hpp)
+  double keepalive_s = 60;               // silence after which the peer is pinged
+  double keepalive_timeout_s = 20;       // silence after that ping
+  double idle_timeout_s = 3600;          // a connection without calls
+  double first_message_timeout_s = 300;  // the first message of a stream of predictions
+  double control_idle_timeout_s = 300;   // a stream of reflection without a request
+  double max_connection_age_s = 0;       // then GOAWAY; streams finish
 };
 
 // Whether a limit of `limit_s` seconds has passed. `since_ns` 0: the timer is not running.
@@ -46,6 +53,7 @@ struct TlsFiles {
   std::string certificate;  // PEM chain; empty: plaintext
   std::string key;
   std::string client_ca;  // when set, clients must present a certificate it signed
+  std::string crl;        // PEM revocation lists of those authorities
 };
 
 }  // namespace fused_mlp::front

@@ -7,24 +7,9 @@
 #include <cstdint>
 
 #include "engine/status.hpp"
+#include "front/http2/end.hpp"
 
 namespace fused_mlp::front {
-
-// Why a connection ended, or was turned away. Closed: each is a metric label.
-enum class End : uint8_t {
-  peer,         // the peer closed, or the network failed
-  done,         // drained
-  handshake,    // no TLS, or no HTTP/2 within the time
-  protocol,     // broken HTTP/2
-  flood,        // resets, pings, settings, control frames
-  slow_reader,  // did not take its answers
-  keepalive,    // did not answer a ping
-  refused,      // too many connections
-  stopped,      // the server stopped
-};
-inline constexpr int kEndCount = static_cast<int>(End::stopped) + 1;
-inline constexpr std::array<const char*, kEndCount> kEndNames = {
-    "peer", "done", "handshake", "protocol", "flood", "slow_reader", "keepalive", "refused", "stopped"};
 
 struct Stats {
   std::atomic<uint64_t> accepted{0};
@@ -35,6 +20,10 @@ struct Stats {
   std::atomic<uint64_t> received_resets{0}, sent_resets{0};
   std::array<std::atomic<uint64_t>, kGrpcCodeCount> refused{};  // calls that the front ended itself, by code
   std::array<std::atomic<uint64_t>, kEndCount> ended{};
+  std::array<std::atomic<uint64_t>, kShortageCount> shortages{};  // calls refused for lack of memory
+  std::atomic<uint64_t> failures{0};        // exceptions of ours: each ended a call or a connection
+  std::atomic<uint64_t> tls_handshakes{0};  // successful
+  std::array<std::atomic<uint64_t>, kTlsFailureCount> tls_failures{};
 
   void count_end(End end) { ended[static_cast<size_t>(end)].fetch_add(1, std::memory_order_relaxed); }
 };

@@ -16,12 +16,12 @@ from fused_mlp.service.errors import Answer, Code, EngineRefused, InvalidInput, 
 from fused_mlp.service.fronts.python.fan_out import fan_out
 from fused_mlp.service.fronts.python.submission import Submitter
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.variant import VARIANTS
 
 log = logging.getLogger(__name__)
 
 # Metadata of a request: the key of a split, and the requested variant.
 AB_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-variant"
-VARIANTS = {"fused": _engine.Variant.fused, "unfused": _engine.Variant.unfused}
 _DECODE, _ENCODE = _engine.TracePhase.decode, _engine.TracePhase.encode
 # Requests of one stream in flight at once; reading stops beyond that.
 STREAM_WINDOW = 256
@@ -114,6 +114,8 @@ class Predictor:
         except Exception as error:
             failure = _respond(error, request.short_id)
             code = failure.code
+            if isinstance(error, _engine.Refused):
+                lane = lane or error.lane
             if lane is not None and code is Code.INVALID_ARGUMENT:
                 lane.refuse_invalid()
             raise RequestFailed(failure, request.request_id) from error
@@ -137,7 +139,7 @@ def _requested_variant(call: Call) -> _engine.Variant:
         return _engine.Variant.unspecified
     if name not in VARIANTS:
         raise InvalidInput(f"{VARIANT_KEY}: expected fused or unfused, got {_engine.quote_name(name)}")
-    return VARIANTS[name]
+    return _engine.Variant[name]
 
 
 def _respond(error: Exception, request_id: str) -> Answer:

@@ -3,33 +3,27 @@ knows nothing of models. Runs on the asyncio loop."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from grpc import aio
 
 from fused_mlp.service.errors import Answer, Code, answer
+from fused_mlp.service.fronts.listen import Listen
+from fused_mlp.service.fronts.python.credentials import Credentials, certificate_names
 from fused_mlp.service.fronts.python.predictor import RequestFailed
-from fused_mlp.service.fronts.rpc import Call, Rpc, text_metadata
+from fused_mlp.service.fronts.rpc import Call, CheckAnswer, Rpc, text_metadata
 from fused_mlp.service.settings.settings import Settings, SettingsError, join_address
 
 log = logging.getLogger(__name__)
 
 _NO_LIMIT_MS = (1 << 31) - 1  # gRPC's own value for "never"
-
-
-@dataclass(frozen=True)
-class Listen:
-    """Where a server listens, what for, and the settings that say so."""
-
-    host: str
-    port: int
-    what: str = "gRPC"
-    settings: str = "FUSED_MLP_GRPC_PORT or _HOST"
+_TAKING_TURN_S = 0.1
+_MOST_TAKING_TURNS = 5
 
 
 class PythonFront:
@@ -44,8 +38,11 @@ class PythonFront:
         listen: Listen | None = None,
     ) -> None:
         self._now_ns = now_ns
+        self._calls_begun = 0
+        self._answering = asyncio.Event()  # not set: answers are held
+        self._answering.set()
         self._listen = listen or Listen(settings.host, settings.grpc_port)
-        self._settings = settings
+        self._credentials = Credentials(settings) if settings.tls_certificate else None
         keepalive_ms = int(settings.limits.keepalive_s * 1000)
         keepalive_timeout_ms = int(settings.limits.keepalive_timeout_s * 1000) or _NO_LIMIT_MS
         self._server = aio.server(
@@ -68,23 +65,46 @@ class PythonFront:
         """Listen; returns the port."""
         address = join_address(self._listen.host, self._listen.port)
         try:
-            if credentials := _credentials(self._settings):
-                port = self._server.add_secure_port(address, credentials)
+            if self._credentials:
+                port = self._server.add_secure_port(address, self._credentials.for_grpc())
             else:
                 port = self._server.add_insecure_port(address)
         except RuntimeError:
             port = 0
         if port == 0:
             raise SettingsError(
-                f"cannot listen on {address} for {self._listen.what}: in use or not allowed; "
-                f"set {self._listen.settings}"
+                f"cannot listen on {address} for {self._listen.purpose}: in use or not allowed; "
+                f"set {self._listen.setting} or _HOST"
             )
         await self._server.start()
         return int(port)
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, let those under way end within the time, then cancel them."""
-        await self._server.stop(grace_s)
+        """Send clients elsewhere, let calls that have begun end within the time, then cancel them."""
+        if grace_s > 0:
+            await self._take_waiting_calls()
+        stopping = asyncio.create_task(self._server.stop(grace_s))
+        await asyncio.sleep(0)  # GOAWAY is on its way, before the answers
+        self._answering.set()
+        await stopping
+
+    async def _take_waiting_calls(self) -> None:
+        """grpc cancels calls that it has received and not handed over, and while they are many it hands over one at a
+        time. Answers are held meanwhile: most callers send their next call when they have one."""
+        self._answering.clear()
+        for _ in range(_MOST_TAKING_TURNS):
+            seen = self._calls_begun
+            await asyncio.sleep(_TAKING_TURN_S)
+            if self._calls_begun == seen:
+                return
+
+    def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
+        """Nothing to do: it asks the handler."""
+
+    def reload_tls(self) -> None:
+        """Read the TLS files again, for new connections. Raises ValueError or OSError, and keeps what it had."""
+        if self._credentials:
+            self._credentials.reload()
 
     def stats(self) -> None:
         """grpc keeps its own to itself."""
@@ -102,6 +122,7 @@ class PythonFront:
             try:
                 call = self._call(context)
                 response = await rpc.handle(rpc.decode(data), call)
+                await self._answering.wait()
                 if call.trailers:
                     context.set_trailing_metadata(tuple(call.trailers))
                 return response
@@ -126,22 +147,13 @@ class PythonFront:
         return handle
 
     def _call(self, context: Any) -> Call:
+        self._calls_begun += 1
         remaining = context.time_remaining()
         return Call(
             metadata=text_metadata(context.invocation_metadata() or ()),
+            certificate_names=certificate_names(context.auth_context()),
             deadline_ns=0 if remaining is None else max(1, self._now_ns() + int(remaining * 1e9)),
         )
-
-
-def _credentials(settings: Settings) -> Any:
-    if settings.tls_certificate is None or settings.tls_key is None:
-        return None
-    try:
-        pair = (settings.tls_key.read_bytes(), settings.tls_certificate.read_bytes())
-        authorities = settings.tls_client_ca.read_bytes() if settings.tls_client_ca else None
-    except OSError as error:
-        raise SettingsError(f"TLS: {error.strerror}: {error.filename}") from None
-    return grpc.ssl_server_credentials([pair], authorities, require_client_auth=authorities is not None)
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -11,10 +11,10 @@ from fused_mlp.service.reports.units import seconds_text
 _WIDTH, _ROW, _TOP = 1080.0, 21.0, 24.0
 _CHARACTER = 6.3  # mean width of a letter, in pixels
 _VISIBLE = 0.3  # narrower spans are left out
-_NATIVE = ("layer ", "gemm", "epilogue", "finish", "pack ")
+_PHASES = ("layer ", "gemm", "epilogue", "finish", "pack ")
 LEGEND = {
     "work": "computes",
-    "native": "phases of our kernel",
+    "phase": "phases of our kernel",
     "wrapper": "calls other operators",
     "view": "view or allocation: no work",
     "annotation": "around the operators",
@@ -55,8 +55,8 @@ def _draw(node: Flame, start_us: float, depth: int, x: Axis, parts: list[str]) -
 
 
 def _kind(name: str) -> str:
-    if name.startswith(_NATIVE):
-        return "native"
+    if name.startswith(_PHASES):
+        return "phase"
     if name == "fused_mlp::mlp":
         return "work"
     kind = kind_of(name)

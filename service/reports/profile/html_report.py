@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from fused_mlp.kernels.profile import VARIANTS, Difference, Point, Profile, Sweep
+from fused_mlp.kernels.profile import PROFILED, Difference, Point, Profile, Sweep
 from fused_mlp.service.reports.page import key, name, page, remark, said, section, table
 from fused_mlp.service.reports.profile import wording
 from fused_mlp.service.reports.profile.flame_graph import LEGEND, flame_graph
@@ -133,7 +133,7 @@ def _expectations(differences: Sequence[Difference]) -> str:
 def _flames(profile: Profile) -> str:
     groups = []
     for batch in profile.batches:
-        flames = {variant: profile.flames.get(f"{variant}/{batch}") for variant in VARIANTS}
+        flames = {variant: profile.flames.get(f"{variant}/{batch}") for variant in PROFILED}
         present = {variant: flame for variant, flame in flames.items() if flame is not None}
         scale = max((flame.us for flame in present.values()), default=0.0)
         figures = "".join(

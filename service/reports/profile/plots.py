@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fused_mlp.kernels.profile import VARIANTS, Point, Profile, Sweep
+from fused_mlp.kernels.profile import PROFILED, Point, Profile, Sweep
 from fused_mlp.service.reports.profile import wording
 from fused_mlp.service.reports.profile.wording import microseconds
 from fused_mlp.service.reports.svg import (
@@ -33,7 +33,7 @@ def time_plot(profile: Profile) -> str:
         text((x.start + x.end) / 2, HEIGHT - 6, "rows in the batch", "middle"),
     ]
     ends: list[tuple[float, str]] = []
-    for variant in VARIANTS:
+    for variant in PROFILED:
         points = [point for point in profile.points if point.variant == variant]
         if points:
             parts.append(curve(variant, ((x(point.batch), y(point.time_us)) for point in points)))

@@ -26,8 +26,8 @@ INSTALL = r"the unfused variant needs torch, which is not installed: pip install
 
 
 @pytest.fixture
-def puppet(transport: str) -> Iterator[PuppetService]:
-    with PuppetService(front=transport, admin_port=free_port()) as running:
+def puppet(front: str) -> Iterator[PuppetService]:
+    with PuppetService(front=front, admin_port=free_port()) as running:
         yield running
 
 
@@ -149,7 +149,7 @@ def test_without_torch_a_policy_that_needs_it_is_refused_and_nothing_changes(
         for model in ("digits", ""):
             with pytest.raises(PredictError, match=INSTALL) as refused:
                 admin.set_policy(model, **change)
-            assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
     assert admin.policies() == before
     assert built(client) == ["fused"]
     assert client.predict("digits", X).variant == "fused"

@@ -24,6 +24,17 @@ def load(**settings: object) -> Service:
     return service
 
 
+def test_one_policy_may_be_meant_for_all_models(caplog: pytest.LogCaptureFixture) -> None:
+    """Below what is said of a model by its name, above the settings of single fields."""
+    policy = '{"digits": {"split": 0.25}, "*": {"split": 0.5, "on_mismatch": "unfused"}}'
+    service = load(policy=policy, split=0.75)
+    service.close()
+    (digits,) = service.catalog.models()
+    assert (digits.policy.split, digits.policy.on_mismatch) == (0.25, "unfused")
+    assert service.catalog.default_policy.split == 0.5
+    assert "FUSED_MLP_POLICY names" not in caplog.text
+
+
 def test_a_model_may_have_a_policy_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSED_MLP_SPLIT", "0.5")
     monkeypatch.setenv("FUSED_MLP_POLICY", '{"digits": {"variant": "unfused", "shadow": 0.01}}')

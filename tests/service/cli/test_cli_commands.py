@@ -23,7 +23,7 @@ def test_models_lists_what_is_served_and_what_is_broken(cli, scripted):
     outcome = cli("models", target=scripted.target)
     assert outcome.code == 0, outcome.err
     text = " ".join(outcome.out.split())
-    for part in ("tiny", "7 (default)", "4-5-3", "fused: native", "UNAVAILABLE", "missing"):
+    for part in ("tiny", "7 (default)", "4-5-3", "fused: cpu", "UNAVAILABLE", "missing"):
         assert part in text
     assert max(map(len, outcome.out.splitlines())) <= 80
 
@@ -33,7 +33,7 @@ def test_models_describes_one(cli, scripted):
     assert "tiny version 7, the default" in outcome.out
     assert "A tiny classifier." in outcome.out
     assert "43 parameters" in outcome.out
-    assert "fastest of native, torch" in outcome.out
+    assert "fastest of cpu, torch" in outcome.out
     assert "[bold]cat[/bold]" in outcome.out
     described = json.loads(cli("models", "tiny", "--json", target=scripted.target).out)
     assert described["versions"][0]["kernels"][0]["isa"] == "avx2"

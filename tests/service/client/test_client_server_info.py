@@ -21,7 +21,7 @@ def test_models_are_described(connect, scripted):
     assert version.example == (1, 2, 3, 4)
     assert version.variant == "fused"
     assert [(kernel.variant, kernel.backend) for kernel in version.kernels] == [
-        ("fused", "native"),
+        ("fused", "cpu"),
         ("unfused", "eager"),
     ]
     assert broken.version() is None  # nothing to answer with by default

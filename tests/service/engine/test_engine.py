@@ -1,5 +1,5 @@
 """The engine through its Python module: submit, complete, refuse, fail, drain. The forming of batches is tested
-in C++ (service/csrc/tests)."""
+in C++ (service/csrc/engine/tests)."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_shadow_runs_kernels_on_one_low_priority_thread(engine):
     assert [place[3] for place in shadowed[2:]] == [1, 1]
 
 
-def test_mismatch_is_reported_once_with_both_differences(engine):
+def test_rows_that_differ_are_reported_with_both_differences(engine):
     def off(x: np.ndarray, y: np.ndarray) -> str:
         y[:] = x
         y[:, 1] += 0.25
@@ -77,18 +77,19 @@ def test_mismatch_is_reported_once_with_both_differences(engine):
 
     lanes = [engine.add_lane(kernel=run, **SIZE) for run in (off, right)]
     shadow = engine.add_shadow("m/1", *lanes)
-    reports: list[tuple[Shadow, float, float]] = []
-    engine.on_mismatch = lambda *report: reports.append(report)
+    reports: list[tuple[object, ...]] = []
+    engine.on_dispute = lambda *report: reports.append(report)
     engine.set_shadow(shadow, 1, 0.1)
     for batches in (1, 2):
         answer(engine, lanes[0])
         settle(shadow, batches)
-    assert reports == [(shadow, 0.25, 0.25)]
-    assert shadow.snapshot().mismatches == 2
+    rows = tuple(np.array(row, np.float32).tobytes() for row in ([1, 1], [1, 1.25], [1, 1]))
+    assert reports == [(shadow, 0.25, 0.25, rows)] * 2
+    assert shadow.snapshot().disputed == 2
     engine.set_shadow(shadow, 1, 0.5)
     answer(engine, lanes[0])
     settle(shadow, 3)
-    assert shadow.snapshot().mismatches == 2
+    assert shadow.snapshot().disputed == 2
 
 
 def test_share_is_checked(engine):

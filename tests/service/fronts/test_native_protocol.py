@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import ssl
 import struct
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from urllib.parse import unquote
 
 import numpy as np
@@ -15,7 +17,7 @@ from hyperframe.frame import HeadersFrame, RstStreamFrame, SettingsFrame, Window
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.service.fronts.selection import native_front_problem
 from tests.conformance.certificates import Certificates
-from tests.conformance.peer import PREDICT, PREDICT_STREAM, Peer, framed, good_request
+from tests.conformance.peer import MAX_WINDOW, PREDICT, PREDICT_STREAM, Peer, framed, good_request
 from tests.conformance.toy_front import POISON, ToyFront, expected
 
 if native_front_problem():
@@ -286,7 +288,20 @@ def test_large_message_both_ways_within_flow_control(peer: Peer) -> None:
     np.testing.assert_array_equal(output.reshape(4000, 10), expected(x))
 
 
-def test_drain_finishes_what_is_open_refuses_what_is_new_and_closes() -> None:
+def test_refusal_waits_for_the_request_also_after_idleness() -> None:
+    """curl 7.88 hangs when the answer comes before it has sent its body."""
+    with ToyFront() as front, Peer(front.port) as peer:
+        peer.ping()
+        time.sleep(1.2)  # the idleness under test: the next sweep is due
+        began = time.monotonic()
+        peer.begin(1, "/nonesuch.Service/Method")
+        peer.ping()
+        assert 1 not in peer.answers or time.monotonic() - began > 0.05  # it waits no longer than that
+        peer.send(peer.data(1, framed(b""), end=True))
+        assert peer.wait_end(1).status == UNIMPLEMENTED
+
+
+def test_drain_answers_what_came_before_the_peer_knew_and_closes() -> None:
     with ToyFront() as front, Peer(front.port) as peer:
         peer.begin(1, PREDICT_STREAM)
         peer.send(peer.data(1, framed(good_request())))
@@ -303,14 +318,50 @@ def test_drain_finishes_what_is_open_refuses_what_is_new_and_closes() -> None:
         front.drain()
         peer.wait(lambda: len(peer.goaways) == 2)
         assert late
-        refused = peer.wait_end(3)
-        assert (refused.status, refused.text) == (14, "the server is shutting down")
+        assert peer.wait_end(3).status == OK
+        assert [goaway.last_stream_id for goaway in peer.goaways] == [MAX_WINDOW, 3]
+        peer.send(peer.headers(5), peer.data(5, framed(good_request()), end=True))  # its client retries it
+        peer.ping()
+        assert 5 not in peer.answers
         assert not peer.answers[1].ended
         peer.send(peer.data(1, b"", end=True))
         assert peer.wait_end(1).status == OK
         assert peer.wait_closed() == 0
         with pytest.raises(ConnectionError):
             Peer(front.port)
+
+
+def test_what_a_peer_still_sends_during_the_drain_does_not_cost_it_its_answers() -> None:
+    """To close with bytes unread resets the connection, and with it whatever the peer has not read yet."""
+    with ToyFront() as front, Peer(front.port) as peer:
+        peer.ping()
+
+        def on_ping(frame) -> None:
+            peer.send(peer.headers(1), peer.data(1, framed(good_request()), end=True))
+            Peer.on_ping(peer, frame)
+            for stream in range(3, 603, 2):
+                peer.send(peer.headers(stream), peer.data(stream, framed(good_request()), end=True))
+
+        peer.on_ping = on_ping  # type: ignore[method-assign]
+        front.drain()
+        assert peer.wait_closed() == 0
+        last = peer.goaways[-1].last_stream_id
+        assert last >= 1
+        assert all(peer.answers[stream].status == OK for stream in range(1, last + 1, 2))
+        assert max(peer.answers) == last
+
+
+def test_connections_that_arrive_when_the_drain_begins_get_goaway() -> None:
+    """A reset would fail the calls of their clients; GOAWAY sends them elsewhere."""
+    with ToyFront() as front, Peer(front.port) as keeps_it_open, ExitStack() as stack:
+        keeps_it_open.begin(1, PREDICT_STREAM)
+        keeps_it_open.ping()
+        arrivals = [stack.enter_context(Peer(front.port)) for _ in range(50)]
+        front.drain()
+        for arrival in arrivals:
+            assert arrival.wait_closed() == 0
+            assert arrival.goaways[-1].last_stream_id == 0
+            assert arrival.goaways[-1].additional_data == b"the server is stopping"
 
 
 def test_calls_answered_by_python(peer: Peer) -> None:

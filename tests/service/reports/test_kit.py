@@ -12,7 +12,7 @@ from fused_mlp.service.ab.report import Report
 from fused_mlp.service.observe.live_page import live_page
 from fused_mlp.service.reports.ab.html_report import html_report
 from fused_mlp.service.reports.profile.flame_graph import flame_graph
-from fused_mlp.service.reports.style import VARIANTS
+from fused_mlp.service.reports.style import VARIANT_COLOURS
 from fused_mlp.service.reports.svg import Axis, log_ticks
 
 DRAWN = {
@@ -23,9 +23,9 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("text", DRAWN.values(), ids=DRAWN)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", VARIANT_COLOURS)
 def test_a_variant_has_the_same_colours_everywhere(text: str, variant: str) -> None:
-    for colour in (VARIANTS[variant].light, VARIANTS[variant].dark):
+    for colour in (VARIANT_COLOURS[variant].light, VARIANT_COLOURS[variant].dark):
         assert text.count(f"--{variant}:{colour};") == 1
     assert f".{variant}{{--own:var(--{variant})}}" in text
 

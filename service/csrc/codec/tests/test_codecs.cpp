@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "check.hpp"
 #include "codec/codec.hpp"
 #include "codec/wire.hpp"
+#include "testing/check.hpp"
 
 using namespace fused_mlp;
 

@@ -11,8 +11,8 @@
 #include <thread>
 #include <unordered_set>
 
-#include "front/application.hpp"
-#include "front/server.hpp"
+#include "front/server/application.hpp"
+#include "front/server/server.hpp"
 #include "toy_model.hpp"
 
 using namespace fused_mlp::front;
@@ -39,12 +39,20 @@ ServerOptions read_options() {
   read_setting("TLS_CERTIFICATE", options.tls.certificate);
   read_setting("TLS_KEY", options.tls.key);
   read_setting("TLS_CLIENT_CA", options.tls.client_ca);
+  read_setting("TLS_CRL", options.tls.crl);
   read_setting("MAX_MESSAGE_BYTES", limits.max_message_bytes);
   read_setting("MAX_HEADER_BYTES", limits.max_header_bytes);
   read_setting("MAX_CONCURRENT_STREAMS", limits.max_concurrent_streams);
   read_setting("MAX_OUTPUT_BYTES", limits.max_output_bytes);
   read_setting("MAX_CONNECTIONS", limits.max_connections);
+  read_setting("MAX_CONNECTIONS_PER_PEER", limits.max_connections_per_peer);
   read_setting("MAX_BUFFERED_BYTES", limits.max_buffered_bytes);
+  read_setting("MAX_TOTAL_OUTPUT_BYTES", limits.max_total_output_bytes);
+  read_setting("MAX_CALL_BYTES", limits.max_call_bytes);
+  read_setting("MAX_CONTROL_CALLS", limits.max_control_calls);
+  read_setting("MAX_CONTROL_BYTES", limits.max_control_bytes);
+  read_setting("FIRST_MESSAGE_TIMEOUT_S", limits.first_message_timeout_s);
+  read_setting("CONTROL_IDLE_TIMEOUT_S", limits.control_idle_timeout_s);
   read_setting("MAX_RESETS_PER_S", limits.max_resets_per_s);
   read_setting("MAX_PINGS_PER_S", limits.max_pings_per_s);
   read_setting("MAX_SETTINGS_PER_S", limits.max_settings_per_s);
@@ -102,20 +110,24 @@ int main() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
   uint32_t queue_rows = 8192, max_request_rows = 4096;
   read_setting("QUEUE_ROWS", queue_rows);
   read_setting("MAX_REQUEST_ROWS", max_request_rows);
   test::ToyService toy(1, queue_rows, max_request_rows);
-  Bridge bridge;
-  Server server(read_options());
+  const ServerOptions options = read_options();
+  HealthTable health;
+  Bridge bridge(options.limits.max_control_bytes);
+  Server server(options);
   const std::vector<PythonRpc> rpcs = {
       {"/grpc.health.v1.Health/Check", false},
       {"/grpc.health.v1.Health/Watch", false},
       {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", true}};
-  server.start(
-      [&](Loop& loop) { return make_service_application(loop, toy.engine, toy.router, bridge, rpcs); });
+  server.start([&](Loop& loop) {
+    return make_service_application(loop, toy.engine, toy.router, bridge, health, rpcs);
+  });
   int stop_pipe[2];
   if (::pipe(stop_pipe) != 0) return 1;
   Answers answers(bridge, stop_pipe[0]);
@@ -125,8 +137,7 @@ int main() {
   std::fflush(stdout);
 
   int signal_number = 0;
-  sigwait(&signals, &signal_number);
-  toy.engine.begin_drain();
+  while (sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP) server.reload_tls();
   server.begin_drain();
   server.wait_drained(std::chrono::seconds(2));
   server.stop();

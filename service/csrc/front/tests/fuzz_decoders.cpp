@@ -4,9 +4,9 @@
 #include <cstdlib>
 
 #include "codec/codec.hpp"
-#include "front/framing.hpp"
-#include "front/message.hpp"
-#include "front/metadata.hpp"
+#include "front/grpc/framing.hpp"
+#include "front/grpc/message.hpp"
+#include "front/grpc/metadata.hpp"
 #include "toy_model.hpp"
 
 using namespace fused_mlp;
@@ -38,11 +38,15 @@ void decode_and_answer(const Codec& codec, const uint8_t* data, size_t size) {
 }
 
 void read_messages(const uint8_t* data, size_t size, size_t step) {
-  SlabPool slabs;
-  AssemblyPool pool(4 * kMostBytes);
+  Budget budget(8 * kMostBytes);
+  Account account(budget, 1);
   {
+    SlabPool slabs(account);
+    PeerShare share;
+    PeerAccount peer(account, share);
+    AssemblyPool pool;
     MessageReader reader;
-    reader.start(kMostBytes, &pool, Encoding::gzip);
+    reader.start(kMostBytes, &pool, &peer, Encoding::gzip);
     ReadError error = ReadError::none;
     while (size != 0 && error == ReadError::none) {
       uint8_t* place = slabs.place();
@@ -54,14 +58,14 @@ void read_messages(const uint8_t* data, size_t size, size_t step) {
       const uint8_t* at = place;
       while (n != 0 && error == ReadError::none) {
         Message message;
-        if (reader.feed(at, n, slabs, message, error)) {
+        if (reader.feed(at, n, &slabs, message, error)) {
           decode_and_answer(predict_codec(), message.data(), message.size());
         }
       }
     }
     reader.reset();
   }
-  if (pool.used() != 0) std::abort();  // memory was not given back
+  if (account.used() != 0) std::abort();  // memory was not given back
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 """Seeds for the fuzzers: good sessions and messages to start from. `python seeds.py FOLDER` writes
-FOLDER/connection and FOLDER/decoders; run from the repository's root, where tests and protos are."""
+FOLDER/connection, FOLDER/session and FOLDER/decoders; run from the repository's root, where tests and protos are."""
 
 from __future__ import annotations
 
@@ -85,6 +85,22 @@ def messages() -> list[bytes]:
     ]
 
 
+def sessions() -> list[bytes]:
+    """Actions of fuzz_session.cpp, three bytes each."""
+    shut, stream, gzip_stream = b"\x04\x00\x00", b"\x00\x02\x00", b"\x00\x12\x00"
+    empty, good, bombs, unfinished = (bytes([2, 0, body]) for body in (0, 1, 2, 6))
+    return [
+        shut + (stream + good * 10 + empty * 60) * 4,  # held messages, then the end
+        shut + stream + good * 40 + b"\x05\x00\x01" * 30 + b"\x05\x80\xff\x05\x00\xff",  # windows of a byte
+        gzip_stream + bombs * 10 + unfinished,
+        (b"\x00\x10\x00" + b"\x02\x01\x02" + b"\x00\x00\x00" + unfinished) * 8,  # big buffers, small messages
+        b"\x00\x08\x01" + b"\x00\x08\xfc" * 20,  # metadata by reference
+        b"\x06\x00\x05" + b"\x07\x00\xff" * 6 + b"\x07\x01\xff",  # a block in pieces
+        stream + good * 10 + b"\x03\x00\x00" * 3 + b"\x88\x00\x00\x80\x02\x00" + b"\x82\x00\x01" * 30,
+        b"\x00\x04\x00" * 20 + b"\x0b\x00\x07" + b"\x0b\x01\x07",  # Python is late
+    ]
+
+
 def write(folder: Path, seeds: list[bytes]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for index, seed in enumerate(seeds):
@@ -93,4 +109,5 @@ def write(folder: Path, seeds: list[bytes]) -> None:
 
 if __name__ == "__main__":
     write(Path(sys.argv[1]) / "connection", connections())
+    write(Path(sys.argv[1]) / "session", sessions())
     write(Path(sys.argv[1]) / "decoders", messages())

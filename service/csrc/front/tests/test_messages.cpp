@@ -1,12 +1,11 @@
 // Messages cut out of a byte stream, wherever it happened to be split.
-#include <zlib.h>
-
 #include <string>
 #include <vector>
 
-#include "check.hpp"
-#include "front/framing.hpp"
-#include "front/message.hpp"
+#include "front/grpc/framing.hpp"
+#include "front/grpc/message.hpp"
+#include "front/tests/gzipped.hpp"
+#include "testing/check.hpp"
 
 using namespace fused_mlp;
 using namespace fused_mlp::front;
@@ -16,14 +15,18 @@ namespace {
 constexpr size_t kLimit = 1000;
 
 struct Rig {
-  SlabPool slabs;
-  AssemblyPool pool{64u << 10};
+  Budget budget{128u << 10};  // of which one address has half
+  Account account{budget, 1};
+  SlabPool slabs{account};
+  PeerShare share;
+  PeerAccount peer{account, share};
+  AssemblyPool pool;
   MessageReader reader;
   std::vector<std::string> messages;
   ReadError error = ReadError::none;
 
   explicit Rig(Encoding encoding = Encoding::identity, size_t limit = kLimit) {
-    reader.start(limit, &pool, encoding);
+    reader.start(limit, &pool, &peer, encoding);
   }
   // One read of the socket.
   void read(std::string_view bytes) {
@@ -34,7 +37,7 @@ struct Rig {
     size_t size = bytes.size();
     while (size != 0 && error == ReadError::none) {
       Message message;
-      if (reader.feed(data, size, slabs, message, error)) {
+      if (reader.feed(data, size, &slabs, message, error)) {
         messages.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
       }
     }
@@ -47,20 +50,6 @@ std::string framed(std::string_view body, char flag = 0) {
   std::string text(reinterpret_cast<const char*>(out.data()), out.size());
   text[0] = flag;
   return text;
-}
-
-std::string gzipped(const std::string& text) {
-  z_stream stream{};
-  deflateInit2(&stream, 9, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY);
-  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = static_cast<uInt>(text.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  deflate(&stream, Z_FINISH);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
 }
 
 }  // namespace
@@ -85,7 +74,7 @@ TEST(messages_come_out_whole_byte_by_byte) {
   Rig rig;
   for (const char byte : framed("hello") + framed("") + framed("world")) rig.read({&byte, 1});
   CHECK(rig.messages == (std::vector<std::string>{"hello", "", "world"}));
-  CHECK_EQ(rig.pool.used(), 0u);
+  CHECK_EQ(rig.account.used(), 0u);
 }
 
 TEST(a_message_at_the_limit_passes_and_one_byte_more_does_not) {
@@ -100,32 +89,35 @@ TEST(a_message_at_the_limit_passes_and_one_byte_more_does_not) {
 TEST(memory_is_taken_as_bytes_come_not_as_the_prefix_promises) {
   Rig rig(Encoding::identity, 1u << 30);
   rig.read(std::string("\0\x3f\xff\xff\xff", 5) + "a few bytes");
-  CHECK(rig.error == ReadError::no_memory_left);  // even the first step is more than this pool has
+  CHECK_EQ(rig.account.used(), 1u << 10);
+  while (rig.error == ReadError::none) rig.read(std::string(1000, 'x'));
+  CHECK(rig.error == ReadError::no_memory_left);
+  CHECK(rig.account.used() <= rig.budget.limit() / 2);
   rig.reader.reset();
-  CHECK_EQ(rig.pool.used(), 0u);
+  CHECK_EQ(rig.account.used(), 0u);
 }
 
 TEST(an_abandoned_message_gives_its_memory_back) {
   Rig rig;
   rig.read(framed(std::string(900, 'x')).substr(0, 500));
-  CHECK(rig.pool.used() > 0);
+  CHECK(rig.account.used() > 0);
   CHECK(rig.reader.mid_message());
   rig.reader.reset();
-  CHECK_EQ(rig.pool.used(), 0u);
+  CHECK_EQ(rig.account.used(), 0u);
 }
 
 TEST(gzip_is_unpacked) {
   Rig rig(Encoding::gzip);
   rig.read(framed(gzipped(std::string(500, 'z')), 1) + framed("plain"));
   CHECK(rig.messages == (std::vector<std::string>{std::string(500, 'z'), "plain"}));
-  CHECK_EQ(rig.pool.used(), 0u);
+  CHECK_EQ(rig.account.used(), 0u);
 }
 
 TEST(a_bomb_is_stopped_at_the_limit) {
   Rig rig(Encoding::gzip);
   rig.read(framed(gzipped(std::string(100'000, '\0')), 1));
   CHECK(rig.error == ReadError::too_large);
-  CHECK_EQ(rig.pool.used(), 0u);
+  CHECK_EQ(rig.account.used(), 0u);
 }
 
 TEST(broken_gzip_is_refused) {
@@ -151,7 +143,9 @@ TEST(a_flag_that_is_neither_is_refused) {
 }
 
 TEST(what_held_messages_cost_is_bounded) {
-  SlabPool slabs;
+  Budget budget{1u << 30};
+  Account account{budget, 1};
+  SlabPool slabs{account};
   std::vector<SlabRef> held;
   while (!slabs.crowded()) {
     slabs.place();
@@ -161,20 +155,22 @@ TEST(what_held_messages_cost_is_bounded) {
   }
   Rig rig;
   MessageReader reader;
-  reader.start(kLimit, &rig.pool, Encoding::identity);
+  reader.start(kLimit, &rig.pool, &rig.peer, Encoding::identity);
   const std::string bytes = framed("copied");
   std::copy(bytes.begin(), bytes.end(), slabs.place());
   const uint8_t* data = slabs.place();
   size_t size = bytes.size();
   Message message;
-  CHECK(reader.feed(data, size, slabs, message, rig.error));
-  CHECK(rig.pool.used() > 0);
+  CHECK(reader.feed(data, size, &slabs, message, rig.error));
+  CHECK(rig.account.used() > 0);
   message.release();
-  CHECK_EQ(rig.pool.used(), 0u);
+  CHECK_EQ(rig.account.used(), 0u);
 }
 
 TEST(held_messages_are_not_written_over) {
-  SlabPool slabs;
+  Budget budget{1u << 30};
+  Account account{budget, 1};
+  SlabPool slabs{account};
   std::vector<Message> held;
   for (int i = 0; i < 200; ++i) {  // more than one slab holds
     uint8_t* place = slabs.place();

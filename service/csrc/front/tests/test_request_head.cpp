@@ -1,8 +1,8 @@
 // Which header blocks become calls, and how the others are rejected.
-#include "check.hpp"
-#include "front/code.hpp"
-#include "front/method.hpp"
-#include "front/request_head.hpp"
+#include "front/grpc/code.hpp"
+#include "front/grpc/method.hpp"
+#include "front/grpc/request_head.hpp"
+#include "testing/check.hpp"
 
 using namespace fused_mlp::front;
 

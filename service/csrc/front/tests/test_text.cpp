@@ -1,8 +1,8 @@
 // Timeouts, percent-encoding and base64.
 #include <limits>
 
-#include "check.hpp"
-#include "front/metadata.hpp"
+#include "front/grpc/metadata.hpp"
+#include "testing/check.hpp"
 
 using namespace fused_mlp::front;
 

@@ -1,0 +1,1 @@
+"""Who the server is and who may call it: certificates, lists of callers, and files that are read again."""

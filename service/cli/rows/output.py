@@ -1,0 +1,210 @@
+"""Outputs into a file, part by part; the file's name tells the format. The rows go into a temporary file beside it,
+which takes its name when all are there: so a partial file is never visible under that name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import stat
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, NoReturn, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+STDOUT = Path("-")
+_NPY_HEADER_BYTES = 512  # enough for the longest shape that numpy has, of 64 dimensions
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_JSON_WORDS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
+
+
+class OutputError(Exception):
+    """The outputs cannot be written. The text says why, in one line."""
+
+
+class Writer(Protocol):
+    def write(self, rows: NDArray[Any]) -> bytes:
+        """rows: (rows, width) -> what to append."""
+
+    def end(self) -> tuple[bytes, bytes]:
+        """What to append after the last row, and what to write over the beginning."""
+
+
+class DelimitedWriter:
+    """CSV and TSV without a header: the names of outputs can be numbers (the digits model's are)."""
+
+    def __init__(self, delimiter: str) -> None:
+        self._delimiter = delimiter
+
+    def write(self, rows: NDArray[Any]) -> bytes:
+        return "".join(f"{self._delimiter.join(row)}\n" for row in _texts(rows)).encode()
+
+    def end(self) -> tuple[bytes, bytes]:
+        return b"", b""
+
+
+class JsonLinesWriter:
+    def write(self, rows: NDArray[Any]) -> bytes:
+        return "".join(f"{_json_row(row)}\n" for row in _texts(rows)).encode()
+
+    def end(self) -> tuple[bytes, bytes]:
+        return b"", b""
+
+
+class JsonWriter:
+    """A list of rows, one on each line."""
+
+    def __init__(self) -> None:
+        self._separator = "[\n"
+
+    def write(self, rows: NDArray[Any]) -> bytes:
+        text = self._separator + ",\n".join(map(_json_row, _texts(rows)))
+        self._separator = ",\n"
+        return text.encode()
+
+    def end(self) -> tuple[bytes, bytes]:
+        return b"\n]\n", b""
+
+
+class NpyWriter:
+    """`leading`: the dimensions before the last; None for as many rows as come. The header is written last, because
+    the number of rows is not known before."""
+
+    def __init__(self, leading: tuple[int, ...] | None) -> None:
+        self._leading = leading
+        self._rows = self._width = 0
+        self._dtype = np.dtype(np.float32)
+
+    def write(self, rows: NDArray[Any]) -> bytes:
+        room = b"" if self._rows else bytes(_NPY_HEADER_BYTES)
+        self._rows += len(rows)
+        self._width, self._dtype = rows.shape[1], rows.dtype
+        return room + rows.tobytes()
+
+    def end(self) -> tuple[bytes, bytes]:
+        shape = (*((self._rows,) if self._leading is None else self._leading), self._width)
+        fields = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
+        start = b"\x93NUMPY\x01\x00" + (_NPY_HEADER_BYTES - 10).to_bytes(2, "little")
+        header = start + repr(fields).encode()
+        return b"", header.ljust(_NPY_HEADER_BYTES - 1) + b"\n"
+
+
+SUFFIXES = (".npy", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+
+
+def make_writer(path: Path, leading: tuple[int, ...] | None) -> Writer:
+    match path.suffix.lower():
+        case ".npy":
+            return NpyWriter(leading)
+        case ".csv":
+            return DelimitedWriter(",")
+        case ".tsv":
+            return DelimitedWriter("\t")
+        case ".json":
+            return JsonWriter()
+        case _:
+            return JsonLinesWriter()
+
+
+def check_output(path: Path | None, source: str | None) -> None:
+    """Raises OutputError for what can be known to fail before any work."""
+    if path is None or path == STDOUT:
+        return
+    if path.suffix.lower() not in SUFFIXES:
+        raise OutputError(
+            f"{path}: expected a name that ends in {', '.join(SUFFIXES)}, or - for JSON Lines on stdout"
+        )
+    if path.exists() and not path.is_file():
+        raise OutputError(f"{path}: is not a regular file")
+    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+        raise OutputError(f"{path}: is the input, too; give the outputs another name")
+
+
+def open_output(path: Path | None, leading: tuple[int, ...] | None) -> OutputFile | StandardOutput | NoOutput:
+    if path is None:
+        return NoOutput()
+    return StandardOutput() if path == STDOUT else OutputFile(path, leading)
+
+
+class OutputFile:
+    """A context: leaving it without an error gives the file its name, leaving it with one removes what was written.
+    So do signals that end the process."""
+
+    def __init__(self, path: Path, leading: tuple[int, ...] | None) -> None:
+        self._path = Path(os.path.realpath(path))  # a link stays a link
+        self._writer = make_writer(path, leading)
+        self._temporary = self._path.with_name(f".fused-mlp-{secrets.token_hex(6)}.part")
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._file: IO[bytes] = self._temporary.open("xb")
+        if self._path.exists():
+            os.fchmod(self._file.fileno(), stat.S_IMODE(self._path.stat().st_mode))
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.signal(number, self._leave) for number in _ENDING_SIGNALS}
+        return self
+
+    def write(self, rows: NDArray[Any]) -> None:
+        self._file.write(self._writer.write(rows))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # what a full disk did not take is flushed once more
+                self._file.close()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+
+    def _finish(self) -> None:
+        end, beginning = self._writer.end()
+        self._file.write(end)
+        self._file.seek(0)
+        self._file.write(beginning)
+        self._file.close()
+        self._temporary.replace(self._path)
+
+    def _leave(self, number: int, _: FrameType | None) -> NoReturn:
+        self._temporary.unlink(missing_ok=True)
+        os._exit(128 + number)
+
+
+class NoOutput:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+    def write(self, rows: NDArray[Any]) -> None:
+        """Nothing to write."""
+
+
+class StandardOutput(NoOutput):
+    """JSON Lines on stdout."""
+
+    def write(self, rows: NDArray[Any]) -> None:
+        try:
+            sys.stdout.write(JsonLinesWriter().write(rows).decode())
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os._exit(1)  # the reader has seen enough; Python would complain when it closes stdout
+
+
+def _texts(rows: NDArray[Any]) -> list[list[str]]:
+    """The shortest text of each number that reads back as the same number."""
+    texts: list[list[str]] = rows.astype("U32").tolist()
+    return texts
+
+
+def _json_row(row: list[str]) -> str:
+    return f"[{', '.join(_JSON_WORDS.get(text, text) for text in row)}]"

@@ -1,0 +1,83 @@
+"""Rows to a server in parts, several in flight, answers in order; and what came back, added up."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fused_mlp.service.cli.rendering import MOST_ROWS
+from fused_mlp.service.client import Prediction
+from fused_mlp.service.client.prediction import Timings
+from fused_mlp.service.variant import Variant
+
+# Enough to keep the server busy while a part is read here; well within its queue of 8192 rows.
+IN_FLIGHT = 4
+
+
+def predict_parts(
+    send: Callable[[NDArray[Any], int | None], Prediction],
+    parts: Iterator[NDArray[Any]],
+    version: int | None,
+) -> Iterator[Prediction]:
+    """`send(part, version)` is called on threads. The version that answers the first part answers all others: a new
+    one that is loaded meanwhile must not mix its outputs in."""
+    pool = ThreadPoolExecutor(IN_FLIGHT)
+    pending: deque[Future[Prediction]] = deque()
+    try:
+        for part in parts:
+            pending.append(pool.submit(send, part, version))
+            if version is None or len(pending) == IN_FLIGHT:
+                prediction = pending.popleft().result()
+                version = prediction.version
+                yield prediction
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        # Calls under way end when the client is closed.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass
+class Answers:
+    """The answers so far. Keeps the first outputs, or all."""
+
+    keep_all: bool
+    rows: int = 0
+    requests: int = 0
+    _first: Prediction | None = None
+    _kept: list[NDArray[Any]] = field(default_factory=list)
+    _variants: dict[str, None] = field(default_factory=dict)  # sets that keep their order
+    _strategies: dict[str, None] = field(default_factory=dict)
+    _timings: Timings = field(default_factory=lambda: Timings(0.0, 0.0, 0))
+
+    def add(self, prediction: Prediction) -> None:
+        self._first = self._first or prediction
+        if self.keep_all or self.rows < MOST_ROWS:
+            self._kept.append(prediction.output)
+        self.rows += len(prediction.output)
+        self.requests += 1
+        self._variants[prediction.variant] = None
+        self._strategies[prediction.strategy] = None
+        timings = prediction.timings
+        self._timings = Timings(
+            self._timings.queue_us + timings.queue_us,
+            self._timings.compute_us + timings.compute_us,
+            max(self._timings.batch_rows, timings.batch_rows),
+        )
+
+    def merged(self) -> Prediction:
+        """As one prediction, with the rows that were kept: times are sums, batch_rows is the largest."""
+        assert self._first is not None
+        return replace(
+            self._first,
+            output=np.concatenate(self._kept),
+            variant=cast("Variant", ", ".join(self._variants)),
+            strategy=", ".join(self._strategies),
+            timings=self._timings,
+        )

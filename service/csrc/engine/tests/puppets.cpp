@@ -1,0 +1,13 @@
+#include "puppets.hpp"
+
+#include "testing/check.hpp"
+
+namespace fused_mlp::test {
+
+Ref<Probe> Rig::send(Lane& lane, float value, std::uint32_t rows) {
+  Ref<Probe> probe = ticket(value, rows);
+  CHECK_EQ(submit(lane, probe), Status::ok);
+  return probe;
+}
+
+}  // namespace fused_mlp::test

@@ -1,0 +1,254 @@
+// How batches form, on the test's thread and a manual clock: every outcome is deterministic.
+#include "puppets.hpp"
+#include "testing/check.hpp"
+
+namespace fused_mlp::test {
+namespace {
+
+constexpr Nanos kMicro = 1000;
+
+std::uint64_t refused(const Lane& lane, Refusal reason) {
+  return lane.metrics().refused[static_cast<std::size_t>(reason)].load();
+}
+std::uint64_t released(const Lane& lane, Release reason) {
+  return lane.metrics().batches[static_cast<std::size_t>(reason)].load();
+}
+LaneOptions lane_options(std::uint32_t max_batch_rows, std::uint32_t max_wait_us = 0,
+                         std::uint32_t queue_rows = 4096) {
+  LaneOptions options;
+  options.max_batch_rows = max_batch_rows;
+  options.max_wait_us = max_wait_us;
+  options.queue_rows = queue_rows;
+  return options;
+}
+
+TEST(tickets_that_are_queued_share_a_batch_and_get_their_own_rows) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  auto a = rig.send(*lane, 10, 2);
+  auto b = rig.send(*lane, 20);
+  auto c = rig.send(*lane, 30, 3);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(a->y, (std::vector<float>{20, 22}));
+  CHECK_EQ(b->y, (std::vector<float>{40}));
+  CHECK_EQ(c->y, (std::vector<float>{60, 62, 64}));
+  CHECK_EQ(b->outcome.batch_rows, 6u);
+  CHECK_EQ(b->strategy, "puppet");
+  CHECK_EQ(lane->metrics().rows.load(), 6u);
+  CHECK_EQ(released(*lane, Release::idle), 1u);
+  CHECK_EQ(lane->metrics().in_flight.load(), 0u);
+  CHECK_EQ(lane->metrics().queued_rows.load(), 0u);
+}
+
+TEST(batch_never_exceeds_its_rows_and_keeps_the_order) {
+  Rig rig;
+  auto lane = rig.add_lane(lane_options(4));
+  for (int i = 0; i < 3; ++i) rig.send(*lane, 1, 3);
+  CHECK_EQ(rig.run_all(), 3);
+  CHECK_EQ(rig.stages[0]->batches, (std::vector<std::size_t>{3, 3, 3}));
+  CHECK_EQ(released(*lane, Release::full), 2u);
+  CHECK_EQ(released(*lane, Release::idle), 1u);
+}
+
+TEST(request_larger_than_a_batch_runs_alone) {
+  Rig rig;
+  auto lane = rig.add_lane(lane_options(4));
+  rig.send(*lane, 1, 2);
+  auto large = rig.send(*lane, 5, 9);
+  rig.send(*lane, 1, 2);
+  CHECK_EQ(rig.run_all(), 3);
+  CHECK_EQ(rig.stages[0]->batches, (std::vector<std::size_t>{2, 9, 2}));
+  CHECK_EQ(large->y.size(), 9u);
+  CHECK_EQ(large->y.back(), 26.0f);
+}
+
+TEST(cancelled_ticket_does_not_delay_batch_mates) {
+  Rig rig;
+  auto lane = rig.add_lane(lane_options(2));
+  auto a = rig.send(*lane, 1);
+  auto gone = rig.send(*lane, 2);
+  auto b = rig.send(*lane, 3);
+  gone->cancel();
+  CHECK_EQ(rig.run_all(), 1);  // b takes the place of the cancelled ticket
+  CHECK_EQ(gone->outcome.status, Status::cancelled);
+  CHECK_EQ(gone->gathered.load(), 0);
+  CHECK_EQ(a->y, (std::vector<float>{2}));
+  CHECK_EQ(b->y, (std::vector<float>{6}));
+  CHECK_EQ(refused(*lane, Refusal::cancelled), 1u);
+}
+
+TEST(batch_of_cancelled_tickets_runs_no_kernel) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  auto gone = rig.send(*lane, 1);
+  gone->cancel();
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(gone->completed.load(), 1);
+  CHECK(rig.stages[0]->batches.empty());
+  gone->cancel();  // after completion: no effect
+  CHECK_EQ(gone->completed.load(), 1);
+}
+
+TEST(expired_ticket_never_reaches_the_kernel) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  auto late = rig.ticket(1);
+  late->deadline_ns = rig.clock->now() + 5 * kMicro;
+  CHECK_EQ(rig.submit(*lane, late), Status::ok);
+  auto mate = rig.send(*lane, 2);
+  rig.clock->advance(5 * kMicro);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(late->outcome.status, Status::deadline_expired);
+  CHECK_EQ(late->outcome.queue_ns, 5 * kMicro);
+  CHECK(!late->detail.empty());
+  CHECK_EQ(late->gathered.load(), 0);
+  CHECK_EQ(mate->outcome.status, Status::ok);
+  CHECK_EQ(rig.stages[0]->batches, (std::vector<std::size_t>{1}));
+  CHECK_EQ(refused(*lane, Refusal::deadline), 1u);
+}
+
+TEST(deadline_that_has_passed_is_refused_at_submit) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  auto late = rig.ticket(1);
+  late->deadline_ns = rig.clock->now();
+  CHECK_EQ(rig.submit(*lane, late), Status::deadline_expired);
+  CHECK_EQ(rig.run_all(), 0);
+  CHECK_EQ(late->completed.load(), 0);
+}
+
+TEST(full_queue_refuses_at_once_and_recovers) {
+  Rig rig;
+  auto lane = rig.add_lane(lane_options(64, 0, 4));
+  auto first = rig.send(*lane, 1, 3);
+  auto refused_one = rig.ticket(2, 2);
+  CHECK_EQ(rig.submit(*lane, refused_one), Status::overloaded);
+  CHECK_EQ(refused_one->completed.load(), 0);
+  CHECK_EQ(refused(*lane, Refusal::queue_full), 1u);
+  CHECK(lane->refusal_text(Status::overloaded).find("3 of 4 rows") != std::string::npos);
+  CHECK(lane->retry_after_ms() >= 1);
+  rig.send(*lane, 3);  // one row still fits
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(rig.submit(*lane, refused_one), Status::ok);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(refused_one->y, (std::vector<float>{4, 6}));
+}
+
+TEST(empty_queue_takes_a_request_larger_than_itself) {
+  Rig rig;
+  auto lane = rig.add_lane(lane_options(64, 0, 4));
+  auto large = rig.send(*lane, 1, 100);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(large->y.size(), 100u);
+}
+
+TEST(wait_is_counted_from_the_first_arrival) {
+  Rig rig;
+  auto lane = rig.add_lane(lane_options(64, 100));
+  auto first = rig.send(*lane, 1);
+  CHECK_EQ(rig.run_all(), 0);
+  rig.clock->advance(60 * kMicro);
+  auto second = rig.send(*lane, 2);
+  CHECK_EQ(rig.run_all(), 0);
+  rig.clock->advance(39 * kMicro);
+  CHECK_EQ(rig.run_all(), 0);
+  rig.clock->advance(1 * kMicro);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(first->outcome.queue_ns, 100 * kMicro);
+  CHECK_EQ(second->outcome.queue_ns, 40 * kMicro);
+  CHECK_EQ(second->outcome.batch_rows, 2u);
+  CHECK_EQ(released(*lane, Release::wait), 1u);
+}
+
+TEST(full_batch_does_not_wait_and_the_rest_waits_from_its_own_arrival) {
+  Rig rig;
+  auto lane = rig.add_lane(lane_options(2, 100));
+  rig.send(*lane, 1);
+  rig.clock->advance(30 * kMicro);
+  rig.send(*lane, 2);
+  auto rest = rig.send(*lane, 3);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(released(*lane, Release::full), 1u);
+  rig.clock->advance(99 * kMicro);
+  CHECK_EQ(rig.run_all(), 0);
+  rig.clock->advance(1 * kMicro);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(rest->outcome.queue_ns, 100 * kMicro);
+}
+
+TEST(ticket_that_would_expire_while_waiting_releases_its_batch) {
+  Rig rig;
+  auto lane = rig.add_lane(lane_options(64, 100));
+  auto patient = rig.send(*lane, 1);
+  auto urgent = rig.ticket(2);
+  urgent->deadline_ns = rig.clock->now() + 50 * kMicro;
+  CHECK_EQ(rig.submit(*lane, urgent), Status::ok);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(urgent->outcome.status, Status::ok);
+  CHECK_EQ(patient->outcome.status, Status::ok);
+}
+
+TEST(lanes_are_served_round_robin) {
+  Rig rig;
+  auto busy = rig.add_lane(lane_options(1));
+  auto quiet = rig.add_lane(lane_options(1));
+  std::vector<Ref<Probe>> many;
+  for (int i = 0; i < 10; ++i) many.push_back(rig.send(*busy, 1));
+  auto one = rig.send(*quiet, 2);
+  CHECK(rig.runner.run_ready());
+  CHECK(rig.runner.run_ready());
+  CHECK_EQ(one->completed.load(), 1);  // the second batch, although ten tickets arrived before it
+  rig.send(*quiet, 3);
+  rig.send(*quiet, 4);
+  CHECK_EQ(rig.run_all(), 11);
+  CHECK_EQ(rig.stages[0]->batches.size(), 10u);
+  CHECK_EQ(rig.stages[1]->batches.size(), 3u);
+}
+
+TEST(failing_batch_fails_only_its_own_tickets) {
+  Rig rig;
+  auto lane = rig.add_lane(lane_options(2));
+  rig.stages[0]->fail_next = true;
+  auto a = rig.send(*lane, 1);
+  auto b = rig.send(*lane, 2);
+  auto c = rig.send(*lane, 3);
+  CHECK_EQ(rig.run_all(), 2);
+  CHECK_EQ(a->outcome.status, Status::kernel_error);
+  CHECK_EQ(b->outcome.status, Status::kernel_error);
+  CHECK(a->y.empty());
+  CHECK_EQ(a->detail.find("told to fail"), std::string::npos);  // for the log only
+  CHECK_EQ(c->outcome.status, Status::ok);
+  CHECK_EQ(rig.errors, (std::vector<std::string>{"told to fail"}));
+  CHECK_EQ(lane->metrics().kernel_errors.load(), 1u);
+}
+
+TEST(each_sink_is_flushed_once_per_batch) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  Inbox other;
+  for (int i = 0; i < 4; ++i) {
+    CHECK_EQ(rig.submit(*lane, rig.ticket(1, 1, &rig.inbox)), Status::ok);
+    CHECK_EQ(rig.submit(*lane, rig.ticket(1, 1, &other)), Status::ok);
+  }
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(rig.inbox.flushes.load(), 1);
+  CHECK_EQ(other.flushes.load(), 1);
+  CHECK_EQ(rig.submit(*lane, rig.ticket(1, 1, &other)), Status::ok);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(rig.inbox.flushes.load(), 1);  // had no ticket in that batch, and might be destroyed already
+  CHECK_EQ(other.flushes.load(), 2);
+}
+
+TEST(lanes_that_need_python_are_left_to_workers) {
+  Rig rig;
+  auto python = rig.add_lane({}, /*python=*/true);
+  auto native = rig.add_lane();
+  rig.send(*python, 1);
+  auto served = rig.send(*native, 2);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(served->completed.load(), 1);
+  CHECK(rig.stages[0]->batches.empty());
+}
+
+}  // namespace
+}  // namespace fused_mlp::test

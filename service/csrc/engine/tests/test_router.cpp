@@ -1,0 +1,123 @@
+// Routes, statuses and histograms.
+#include <thread>
+
+#include "engine/router.hpp"
+#include "puppets.hpp"
+#include "testing/check.hpp"
+
+namespace fused_mlp::test {
+namespace {
+
+RouteEntry entry(std::int64_t version, std::shared_ptr<Lane> fused, std::shared_ptr<Lane> unfused = nullptr) {
+  RouteEntry result;
+  result.model = "digits";
+  result.version = version;
+  result.fused = std::move(fused);
+  result.unfused = std::move(unfused);
+  return result;
+}
+
+TEST(default_version_is_the_highest_that_is_ready) {
+  Rig rig;
+  auto old_lane = rig.add_lane();
+  auto new_lane = rig.add_lane();
+  RouteEntry loading = entry(3, nullptr);
+  loading.ready = false;
+  const RouteTable table({entry(2, new_lane), loading, entry(1, old_lane)});
+  CHECK_EQ(table.resolve({"digits"}).lane, new_lane.get());
+  CHECK_EQ(table.resolve({"digits", 1}).lane, old_lane.get());
+  CHECK_EQ(table.resolve({"digits", 3}).status, Status::not_ready);
+  CHECK_EQ(RouteTable({loading}).resolve({"digits"}).status, Status::not_ready);
+}
+
+TEST(unknown_routes_are_refused_by_name) {
+  Rig rig;
+  const RouteTable table({entry(1, rig.add_lane())});
+  const Route unknown = table.resolve({"dig"});
+  CHECK_EQ(unknown.status, Status::model_not_found);
+  CHECK_EQ(unknown.error, "model 'dig' is not served here");
+  CHECK_EQ(table.resolve({"digits", 7}).error, "model 'digits' has no version 7; the default is 1");
+  CHECK_EQ(table.resolve({"digits", -1}).status, Status::version_not_found);
+  CHECK_EQ(table.resolve({""}).status, Status::model_not_found);
+}
+
+TEST(names_sent_back_are_cut_between_characters) {
+  const std::string text = quote_name(std::string(63, 'a') + "\xC3\xA9" + std::string(5000, 'b'));
+  CHECK_EQ(text, "'" + std::string(63, 'a') + "...'");
+  CHECK_EQ(quote_name("a\nb\x7F"), "'a?b?'");
+}
+
+TEST(variant_override_needs_permission_and_a_lane) {
+  Rig rig;
+  auto fused = rig.add_lane();
+  auto unfused = rig.add_lane();
+  RouteEntry both = entry(1, fused, unfused);
+  CHECK_EQ(RouteTable({both}).resolve({"digits", 0, Variant::unfused}).status, Status::override_not_allowed);
+  CHECK_EQ(RouteTable({both}).resolve({"digits", 0, Variant::fused}).lane, fused.get());
+  both.allow_override = true;
+  const RouteTable open({both});
+  CHECK_EQ(open.resolve({"digits", 0, Variant::unfused}).lane, unfused.get());
+  CHECK_EQ(open.resolve({"digits", 0, Variant::unfused}).variant, Variant::unfused);
+  both.unfused = nullptr;
+  CHECK_EQ(RouteTable({both}).resolve({"digits", 0, Variant::unfused}).status, Status::variant_not_loaded);
+}
+
+TEST(the_same_version_twice_is_an_error) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  bool thrown = false;
+  try {
+    RouteTable({entry(1, lane), entry(1, lane)});
+  } catch (const std::invalid_argument&) {
+    thrown = true;
+  }
+  CHECK(thrown);
+}
+
+TEST(published_routes_replace_all_others) {
+  Rig rig;
+  Router router;
+  CHECK(!router.table()->resolve({"digits"}).ok());
+  const std::uint64_t generation = router.generation();
+  auto lane = rig.add_lane();
+  router.publish({entry(1, lane)});
+  CHECK(router.generation() != generation);
+  CHECK_EQ(router.table()->resolve({"digits"}).lane, lane.get());
+  router.publish({});
+  CHECK(!router.table()->resolve({"digits"}).ok());
+}
+
+TEST(every_status_has_a_code_and_a_name) {
+  CHECK_EQ(grpc_code(Status::ok), 0);
+  CHECK_EQ(grpc_code(Status::invalid_input), 3);
+  CHECK_EQ(grpc_code(Status::overloaded), 8);
+  CHECK_EQ(grpc_code(Status::shutting_down), 14);
+  CHECK_EQ(grpc_code(Status::kernel_error), 13);
+  for (int i = 0; i < kStatusCount; ++i) {
+    CHECK((grpc_code(static_cast<Status>(i)) == 0) == (i == 0));
+    CHECK(std::string(status_name(static_cast<Status>(i))).size() > 1);
+  }
+}
+
+TEST(histogram_puts_every_value_under_its_bound) {
+  DurationHistogram histogram;
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < kDurationBounds.size(); ++i) {
+    const std::int64_t bound = kDurationBounds[i];
+    CHECK_EQ(DurationHistogram::bucket_of(bound), i);
+    CHECK_EQ(DurationHistogram::bucket_of(bound + 1), i + 1);
+    histogram.observe(bound);
+    sum += bound;
+  }
+  CHECK_EQ(DurationHistogram::bucket_of(0), 0u);
+  CHECK_EQ(DurationHistogram::bucket_of(std::numeric_limits<std::int64_t>::max()), kDurationBounds.size());
+  histogram.observe(-5);  // a negative duration counts as zero
+  const HistogramSnapshot snapshot = histogram.snapshot();
+  CHECK_EQ(snapshot.count, kDurationBounds.size() + 1);
+  CHECK_EQ(snapshot.sum, sum);
+  CHECK_EQ(snapshot.buckets[0], 2u);
+  CHECK_EQ(RowHistogram::bucket_of(3), 2u);
+}
+
+}  // namespace
+}  // namespace fused_mlp::test

@@ -1,0 +1,447 @@
+#include "front/grpc/call.hpp"
+
+#include <algorithm>
+
+#include "front/grpc/framing.hpp"
+#include "front/grpc/response_fields.hpp"
+#include "front/http2/connection.hpp"
+#include "front/server/loop.hpp"
+
+namespace fused_mlp::front {
+namespace {
+
+constexpr size_t kKeptBytes = 1u << 10;  // of a recycled call's output buffer
+constexpr size_t kLeastUnreadBytes = 1u << 10;
+constexpr int64_t kYoung = 1'000'000'000;
+constexpr int64_t kRejectAfter = 50'000'000;  // for a request that does not end; see reject
+
+}  // namespace
+
+bool Call::attach(Connection& connection, int32_t stream_id) {
+  accounts_ = &connection.accounts();
+  if (!memory_.resize(accounts_->calls, kBytes)) return false;
+  connection_ = &connection;
+  peer_ = reinterpret_cast<uintptr_t>(&connection);
+  stream_id_ = stream_id;
+  return true;
+}
+
+std::vector<std::string> Call::certificate_names() const {
+  return connection_ == nullptr ? std::vector<std::string>() : connection_->certificate_names();
+}
+
+// ---- The request comes in ----
+
+void Call::begin() {
+  arrival_ns_ = loop_->now();
+  rejection_ = head_.check(loop_->limits());
+  if (!rejection_ && !memory_.resize(accounts_->calls, kBytes + head_.memory_bytes())) {
+    report_shortage(Shortage::calls);
+    rejection_ = Rejection{200, kResourceExhausted, "too many open calls; retry later"};
+  }
+  if (rejection_) return;  // sent when the request has ended, or by a later sweep
+  if (head_.timeout_ns() >= 0) deadline_ns_ = arrival_ns_ + head_.timeout_ns();
+  reader_.start(max_message_bytes(), &loop_->assembly(), &accounts_->requests, head_.encoding(),
+                &loop_->turn());
+  Method& method = *head_.method();
+  if (method.client_streams()) {
+    most_in_flight_ = std::min(loop_->limits().max_stream_messages, method.most_in_flight());
+    idle_since_ns_ = loop_->timer_now();
+  } else {
+    waiting_since_ns_ = loop_->timer_now();
+  }
+  method.on_start(*this);
+}
+
+size_t Call::max_message_bytes() const {
+  return std::min(loop_->limits().max_message_bytes, head_.method()->max_message_bytes());
+}
+
+size_t Call::receive(const uint8_t* data, size_t size) {
+  const uint8_t* const begin = data;
+  Method* method = head_.method();
+  bool over = false;
+  if (unread_.empty()) over = read(data, size, &loop_->slabs());
+  if (!over) {
+    if (size != 0 && !finished_ && !rejection_) keep_unread(data, size);
+    data += size;  // kept, or of a call that has ended: dropped
+  }
+  const auto taken = static_cast<size_t>(data - begin);
+  connection_->session().consume_connection(taken);
+  if (method == nullptr || finished_ || rejection_ || !method->client_streams()) {
+    connection_->session().consume_stream(stream_id_, taken);
+    return taken;
+  }
+  withheld_bytes_ += taken;
+  after_reading();
+  return taken;
+}
+
+// Until nothing is left, the call must wait or has ended, or the turn is over. True: the last.
+bool Call::read(const uint8_t*& data, size_t& size, SlabPool* slabs) {
+  Method* method = head_.method();
+  const bool streams = most_in_flight_ != 0;
+  while ((size != 0 || reader_.unpacking()) && !finished_ && !rejection_) {
+    if (streams && !reader_.unpacking() && must_wait()) return false;
+    Message message;
+    ReadError error = ReadError::none;
+    if (!reader_.feed(data, size, slabs, message, error)) {
+      if (error != ReadError::none) refuse_read(error);
+      if (reader_.unpacking()) return true;
+    } else if (streams) {
+      ++messages_in_flight_;
+      idle_since_ns_ = 0;
+      has_message_ = true;
+      method->on_message(*this, std::move(message));
+      if (loop_->turn().over_after_step()) return true;
+    } else if (has_message_) {
+      refuse(kInvalidArgument, "expected one request message, got more");
+    } else {
+      message_ = std::move(message);
+      has_message_ = true;
+    }
+  }
+  return false;
+}
+
+bool Call::must_wait() const {
+  return messages_in_flight_ >= most_in_flight_ || connection_->held_requests().must_hold();
+}
+
+// Bytes that wait cost what they cost the peer, whatever messages they make. Its window bounds them.
+void Call::keep_unread(const uint8_t* data, size_t size) {
+  PeerAccount& account = accounts_->requests;
+  if (!make_room(unread_, size, kLeastUnreadBytes, SIZE_MAX, unread_charge_, account)) {
+    return refuse_read(ReadError::no_memory_left);
+  }
+  unread_.append(data, size);
+}
+
+void Call::continue_reading() {
+  if (most_in_flight_ == 0) return hand_over();
+  ByteBuffer bytes;
+  bytes.swap(unread_);
+  const size_t size = bytes.size();
+  const uint8_t* data = bytes.data();
+  size_t rest = size;
+  reading_ = true;  // a message that is answered at once is not the last
+  read(data, rest, nullptr);
+  reading_ = false;
+  if (finished_) return drop_request();
+  bytes.consume(size - rest);
+  if (bytes.empty()) {
+    unread_charge_.release();
+  } else {
+    bytes.swap(unread_);
+  }
+  after_reading();
+  if (reader_.unpacking()) connection_->held_requests().hold(*this);
+  if (half_closed()) end_request();
+}
+
+void Call::after_reading() {
+  HeldRequests& held = connection_->held_requests();
+  if (has_unread()) {
+    waiting_since_ns_ = 0;  // it waits for us
+    // Else message_done() goes on, or its connection.
+    if (!unread_.empty() && messages_in_flight_ < most_in_flight_) held.hold(*this);
+    return;
+  }
+  held.remove(*this);
+  if (!reader_.mid_message()) {
+    waiting_since_ns_ = 0;
+  } else if (waiting_since_ns_ == 0) {
+    waiting_since_ns_ = loop_->timer_now();
+  }
+  open_window();
+}
+
+// A caller that streams faster than it is answered, or that does not read its answers, runs out of window.
+void Call::open_window() {
+  if (withheld_bytes_ == 0 || finished_ || reading_ || has_unread()) return;
+  if (messages_in_flight_ >= most_in_flight_) return;
+  HeldRequests& held = connection_->held_requests();
+  if (held.must_hold()) return held.hold_window();
+  connection_->session().consume_stream(stream_id_, withheld_bytes_);
+  withheld_bytes_ = 0;
+  connection_->mark_dirty();
+}
+
+void Call::message_done() {
+  if (--messages_in_flight_ == 0) idle_since_ns_ = loop_->timer_now();
+  if (connection_ == nullptr || reading_) return;
+  if (unread_.empty()) return open_window();
+  connection_->held_requests().hold(*this);
+  connection_->mark_dirty();
+}
+
+void Call::expect_answer(size_t bytes) {
+  expected_bytes_ += bytes;
+  connection_->held_requests().change_expected(0, bytes);
+}
+
+void Call::unexpect_answer(size_t bytes) {
+  expected_bytes_ -= bytes;
+  if (connection_ != nullptr) connection_->held_requests().change_expected(bytes, 0);
+}
+
+void Call::on_metadata_taken() { memory_.resize(accounts_->calls, kBytes); }
+
+void Call::report_shortage(Shortage account) {
+  if (connection_ != nullptr) loop_->on_shortage(account, connection_->fd());
+}
+
+bool Call::begin_control(size_t bytes, size_t most_bytes) {
+  ControlCalls& control = connection_->control_calls;
+  if (control.count >= loop_->limits().max_control_calls || control.bytes + bytes > most_bytes) return false;
+  ++control.count;
+  control.bytes += bytes;
+  control_bytes_ = bytes;
+  return true;
+}
+
+void Call::half_close() {
+  half_closed_ = true;
+  waiting_since_ns_ = 0;
+  if (finished_) return;
+  if (rejection_) return reject();
+  if (half_closed()) end_request();
+}
+
+void Call::end_request() {
+  if (reader_.mid_message()) return refuse(kInvalidArgument, "the request ended inside a message");
+  if (most_in_flight_ != 0) return head_.method()->on_half_close(*this);
+  if (!has_message_) return refuse(kInvalidArgument, "expected one request message, got none");
+  HeldRequests& held = connection_->held_requests();
+  held.must_hold() ? held.hold(*this) : hand_over();
+}
+
+void Call::hand_over() { head_.method()->on_message(*this, std::move(message_)); }
+
+// Nothing more of it will be handed over.
+void Call::drop_request() {
+  if (reading_) return;  // continue_reading does
+  connection_->held_requests().remove(*this);
+  reader_.reset();
+  message_.release();
+  unread_.reset(0);
+  unread_charge_.release();
+}
+
+// ---- The front ends it ----
+
+// Not sent at once: callers that are about to send a small request (curl) do not expect its answer before
+// they have.
+void Call::reject() {
+  const Rejection rejection = *std::move(rejection_);
+  rejection_.reset();
+  if (head_.encoding() == Encoding::unknown) {
+    trailers_ = {{"grpc-accept-encoding", "identity,gzip"}};
+    has_trailers_ = true;
+  }
+  refuse(rejection.http_status, rejection.code, rejection.text);
+}
+
+void Call::refuse_read(ReadError error) {
+  switch (error) {
+    case ReadError::too_large:
+      return refuse(kResourceExhausted,
+                    "message: expected at most " + std::to_string(max_message_bytes()) + " bytes");
+    case ReadError::no_memory_left:
+      report_shortage(Shortage::requests);
+      return refuse(kResourceExhausted, "too many unfinished messages; retry later");
+    case ReadError::not_compressed:
+      return refuse(kInternal, "message is marked compressed, but grpc-encoding names no compression");
+    case ReadError::bad_gzip:
+      return refuse(kInvalidArgument, "message: expected gzip data");
+    case ReadError::bad_prefix:
+      return refuse(kInvalidArgument, "message prefix: expected compressed-flag 0 or 1");
+    case ReadError::none:
+      return;
+  }
+}
+
+void Call::refuse(int http_status, int code, std::string_view text) {
+  bump(loop_->stats().refused[static_cast<size_t>(code)]);
+  finished_ = refused_ = true;
+  code_ = code;
+  text_ = text;
+  drop_request();
+  if (started_) {
+    send();
+  } else {
+    out_.clear();
+    count_parked();
+    send_status_only(http_status);
+    connection_->mark_dirty();
+  }
+  if (Method* method = head_.method()) method->on_refuse(*this, code);
+}
+
+void Call::sweep() {
+  const Limits& limits = loop_->limits();
+  const int64_t now_ns = loop_->timer_now();
+  if (elapsed(stall_.since_ns(), limits.send_timeout_s, now_ns)) {
+    connection_->reset_stalled_stream(stream_id_);
+  } else if (finished_) {
+    if (answered_early_ && elapsed(waiting_since_ns_, limits.receive_timeout_s, now_ns)) stop_request();
+  } else if (rejection_) {
+    if (loop_->now() - arrival_ns_ >= kRejectAfter) reject();
+  } else if (deadline_ns_ != 0 && loop_->now() > deadline_ns_) {
+    refuse(kDeadlineExceeded, "the deadline passed before the answer was ready");
+  } else if (elapsed(waiting_since_ns_, limits.receive_timeout_s, now_ns)) {
+    refuse(kDeadlineExceeded, "the rest of the message did not come in time");
+  } else if (idle_since_ns_ != 0 &&
+             elapsed(idle_since_ns_, head_.method()->idle_timeout_s(!has_message_), now_ns)) {
+    refuse(kDeadlineExceeded, "no request came on this stream for too long");
+  }
+}
+
+// ---- The answer goes out ----
+
+uint8_t* Call::add_message(size_t size) { return begin_message(out_, size); }
+
+void Call::add_framed(ByteBuffer& framed) {
+  if (out_.empty()) {
+    out_.swap(framed);
+  } else {
+    out_.append(framed.data(), framed.size());
+  }
+}
+
+void Call::flush() {
+  if (open()) send();
+}
+
+void Call::finish(int code, std::string_view text, const Metadata& trailers) {
+  if (!open()) return;
+  finished_ = true;
+  if (!unread_.empty()) drop_request();
+  code_ = code;
+  if (!text.empty()) text_ = text;
+  if (!trailers.empty()) {
+    trailers_ = trailers;
+    has_trailers_ = true;
+  }
+  send();
+}
+
+void Call::abort() noexcept {
+  if (connection_ == nullptr) return;
+  finished_ = true;
+  bump(loop_->stats().failures);
+  connection_->reset_stream(stream_id_,
+                            NGHTTP2_INTERNAL_ERROR);  // allocates nothing of ours: see Loop::adopt
+}
+
+void Call::send() {
+  if (!out_.empty()) stall_.start(loop_->timer_now());
+  count_parked();
+  if (started_) {
+    connection_->session().resume(stream_id_);
+  } else if (finished_ && out_.empty()) {
+    send_status_only(200);
+  } else {
+    started_ = true;
+    connection_->session().respond(*this, kResponseHead);
+  }
+  connection_->mark_dirty();
+}
+
+void Call::send_status_only(int http_status) {
+  started_ = true;
+  const std::string http = std::to_string(http_status);
+  StatusFields status(http, code_, text_, trailers_);
+  connection_->session().respond_without_data(stream_id_, status.fields());
+}
+
+void Call::send_trailers() {
+  if (code_ == kOk && text_.empty() && !has_trailers_) {
+    return connection_->session().submit_trailers(stream_id_, kOkTrailers);
+  }
+  StatusFields status(code_, text_, trailers_);
+  connection_->session().submit_trailers(stream_id_, status.fields());
+}
+
+void Call::take_answer(uint8_t* place, size_t size) {
+  std::copy_n(out_.data(), size, place);
+  out_.consume(size);
+  stall_.on_taken(size, out_.empty(), loop_->timer_now());
+  count_parked();
+  if (finished_) return;
+  open_window();
+  head_.method()->on_sent(*this);
+}
+
+void Call::count_parked() {
+  const size_t before = parked_.bytes();
+  const size_t now = out_.empty() ? 0 : out_.capacity();
+  if (now == before) return;
+  parked_.resize_anyway(accounts_->answers, now);
+  connection_->held_requests().change_parked(before, now);
+}
+
+void Call::on_answer_ended() {
+  if (half_closed_) return;
+  answered_early_ = true;
+  waiting_since_ns_ = loop_->timer_now();
+}
+
+void Call::on_more_data() {
+  if (answered_early_) stop_request();
+}
+
+// The answer is complete and the caller still sends: the rest is not wanted (RFC 9113, 8.1). Not done at
+// once, because most callers are about to end by themselves, and some (curl) take the reset for an error.
+void Call::stop_request() { connection_->reset_stream(stream_id_, NGHTTP2_NO_ERROR); }
+
+// ---- The stream is closed ----
+
+bool Call::premature(int64_t now_ns) const {
+  if (arrival_ns_ != 0 && now_ns - arrival_ns_ >= kYoung) return false;
+  if (started_ && (!refused_ || answered_early_)) return false;
+  return attachment == nullptr || deadline_ns_ == 0;
+}
+
+void Call::detach() {
+  drop_request();
+  connection_->held_requests().change_parked(parked_.bytes(), 0);
+  connection_->held_requests().change_expected(expected_bytes_, 0);
+  parked_.release();
+  if (control_bytes_ != 0) connection_->control_calls.remove(control_bytes_);
+  control_bytes_ = 0;
+  connection_ = nullptr;
+  Method* method = head_.method();
+  pin();  // on_cancel may drop the last pin
+  if (!finished_ && method != nullptr && arrival_ns_ != 0) method->on_cancel(*this);
+  unpin();
+}
+
+void Call::unpin() {
+  if (--pins_ == 0 && connection_ == nullptr) loop_->calls().give_back(this);
+}
+
+void Call::reset() {
+  previous_ = next_ = nullptr;
+  messages_in_flight_ = most_in_flight_ = 0;
+  half_closed_ = started_ = finished_ = has_message_ = refused_ = answered_early_ = false;
+  arrival_ns_ = deadline_ns_ = waiting_since_ns_ = idle_since_ns_ = 0;
+  stall_ = {};
+  withheld_bytes_ = 0;
+  head_.reset();
+  rejection_.reset();
+  reader_.reset();
+  message_.release();
+  unread_.reset(0);
+  unread_charge_.release();
+  out_.reset(kKeptBytes);
+  memory_.release();
+  code_ = kOk;
+  text_.clear();
+  if (has_trailers_) trailers_.clear();
+  has_trailers_ = false;
+  attachment = nullptr;
+  number = 0;
+}
+
+}  // namespace fused_mlp::front

@@ -1,0 +1,55 @@
+// What answers calls: a Method per RPC, an Application per loop. All of it runs on the loop's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "front/grpc/message.hpp"
+#include "front/http2/end.hpp"
+
+namespace fused_mlp::front {
+
+class Call;
+
+// Answers the calls of one RPC.
+class Method {
+ public:
+  virtual ~Method() = default;
+  // False: one message, handed over when the caller has closed its side. True: each message as it comes.
+  virtual bool client_streams() const = 0;
+  // The limit for one request message, where it is lower than the front's own.
+  virtual size_t max_message_bytes() const { return SIZE_MAX; }
+  virtual bool wants_metadata() const { return false; }
+  // Of a streaming call: how many messages it is handed before it has dealt with the first.
+  virtual uint32_t most_in_flight() const { return UINT32_MAX; }
+  // How long a streaming call may stay open without a message, before the first one or after; 0: for ever.
+  virtual double idle_timeout_s(bool /*first*/) const { return 0; }
+  virtual void on_start(Call&) {}
+  virtual void on_message(Call&, Message&&) = 0;
+  virtual void on_half_close(Call&) {}
+  // No more answers are possible: the caller cancelled, or its connection is lost. Not called after finish().
+  virtual void on_cancel(Call&) {}
+  // The front itself ended the call (broken framing, a limit, the deadline), after on_start or instead of it.
+  virtual void on_refuse(Call&, int /*code*/) {}
+  // The peer has taken some of the answer.
+  virtual void on_sent(Call&) {}
+};
+
+class Application {
+ public:
+  virtual ~Application() = default;
+  virtual Method* find(std::string_view path) = 0;
+  // Called after everything that had arrived was handed over. Runs batches; true: call again.
+  virtual bool work() { return false; }
+  // Called between rounds, at least once a second.
+  virtual void tick() {}
+  // A connection was ended for a reason that its peer or an operator should know.
+  virtual void on_bad_end(End, std::string_view /*peer*/, std::string_view /*reason*/, int64_t /*now_ns*/) {}
+  // A call was refused for lack of memory. Not called for each of them.
+  virtual void on_shortage(std::string_view /*peer*/, std::string_view /*reason*/) {}
+  // Nothing it has submitted is unfinished.
+  virtual bool idle() const { return true; }
+};
+
+}  // namespace fused_mlp::front

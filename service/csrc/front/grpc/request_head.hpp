@@ -1,0 +1,68 @@
+// What the header block of a request says, checked against the rules of gRPC over HTTP/2. Loop thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/router.hpp"
+#include "front/grpc/message.hpp"
+#include "front/limits.hpp"
+
+namespace fused_mlp::front {
+
+class Application;
+class Method;
+
+using Metadata =
+    std::vector<std::pair<std::string, std::string>>;  // binary values as they are, not in base64
+
+size_t memory_bytes(const Metadata& metadata);
+
+// How a request that never becomes a call is answered.
+struct Rejection {
+  int http_status;
+  int code;
+  std::string text;
+};
+
+class RequestHead {
+ public:
+  void field(std::string_view name, std::string_view value, const Limits& limits, Application& application);
+  // After the last field. nullopt: the request may go on.
+  std::optional<Rejection> check(const Limits& limits) const;
+  void reset();
+  // What it keeps on the heap beyond a few hundred bytes.
+  size_t memory_bytes() const { return has_metadata_ ? front::memory_bytes(metadata_) : 0; }
+
+  Method* method() const { return method_; }
+  Encoding encoding() const { return encoding_; }
+  int64_t timeout_ns() const { return timeout_ns_; }  // -1: none
+  std::string_view path() const { return path_; }  // only of methods that want metadata, and of unknown ones
+  Metadata& metadata() { return metadata_; }       // likewise, without the headers that belong to gRPC itself
+  const std::optional<uint64_t>& ab_key() const { return ab_key_; }        // hash_key of x-ab-key
+  Variant requested_variant() const { return requested_variant_; }         // x-fused-mlp-variant
+  const std::string& unknown_variant() const { return unknown_variant_; }  // its value, if it is none
+
+ private:
+  void keep(std::string_view name, std::string_view value);
+  void read_variant(std::string_view name);
+
+  Method* method_ = nullptr;
+  int64_t timeout_ns_ = -1;
+  size_t bytes_ = 0;
+  Encoding encoding_ = Encoding::identity;
+  bool post_ = false, grpc_content_ = false, te_trailers_ = false, keep_metadata_ = false;
+  bool bad_timeout_ = false, bad_binary_ = false, has_metadata_ = false;
+  Variant requested_variant_ = Variant::unspecified;
+  std::optional<uint64_t> ab_key_;
+  std::string unknown_variant_;
+  std::string path_;
+  Metadata metadata_;
+};
+
+}  // namespace fused_mlp::front

@@ -1,0 +1,174 @@
+// One HTTP/2 connection: an nghttp2 session over a transport, and the calls on its streams. Knows nothing of
+// gRPC beyond handing events to calls. Lives on one loop; touched by the loop's thread only.
+#pragma once
+
+#include <nghttp2/nghttp2.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "front/http2/connection_timers.hpp"
+#include "front/http2/flood_guard.hpp"
+#include "front/http2/frame_cursor.hpp"
+#include "front/http2/http2_session.hpp"
+#include "front/http2/output_queue.hpp"
+#include "front/http2/stream_table.hpp"
+#include "front/server/seats.hpp"
+#include "front/stats.hpp"
+#include "front/tls/transport.hpp"
+
+namespace fused_mlp::front {
+
+class Loop;
+
+// The open calls of a connection that Python answers.
+struct ControlCalls {
+  uint32_t count = 0;
+  size_t bytes = 0;
+  void remove(size_t call_bytes) {
+    --count;
+    bytes -= call_bytes;
+  }
+};
+
+class Connection {
+ public:
+  // Takes the socket over. `seat` may be null (tests).
+  Connection(Loop& loop, int fd, const TlsContext* tls, std::shared_ptr<Seat> seat);
+  ~Connection() { --accounts_.connections; }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // ---- For the loop. What throws is ended by the loop with fail(). ----
+  int fd() const { return transport_.fd(); }
+  void on_readable();
+  // Sends what the session and the calls have ready, up to a quota. One system call when the socket takes it
+  // all.
+  void write();
+  // Deadlines, slow peers, keepalive, age.
+  void sweep();
+  // GOAWAY; calls that come before the peer has seen it are answered too; closed after the last.
+  void begin_drain(const char* reason);
+  void close(End why) noexcept { close(why, reason_of(why)); }
+  // Ends it by our decision: GOAWAY with the reason.
+  void go_away(End why);
+  // Gone at once, for it has no calls: another peer needs its place.
+  void give_way();
+  // An exception came out of it: what it did is half done.
+  void fail() noexcept;
+  bool closed() const { return closed_; }
+  bool idle() const { return streams_.empty(); }
+  uint32_t epoll_events() const;
+  uint32_t epoll_events_set = 0;
+  bool dirty = false;    // on the loop's list of connections to write
+  bool waiting = false;  // on the loop's list of connections to visit again
+  int64_t spent_ns = 0;  // of the loop's time, lately
+
+  // ---- For its calls ----
+  PeerAccounts& accounts() { return accounts_; }
+  Http2Session& session() { return session_; }
+  void reset_stream(int32_t stream_id, uint32_t error);
+  // The peer does not take the answer. Requests held behind it are refused, not computed.
+  void reset_stalled_stream(int32_t stream_id);
+  std::vector<std::string> certificate_names() const { return transport_.certificate_names(); }
+  HeldRequests& held_requests() { return streams_.held(); }
+  ControlCalls control_calls;
+  void mark_dirty();
+  // What it has charged, recomputed; false: its counts are wrong. For the accounting check.
+  bool count_memory(size_t& answers, size_t& calls) const;
+
+ private:
+  enum class Drain : uint8_t {
+    no,
+    asked,    // during the TLS handshake
+    noticed,  // GOAWAY was announced
+    due,      // the peer has seen that
+    final,    // GOAWAY with the last call
+  };
+
+  static std::string_view reason_of(End why) {
+    return words(why).reason == nullptr ? std::string_view() : words(why).reason;
+  }
+
+  // DATA that a call has not taken because the turn was over: the front of rest_.
+  struct Chunk {
+    int32_t stream_id = 0;  // 0: none
+    size_t bytes = 0;
+    size_t padding = 0;  // that follows it
+    const uint8_t* end = nullptr;
+  };
+
+  void start_session();
+  void set_idle_since(int64_t now_ns);
+  bool shake_hands();
+  IoResult read(uint8_t* place, size_t room);
+  size_t process(const uint8_t* data, size_t size);
+  bool finish_chunk(const uint8_t*& data, const uint8_t* end);
+  void end_broken(ssize_t error);
+  int count_field(size_t name_size, size_t value_size);
+  void on_frame(const nghttp2_frame& frame);
+  int stop_for(End why);
+  bool has_rest() const { return paused_ || !rest_.empty(); }
+  void keep_rest(const uint8_t* data, size_t size);
+  void drop_rest(size_t size);
+  void visit_again_if_pending();
+  void finish_drain();
+  // Ends all calls, and closes when the peer has read what was sent and closed its side too: to close with
+  // bytes unread would reset the connection, and the peer would lose answers and GOAWAY.
+  void leave(End why);
+  void flush();
+  void discard_input();
+  void close(End why, std::string_view reason) noexcept;
+  void report(End why, std::string_view reason);
+
+  // Callbacks of nghttp2. All run inside nghttp2_session_mem_recv or nghttp2_session_send, through which no
+  // exception may pass.
+  template <class Action>
+  static int guarded(void* self, Action action) noexcept;
+  static const nghttp2_session_callbacks* callbacks();
+  static int on_begin_headers(nghttp2_session*, const nghttp2_frame*, void* self);
+  static int on_header(nghttp2_session*, const nghttp2_frame*, const uint8_t* name, size_t name_size,
+                       const uint8_t* value, size_t value_size, uint8_t flags, void* self);
+  static int on_invalid_header(nghttp2_session*, const nghttp2_frame*, const uint8_t* name, size_t name_size,
+                               const uint8_t* value, size_t value_size, uint8_t flags, void* self);
+  static int on_begin_frame(nghttp2_session*, const nghttp2_frame_hd*, void* self);
+  static int on_data_chunk(nghttp2_session*, uint8_t flags, int32_t stream_id, const uint8_t* data,
+                           size_t size, void* self);
+  static int on_frame_received(nghttp2_session*, const nghttp2_frame*, void* self);
+  static int on_stream_close(nghttp2_session*, int32_t stream_id, uint32_t error, void* self);
+  static ssize_t send(nghttp2_session*, const uint8_t* data, size_t size, int flags, void* self);
+  static int send_data(nghttp2_session*, nghttp2_frame*, const uint8_t* header, size_t size,
+                       nghttp2_data_source* call, void* self);
+  static int on_frame_sent(nghttp2_session*, const nghttp2_frame*, void* self);
+
+  Loop& loop_;
+  const std::shared_ptr<Seat> seat_;
+  Transport transport_;
+  PeerAccounts& accounts_;
+  OutputQueue out_;
+  Http2Session session_;  // started after the TLS handshake
+  StreamTable streams_;
+  FloodGuard flood_;
+  uint32_t own_refusals_ = 0;  // streams that a budget of ours refused, not yet reset
+  ConnectionTimers timers_;
+  FrameCursor cursor_;
+  ByteBuffer rest_;  // read from the socket, not processed in the last turn
+  Charge<PeerAccount> rest_charge_;
+  Chunk chunk_;
+  size_t header_bytes_ = 0;  // of the header block that comes in
+  bool paused_ = false;      // nghttp2 stopped before the end of its input
+  bool closed_ = false;
+  bool failed_ = false;  // an exception was stopped in a callback
+  bool reported_ = false;
+  std::optional<End> stopped_for_;  // nghttp2 was stopped in a callback; go_away is next
+  std::optional<End> leaving_;
+  int64_t leaving_since_ns_ = 0;
+  size_t discarded_bytes_ = 0;
+  Drain drain_ = Drain::no;
+  const char* drain_reason_ = "";
+  int64_t drain_since_ns_ = 0;
+};
+
+}  // namespace fused_mlp::front

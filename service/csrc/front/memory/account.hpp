@@ -1,0 +1,174 @@
+// The memory that peers can make us keep. A Budget is one limit over all loops. An Account is one loop's
+// lease of it, so that charging touches no shared cache line. A Charge is what one holder has taken; it is
+// given back with the holder. Peers are charged through peer_account.hpp.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <utility>
+
+#include "front/limits.hpp"
+
+namespace fused_mlp::front {
+
+// Thread-safe.
+class Budget {
+ public:
+  explicit Budget(size_t limit) : limit_(limit) {}
+  Budget(const Budget&) = delete;
+  Budget& operator=(const Budget&) = delete;
+
+  bool take(size_t bytes) {
+    size_t used = used_.load(std::memory_order_relaxed);
+    do {
+      if (used > limit_ || bytes > limit_ - used) return false;
+    } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+    return true;
+  }
+  // For what exists already, and will stop growing because the budget is used up.
+  void take_anyway(size_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
+  void give_back(size_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  size_t limit() const { return limit_; }
+  size_t used() const { return used_.load(std::memory_order_relaxed); }  // with what loops have leased
+  size_t left() const { return limit_ - std::min(used(), limit_); }
+
+ private:
+  const size_t limit_;
+  std::atomic<size_t> used_{0};
+};
+
+// Loop thread only.
+class Account {
+ public:
+  // The spare bytes of all `loops` together are at most an eighth of the budget.
+  Account(Budget& budget, unsigned loops)
+      : budget_(budget), chunk_(std::min<size_t>(budget.limit() / (size_t{16} * loops), 256u << 10)) {
+    look_at_left();
+  }
+  ~Account() { budget_.give_back(used_ + spare_); }
+  Account(const Account&) = delete;
+  Account& operator=(const Account&) = delete;
+
+  bool take(size_t bytes) {
+    if (bytes > spare_ && !lease(bytes - spare_)) return false;
+    spare_ -= bytes;
+    used_ += bytes;
+    return true;
+  }
+  void take_anyway(size_t bytes) {
+    if (take(bytes)) return;
+    budget_.take_anyway(bytes - spare_);
+    spare_ = 0;
+    used_ += bytes;
+    look_at_left();
+  }
+  void give_back(size_t bytes) {
+    used_ -= bytes;
+    spare_ += bytes;
+    if (spare_ <= 2 * chunk_) return;
+    budget_.give_back(spare_ - chunk_);
+    spare_ = chunk_;
+    look_at_left();
+  }
+  // Called periodically: returns unused lease.
+  void give_back_spare() {
+    if (spare_ != 0) budget_.give_back(std::exchange(spare_, 0));
+    look_at_left();
+  }
+  size_t used() const { return used_; }
+  size_t chunk() const { return chunk_; }
+  // Of the budget, for this loop.
+  size_t left() const { return budget_.left() + spare_; }
+  // The same when it was last looked at: other loops take and give back, too.
+  size_t left_lately() const { return left_; }
+  void look_at_left() { left_ = left(); }
+
+ private:
+  bool lease(size_t missing) {
+    size_t bytes = missing + chunk_;
+    if (!budget_.take(bytes)) {
+      bytes = missing;
+      if (!budget_.take(bytes)) return false;
+    }
+    spare_ += bytes;
+    look_at_left();
+    return true;
+  }
+
+  Budget& budget_;
+  const size_t chunk_;
+  size_t used_ = 0, spare_ = 0, left_ = 0;
+};
+
+// Source: a PeerAccount, an Account or a Budget. It must outlive the charge.
+template <class Source>
+class Charge {
+ public:
+  Charge() = default;
+  Charge(Charge&& other) noexcept : source_(other.source_), bytes_(std::exchange(other.bytes_, 0)) {}
+  Charge& operator=(Charge&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    source_ = other.source_;
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+  ~Charge() { release(); }
+
+  // False: the budget has no room, and nothing changes.
+  bool resize(Source& source, size_t bytes) {
+    if (bytes > bytes_ && !source.take(bytes - bytes_)) return false;
+    if (bytes < bytes_) source.give_back(bytes_ - bytes);
+    source_ = &source;
+    bytes_ = bytes;
+    return true;
+  }
+  void resize_anyway(Source& source, size_t bytes) {
+    if (bytes > bytes_) source.take_anyway(bytes - bytes_);
+    if (bytes < bytes_) source.give_back(bytes_ - bytes);
+    source_ = &source;
+    bytes_ = bytes;
+  }
+  void release() {
+    if (bytes_ != 0) source_->give_back(std::exchange(bytes_, 0));
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Source* source_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// What all loops share; docs/native-front.md has the table.
+struct Budgets {
+  explicit Budgets(const Limits& limits)
+      // In the half that one address may have, a message of the largest size must fit packed and unpacked,
+      // beside what loops have leased and not used.
+      : requests(std::max(limits.max_buffered_bytes, limits.max_message_bytes * 5 + (512u << 10))),
+        answers(limits.max_total_output_bytes),
+        calls(limits.max_call_bytes) {}
+  Budget requests;  // bytes of requests that wait: for the rest of their message, for their turn, in slabs
+  Budget answers;   // that their peers have not taken
+  Budget calls;     // open calls with their headers
+};
+
+struct Accounts {
+  Accounts(Budgets& budgets, unsigned loops)
+      : requests(budgets.requests, loops), answers(budgets.answers, loops), calls(budgets.calls, loops) {}
+  void look_at_left() {
+    requests.look_at_left();
+    answers.look_at_left();
+    calls.look_at_left();
+  }
+  void give_back_spare() {
+    requests.give_back_spare();
+    answers.give_back_spare();
+    calls.give_back_spare();
+  }
+  bool empty() const { return requests.used() == 0 && answers.used() == 0 && calls.used() == 0; }
+  Account requests, answers, calls;
+};
+
+}  // namespace fused_mlp::front

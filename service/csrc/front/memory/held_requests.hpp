@@ -1,0 +1,62 @@
+// Back-pressure on a peer that does not take its answers. They are parked in their calls; when they reach the
+// limit, its further requests are held in theirs, as bytes that are accounted for, and are not computed.
+// Frames are read all the same: those that open the windows are among them. One per connection.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "front/memory/peer_account.hpp"
+
+namespace fused_mlp::front {
+
+class Call;
+
+// The most that one connection may have waiting in `account`, of its own limit: less when all together are
+// short of memory, but never so little that nothing moves.
+inline size_t most_output(const PeerAccount& account, size_t limit) {
+  constexpr size_t kLeast = 16u << 10;
+  return std::min(limit, std::max(kLeast, account.room() / 2));  // half: it has parked and serialised bytes
+}
+
+class HeldRequests {
+ public:
+  HeldRequests(const PeerAccount& answers, size_t most_parked_bytes)
+      : answers_(answers), most_parked_bytes_(most_parked_bytes) {}
+
+  // A call's answer has grown or shrunk.
+  void change_parked(size_t before, size_t after) { parked_bytes_ += after - before; }
+  size_t parked_bytes() const { return parked_bytes_; }
+  // The same for answers that are being computed. They count toward what all connections may have, not toward
+  // max_output_bytes: a peer that reads has none of them parked.
+  void change_expected(size_t before, size_t after) { expected_bytes_ += after - before; }
+  size_t expected_bytes() const { return expected_bytes_; }
+  bool must_hold() const {
+    return parked_bytes_ >= most_output(answers_, most_parked_bytes_) ||
+           parked_bytes_ + expected_bytes_ >= most_output(answers_, SIZE_MAX);
+  }
+  // Something waits (a request, or the window of a streaming caller) and need not wait any longer.
+  bool can_continue() const { return (first_ != nullptr || windows_wait_) && !must_hold(); }
+
+  // Calls with requests that wait, in the order they came. Each is in the list once.
+  void hold(Call& call);
+  void remove(Call& call);
+  Call* first() const { return first_; }
+  size_t count() const { return count_; }
+  void hold_window() { windows_wait_ = true; }
+  bool windows_wait() const { return windows_wait_; }
+  void windows_opened() { windows_wait_ = false; }
+
+ private:
+  const PeerAccount& answers_;
+  const size_t most_parked_bytes_;
+  size_t parked_bytes_ = 0;
+  size_t expected_bytes_ = 0;
+  Call* first_ = nullptr;
+  Call* last_ = nullptr;
+  size_t count_ = 0;
+  bool windows_wait_ = false;
+};
+
+}  // namespace fused_mlp::front

@@ -1,0 +1,263 @@
+#include "front/methods/prediction.hpp"
+
+#include <random>
+
+#include "engine/trace.hpp"
+#include "front/grpc/framing.hpp"
+#include "front/methods/predictor.hpp"
+
+namespace fused_mlp::front {
+namespace {
+
+constexpr size_t kKeptAnswerBytes = 1u << 10;
+constexpr size_t kAnswerFields = 128;  // shape, version, variant, prefix
+
+// Sixteen hex digits, for a caller that sent no id of its own.
+std::string random_id() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string id;
+  for (uint64_t bits = random(), i = 0; i < 16; ++i, bits >>= 4) id.push_back(kHex[bits & 15]);
+  return id;
+}
+
+}  // namespace
+
+// ---- 1. On the loop: decode, route, check, submit. Each step that fails has answered the request. ----
+
+void Prediction::start(Call& call, Message&& message, const Codec& codec) {
+  const Nanos trace_begin_ns = tracing() ? owner_.engine().clock().now() : 0;
+  started_ns_ = owner_.loop().now();
+  message_ = std::move(message);
+  codec_ = &codec;
+  holders_.store(1, std::memory_order_relaxed);
+  join(call);
+  if (decode() && choose_lane()) submit(trace_begin_ns);
+}
+
+void Prediction::join(Call& call) {
+  call_ = &call;
+  call.pin();
+  next_ = first_of(call);
+  if (next_ != nullptr) next_->previous_ = this;
+  call.attachment = this;
+}
+
+bool Prediction::decode() {
+  const std::string problem = codec_->decode(message_.data(), message_.size(), input_);
+  if (!problem.empty()) {
+    fail(Status::invalid_input, problem);
+    return false;
+  }
+  if (!input_.scattered.empty() &&
+      !scattered_.resize(call_->accounts().requests, input_.scattered.capacity())) {
+    call_->report_shortage(Shortage::requests);
+    fail(Status::overloaded, "too many requests wait; retry later");
+    return false;
+  }
+  return true;
+}
+
+bool Prediction::choose_lane() {
+  const RequestHead& head = call_->head();
+  if (!head.unknown_variant().empty()) {
+    fail(Status::invalid_input,
+         "x-fused-mlp-variant: expected fused or unfused, got " + head.unknown_variant());
+    return false;
+  }
+  // The message overrides the metadata.
+  const Variant requested_variant =
+      input_.variant != Variant::unspecified ? input_.variant : head.requested_variant();
+  LoopRoutes::Table& table = owner_.routes().current();
+  const Route route = table.routes->resolve(
+      {input_.model, input_.version, requested_variant, head.ab_key(), input_.request_id});
+  if (route.lane != nullptr) {
+    lane_ = route.lane;
+    table_ = &table;
+    ++table_->users;
+  }
+  if (!route.ok()) {
+    fail(route.status, route.error);
+    return false;
+  }
+  entry_ = route.entry;
+  variant_ = route.variant;
+  return true;
+}
+
+void Prediction::submit(Nanos trace_begin_ns) {
+  const TensorCheck check = input_.check(*entry_);
+  if (!check.ok()) {
+    lane_->metrics().refuse(Refusal::invalid_input);
+    return fail(Status::invalid_input, check.error);
+  }
+  expect_answer(check.rows);
+  ticket_.emplace(check.rows, &owner_.loop(), *this);
+  ticket_->deadline_ns = call_->deadline_ns();
+  ticket_->arrival_ns = started_ns_;
+  if (trace_begin_ns != 0) [[unlikely]] {
+    ticket_->trace_id = next_trace_id();
+    record_span(TracePhase::decode, ticket_->trace_id, check.rows, trace_begin_ns,
+                owner_.engine().clock().now(), lane_->options().name);
+  }
+  holders_.store(2, std::memory_order_relaxed);
+  auto ticket = Ref<Ticket>::adopt(&*ticket_);
+  const Status status = owner_.engine().submit(*lane_, std::move(ticket), Wake::caller);
+  if (status == Status::ok) return owner_.on_submitted();
+  static_cast<void>(ticket.leak());  // refused: the engine never had it
+  holders_.store(1, std::memory_order_relaxed);
+  fail(status, lane_->refusal_text(status));
+}
+
+// Its bytes are charged before they exist: what the engine computes cannot be held back any more.
+void Prediction::expect_answer(uint32_t rows) {
+  const size_t bytes = kAnswerFields + input_.model.size() + input_.request_id.size() +
+                       size_t{rows} * entry_->out_features * dtype_size(input_.dtype);
+  expected_.resize_anyway(call_->accounts().answers, bytes);
+  call_->expect_answer(bytes);
+}
+
+// ---- 2. On the thread that runs the batch: rows in, answer out, straight from the batch's output. ----
+
+void Prediction::gather(float* dst) const noexcept {
+  to_float32(input_.dtype, input_.data.data(), input_.data.size() / dtype_size(input_.dtype), dst);
+}
+
+void Prediction::complete(const Outcome& outcome) noexcept {
+  status_ = outcome.status;
+  if (outcome.status == Status::ok) {
+    const uint64_t trace_id = ticket_->trace_id;
+    const Nanos begin = trace_id == 0 ? 0 : owner_.engine().clock().now();
+    try {
+      encode(outcome);
+    } catch (const std::bad_alloc&) {
+      status_ = Status::kernel_error;
+      error_ = "out of memory";
+    }
+    if (begin != 0) {
+      record_span(TracePhase::encode, trace_id, outcome.rows, begin, owner_.engine().clock().now(),
+                  lane_->options().name);
+    }
+  } else {
+    error_ = outcome.detail;
+  }
+  owner_.loop().post(this);
+}
+
+void Prediction::encode(const Outcome& outcome) {
+  append_framed(answer_, [&] {
+    uint8_t* elements = codec_->encode(input_, *entry_, variant_, outcome, answer_);
+    from_float32(input_.dtype, outcome.y, size_t{outcome.rows} * entry_->out_features, elements);
+  });
+}
+
+// ---- 3. On the loop again: the answer goes to the call. ----
+
+// It never reached the engine.
+void Prediction::fail(Status status, std::string_view text) {
+  status_ = status;
+  error_ = text;
+  deliver();
+}
+
+void Prediction::deliver() noexcept {
+  if (answered_) return owner_.recycle(this);  // posted by release_from_engine
+  answered_ = true;
+  Call& call = *call_;
+  leave();
+  try {
+    answer(call);
+  } catch (const std::exception&) {  // for lack of memory; the answer may be half there
+    call.abort();
+  }
+  finish(call);
+  if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) owner_.recycle(this);
+}
+
+void Prediction::answer(Call& call) {
+  if (!call.open()) return;
+  const bool streams = call.head().method()->client_streams();
+  const int code = grpc_code(status_);
+  if (code == kInternal) hide_internal_error();
+  if (code != kOk && streams) {
+    append_framed(answer_, [&] { codec_->encode_error(input_.request_id, code, error_, answer_); });
+  }
+  if (code == kOk || streams) call.add_framed(answer_);
+  if (streams) {
+    const bool last = call.half_closed() && first_of(call) == nullptr;
+    last ? call.finish() : call.flush();
+  } else if (status_ == Status::overloaded && lane_ != nullptr) {
+    call.finish(code, error_, {{"retry-after-ms", std::to_string(lane_->retry_after_ms())}});
+  } else {
+    call.finish(code, error_);
+  }
+}
+
+void Prediction::finish(Call& call) noexcept {
+  const bool streams = call.head().method()->client_streams();
+  if (!counted_) count(grpc_code(status_));
+  if (table_ != nullptr) --table_->users;
+  table_ = nullptr;
+  if (expected_.bytes() != 0) {
+    call.unexpect_answer(expected_.bytes());
+    expected_.release();
+  }
+  message_.release();
+  if (streams) call.message_done();
+  call_ = nullptr;
+  call.unpin();
+}
+
+void Prediction::leave() {
+  if (previous_ != nullptr) {
+    previous_->next_ = next_;
+  } else {
+    call_->attachment = next_;
+  }
+  if (next_ != nullptr) next_->previous_ = previous_;
+}
+
+// The text goes to the log; the caller gets an id to find it by.
+void Prediction::hide_internal_error() {
+  const std::string id = input_.request_id.empty() ? random_id() : std::string(input_.short_id());
+  owner_.failures().on_failure(id, error_);
+  error_ = "internal error; request id " + id;
+}
+
+void Prediction::count(int code) {
+  const int64_t duration_ns = owner_.loop().now() - started_ns_;
+  if (lane_ != nullptr) {
+    lane_->record(code, duration_ns);
+  } else {
+    owner_.count_unrouted(code, duration_ns);
+  }
+}
+
+void Prediction::abandon(int code) {
+  if (ticket_) ticket_->cancel();
+  if (!counted_) count(code);
+  counted_ = true;
+}
+
+// ---- 4. Recycling, on the loop, once it is answered and the engine has dropped the ticket. ----
+
+// On any thread. The answer was delivered before if this is the last holder, so the list node is free again.
+void Prediction::release_from_engine() noexcept {
+  if (holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) owner_.loop().post(this);
+}
+
+void Prediction::reset() {
+  ticket_.reset();
+  input_.reset();
+  scattered_.release();
+  answer_.reset(kKeptAnswerBytes);
+  error_.clear();
+  previous_ = next_ = nullptr;
+  entry_ = nullptr;
+  lane_ = nullptr;
+  status_ = Status::ok;
+  counted_ = false;
+  answered_ = false;
+}
+
+}  // namespace fused_mlp::front

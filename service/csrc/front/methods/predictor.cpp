@@ -1,0 +1,70 @@
+#include "front/methods/predictor.hpp"
+
+#include "front/methods/prediction.hpp"
+#include "front/server/loop.hpp"
+
+namespace fused_mlp::front {
+namespace {
+
+constexpr size_t kKeptPredictions = 1024;  // some 3 KiB each
+
+}  // namespace
+
+Predictor::Predictor(Loop& loop, Engine& engine, const Router& router, FailureLog& failures)
+    : loop_(loop), engine_(engine), failures_(failures), runner_(engine), routes_(router) {}
+
+Predictor::~Predictor() {
+  for (Prediction* prediction : free_) delete prediction;
+}
+
+void Predictor::predict(Call& call, Message&& message, const Codec& codec) {
+  Prediction* prediction;
+  if (free_.empty()) {
+    prediction = new Prediction(*this);
+  } else {
+    prediction = free_.back();
+    free_.pop_back();
+  }
+  ++in_use_;
+  prediction->start(call, std::move(message), codec);
+}
+
+void Predictor::recycle(Prediction* prediction) {
+  --in_use_;
+  if (free_.size() >= kKeptPredictions) {
+    delete prediction;
+    return;
+  }
+  prediction->reset();
+  free_.push_back(prediction);
+}
+
+bool Predictor::run_ready() {
+  if (!submitted_) return false;
+  submitted_ = runner_.run_ready();
+  return submitted_;
+}
+
+void Predictor::abandon(Call& call, int code) {
+  for (Prediction* p = Prediction::first_of(call); p != nullptr; p = p->next_of_call()) p->abandon(code);
+}
+
+double PredictionMethod::idle_timeout_s(bool first) const {
+  return first ? predictor_.loop().limits().first_message_timeout_s : 0;
+}
+
+void PredictionMethod::on_half_close(Call& call) {
+  if (Prediction::first_of(call) == nullptr) call.finish();
+}
+
+void PredictionMethod::on_cancel(Call& call) { predictor_.abandon(call, kCancelled); }
+
+void PredictionMethod::on_refuse(Call& call, int code) {
+  // The messages of a stream are counted one by one; without any there is nothing to count.
+  if (Prediction::first_of(call) == nullptr && !streams_) {
+    predictor_.count_unrouted(code, call.loop().now() - call.arrival_ns());
+  }
+  predictor_.abandon(call, code);
+}
+
+}  // namespace fused_mlp::front

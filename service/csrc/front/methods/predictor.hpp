@@ -1,0 +1,74 @@
+// What the predictions of one loop share: engine, routes, the pool they are recycled in; and the RPCs that
+// start them. Loop thread only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "codec/codec.hpp"
+#include "engine/engine.hpp"
+#include "front/grpc/method.hpp"
+#include "front/methods/failure_log.hpp"
+#include "front/methods/loop_routes.hpp"
+
+namespace fused_mlp::front {
+
+class Loop;
+class Prediction;
+
+class Predictor {
+ public:
+  Predictor(Loop& loop, Engine& engine, const Router& router, FailureLog& failures);
+  ~Predictor();
+  Predictor(const Predictor&) = delete;
+  Predictor& operator=(const Predictor&) = delete;
+
+  // For the application:
+  void predict(Call& call, Message&& message, const Codec& codec);
+  // The call ended early; `code` is what its unfinished requests are counted under.
+  void abandon(Call& call, int code);
+  void count_unrouted(int code, int64_t duration_ns) { engine_.unrouted().record(code, duration_ns); }
+  bool run_ready();  // batches on this thread; true: call again
+  void tick() { routes_.refresh(); }
+  bool idle() const { return in_use_ == 0; }
+
+  // For its predictions:
+  Loop& loop() { return loop_; }
+  Engine& engine() { return engine_; }
+  LoopRoutes& routes() { return routes_; }
+  FailureLog& failures() { return failures_; }
+  void on_submitted() { submitted_ = true; }
+  void recycle(Prediction* prediction);
+
+ private:
+  Loop& loop_;
+  Engine& engine_;
+  FailureLog& failures_;
+  InlineRunner runner_;
+  LoopRoutes routes_;
+  std::vector<Prediction*> free_;
+  size_t in_use_ = 0;
+  bool submitted_ = false;
+};
+
+// Predict and ModelInfer, one request per call or a stream of them.
+class PredictionMethod final : public Method {
+ public:
+  PredictionMethod(Predictor& predictor, const Codec& codec, bool streams)
+      : predictor_(predictor), codec_(codec), streams_(streams) {}
+  bool client_streams() const override { return streams_; }
+  double idle_timeout_s(bool first) const override;
+  void on_message(Call& call, Message&& message) override {
+    predictor_.predict(call, std::move(message), codec_);
+  }
+  void on_half_close(Call& call) override;
+  void on_cancel(Call& call) override;
+  void on_refuse(Call& call, int code) override;
+
+ private:
+  Predictor& predictor_;
+  const Codec& codec_;
+  const bool streams_;
+};
+
+}  // namespace fused_mlp::front

@@ -1,0 +1,82 @@
+#include "front/server/application.hpp"
+
+#include <unordered_map>
+
+#include "codec/codec.hpp"
+#include "front/methods/predictor.hpp"
+
+namespace fused_mlp::front {
+namespace {
+
+class PythonApplication : public Application {
+ public:
+  PythonApplication(Loop& loop, Bridge& bridge, const std::vector<PythonRpc>& rpcs)
+      : bridge_(bridge), python_calls_(bridge, loop) {
+    for (const PythonRpc& rpc : rpcs)
+      add(rpc.path, std::make_unique<BridgeMethod>(python_calls_, rpc.client_streams));
+  }
+
+  Method* find(std::string_view path) final {
+    const auto found = methods_.find(path);
+    return found == methods_.end() ? nullptr : found->second.get();
+  }
+  void on_bad_end(End why, std::string_view peer, std::string_view reason, int64_t now_ns) final {
+    bridge_.on_bad_end(why, peer, reason, now_ns);
+  }
+  void on_shortage(std::string_view peer, std::string_view reason) final {
+    bridge_.on_shortage(peer, reason);
+  }
+
+ protected:
+  void add(const std::string& path, std::unique_ptr<Method> method) { methods_[path] = std::move(method); }
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+
+  Bridge& bridge_;
+  BridgeCalls python_calls_;
+  std::unordered_map<std::string, std::unique_ptr<Method>, Hash, std::equal_to<>> methods_;
+};
+
+class ServiceApplication final : public PythonApplication {
+ public:
+  ServiceApplication(Loop& loop, Engine& engine, const Router& router, Bridge& bridge,
+                     const HealthTable& health, const std::vector<PythonRpc>& rpcs)
+      : PythonApplication(loop, bridge, rpcs), predictor_(loop, engine, router, bridge) {
+    constexpr const char* kCheck = "/grpc.health.v1.Health/Check";
+    if (find(kCheck) == nullptr) add(kCheck, std::make_unique<HealthCheck>(health));
+    add_prediction("/fused_mlp.v1.Inference/Predict", predict_codec(), false);
+    add_prediction("/fused_mlp.v1.Inference/PredictStream", predict_codec(), true);
+    add_prediction("/inference.GRPCInferenceService/ModelInfer", infer_codec(), false);
+    add_prediction("/inference.GRPCInferenceService/ModelStreamInfer", infer_stream_codec(), true);
+  }
+
+  bool work() override { return predictor_.run_ready(); }
+  void tick() override { predictor_.tick(); }
+  bool idle() const override { return predictor_.idle(); }
+
+ private:
+  void add_prediction(const std::string& path, const Codec& codec, bool streams) {
+    add(path, std::make_unique<PredictionMethod>(predictor_, codec, streams));
+  }
+
+  Predictor predictor_;
+};
+
+}  // namespace
+
+std::unique_ptr<Application> make_service_application(Loop& loop, Engine& engine, const Router& router,
+                                                      Bridge& bridge, const HealthTable& health,
+                                                      const std::vector<PythonRpc>& rpcs) {
+  return std::make_unique<ServiceApplication>(loop, engine, router, bridge, health, rpcs);
+}
+
+std::unique_ptr<Application> make_python_application(Loop& loop, Bridge& bridge,
+                                                     const std::vector<PythonRpc>& rpcs) {
+  return std::make_unique<PythonApplication>(loop, bridge, rpcs);
+}
+
+}  // namespace fused_mlp::front

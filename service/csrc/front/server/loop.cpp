@@ -1,0 +1,418 @@
+#include "front/server/loop.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <system_error>
+
+#include "engine/busy_threads.hpp"
+#include "engine/clock.hpp"
+
+namespace fused_mlp::front {
+namespace {
+
+constexpr int kEventsPerRound = 256;
+constexpr int kAcceptsPerRound = 64;
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kRound_ns =
+    2 * kMillisecond;  // for reading, and again for computing, before epoll is asked
+constexpr int64_t kNewConnectionCost_ns =
+    kMillisecond;  // a new connection comes after those that have cost little
+constexpr int64_t kUnnoticed_ns = 50 * kMillisecond;  // a longer step is a stall of ours
+constexpr int kIdleTick_ms = 1000;
+constexpr int kBusyTick_ms = 50;  // while calls are open: how late a deadline may be noticed
+
+// Tags of what is not a connection.
+constexpr uint64_t kWakeTag = 0;
+constexpr uint64_t kListenTag = 1;
+
+constexpr const char* kStopping = "the server is stopping";  // to peers, in GOAWAY
+
+thread_local const Loop* this_thread_loop = nullptr;
+
+int64_t clock_ns() { return SteadyClock().now(); }
+
+int checked(int fd, const char* what) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
+  return fd;
+}
+
+}  // namespace
+
+Loop::Loop(const Limits& limits, Budgets& budgets, unsigned loops, const TlsContext* tls,
+           std::function<void()> on_connection_closed)
+    : limits_(limits),
+      tls_(tls),
+      on_connection_closed_(std::move(on_connection_closed)),
+      epoll_fd_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      accounts_(budgets, loops) {
+  epoll_event event{EPOLLIN, {.u64 = kWakeTag}};
+  ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, mailbox_.fd(), &event);
+}
+
+Loop::~Loop() {
+  ::close(epoll_fd_);
+  if (listen_fd_ >= 0) ::close(listen_fd_);
+  if (spare_fd_ >= 0) ::close(spare_fd_);
+}
+
+void Loop::start(std::unique_ptr<Application> application) {
+  application_ = std::move(application);
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "mlp-loop");
+}
+
+void Loop::stop() {
+  if (!thread_.joinable()) return;
+  run_soon([this] {
+    stopping_ = true;
+    close_all(End::stopped);
+  });
+  thread_.join();
+}
+
+void Loop::begin_drain() {
+  run_soon([this] {
+    draining_ = true;
+    if (listen_fd_ >= 0) stop_listening();
+    std::vector<Connection*> all;
+    for (auto& [connection, owner] : connections_) all.push_back(connection);
+    for (Connection* connection : all) connection->begin_drain(kStopping);
+  });
+}
+
+// Accept pending connections and send them GOAWAY, so that clients go elsewhere; a reset would fail their
+// calls.
+void Loop::stop_listening() {
+  accept(INT_MAX);
+  ::close(listen_fd_);
+  listen_fd_ = -1;
+  listening_.store(false, std::memory_order_release);
+  on_connection_closed_();
+}
+
+void Loop::flush() noexcept {
+  if (this_thread_loop != this) mailbox_.wake();
+}
+
+void Loop::adopt(int fd, std::shared_ptr<Seat> seat) {
+  assigned_.fetch_add(1, std::memory_order_relaxed);
+  run_soon([this, fd, seat = std::move(seat)]() mutable {
+    const int on = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    auto connection = std::make_unique<Connection>(*this, fd, tls_, std::move(seat));
+    Connection* raw = connection.get();
+    raw->spent_ns = kNewConnectionCost_ns;
+    // Room on every list: closing and failing allocate nothing.
+    const size_t count = connections_.size() + 1;
+    for (auto* list : {&dirty_, &again_, &writing_}) list->reserve(count);
+    closed_.reserve(closed_.size() + count);
+    connections_.emplace(raw, std::move(connection));
+    bump(stats_.accepted);
+    bump(stats_.connections);
+    epoll_event event{EPOLLIN, {.ptr = raw}};
+    raw->epoll_events_set = EPOLLIN;
+    ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+    if (stopping_) return raw->close(End::stopped);
+    if (draining_) raw->begin_drain(kStopping);
+  });
+}
+
+void Loop::listen(int fd, std::function<void(int fd)> on_accept) {
+  listening_ = true;
+  run_soon([this, fd, on_accept = std::move(on_accept)]() mutable {
+    listen_fd_ = fd;
+    spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    on_accept_ = std::move(on_accept);
+    epoll_event event{EPOLLIN, {.u64 = kListenTag}};
+    ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  });
+}
+
+void Loop::turn_away(int fd, std::string_view reason) {
+  stats_.count_end(End::refused);
+  application_->on_bad_end(End::refused, peer_name(fd), reason, now_ns_);
+  ::close(fd);
+}
+
+PeerAccounts& Loop::peer_accounts(const Seat* seat) {
+  const std::shared_ptr<PeerLedger>& ledger = seat != nullptr ? seat->ledger : seatless_;
+  std::unique_ptr<PeerAccounts>& known = peers_[ledger.get()];
+  if (known == nullptr) known = std::make_unique<PeerAccounts>(accounts_, ledger);
+  return *known;
+}
+
+void Loop::on_shortage(Shortage account, int fd) {
+  const auto index = static_cast<size_t>(account);
+  bump(stats_.shortages[index]);
+  int64_t& logged_ns = shortage_logged_ns_[index];
+  if (logged_ns != 0 && now_ns_ - logged_ns < kShortageInterval) return;
+  logged_ns = now_ns_;
+  application_->on_shortage(peer_name(fd), kShortages[index].reason);
+}
+
+void Loop::place(int fd) noexcept {
+  try {
+    on_accept_(fd);
+  } catch (const std::exception&) {
+    bump(stats_.failures);
+    ::close(fd);
+  }
+}
+
+void Loop::accept(int most) {
+  for (int i = 0; i < most && listen_fd_ >= 0; ++i) {
+    const int fd = ::accept4(listen_fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+      place(fd);
+    } else if (errno == EMFILE || errno == ENFILE) {
+      // Out of descriptors: use the spare one to accept and close, or epoll would report the caller again and
+      // again.
+      ::close(spare_fd_);
+      if (const int refused = ::accept(listen_fd_, nullptr, nullptr); refused >= 0) {
+        turn_away(refused, "no file descriptors left");
+      }
+      spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+      return;
+    } else if (errno != ECONNABORTED && errno != EINTR) {
+      return;
+    }
+  }
+}
+
+void Loop::watch(Connection& connection) {
+  const uint32_t events = connection.epoll_events();
+  if (events == connection.epoll_events_set) return;
+  connection.epoll_events_set = events;
+  epoll_event event{events, {.ptr = &connection}};
+  ::epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, connection.fd(), &event);
+}
+
+void Loop::on_closed(Connection& connection, End why) noexcept {
+  stats_.count_end(why);
+  bump(stats_.connections, static_cast<uint64_t>(-1));
+  ::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, connection.fd(), nullptr);
+  const auto found = connections_.find(&connection);
+  closed_.push_back(std::move(found->second));  // freed at the end of the round: events may still name it
+  connections_.erase(found);
+}
+
+void Loop::close_all(End why) {
+  while (!connections_.empty()) connections_.begin()->first->close(why);
+}
+
+void Loop::visit_again(Connection& connection) {
+  if (connection.waiting) return;
+  connection.waiting = true;
+  again_.push_back(&connection);
+}
+
+// Reads the clock. What goes beyond `expected_ns` since the last look was a stall of ours: the process was
+// stopped, or starved, or computed for long.
+void Loop::look_at_clock(int64_t expected_ns) {
+  const int64_t now_ns = clock_ns();
+  if (now_ns_ != 0) lost_ns_ += std::max<int64_t>(0, now_ns - now_ns_ - expected_ns);
+  now_ns_ = now_ns;
+}
+
+// An exception, most likely for lack of memory, ends the connection and nothing else.
+template <class Action>
+void Loop::guard(Connection& connection, Action action) noexcept {
+  try {
+    action();
+  } catch (const std::exception&) {
+    connection.fail();
+  }
+}
+
+bool Loop::work() noexcept {
+  try {
+    return application_->work();
+  } catch (const std::exception&) {
+    bump(stats_.failures);
+    return false;
+  }
+}
+
+void Loop::run_tasks() noexcept {
+  mailbox_.acknowledge();
+  bump(stats_.failures, mailbox_.run_tasks());
+}
+
+void Loop::gather_visits(const epoll_event* events, int count) {
+  visits_.clear();
+  for (int i = 0; i < count; ++i) {
+    const uint64_t tag = events[i].data.u64;
+    if (tag == kWakeTag) {
+      run_tasks();
+    } else if (tag == kListenTag) {
+      accept(kAcceptsPerRound);
+    } else if (auto* connection = reinterpret_cast<Connection*>(tag); !connection->waiting) {
+      visits_.push_back({connection, events[i].events});
+    }
+  }
+  for (Connection* connection : again_) visits_.push_back({connection, connection->epoll_events_set});
+}
+
+// Visit each connection once, until the round's time is used up. The rest follow in the next round: epoll
+// reports them again, or they stay in again_.
+void Loop::visit_all() {
+  if (crowded_) {
+    std::sort(visits_.begin(), visits_.end(),
+              [](const Visit& a, const Visit& b) { return a.connection->spent_ns < b.connection->spent_ns; });
+  }
+  again_.clear();
+  const int64_t end_ns = now_ns_ + kRound_ns;
+  size_t i = 0;
+  for (; i < visits_.size() && (i == 0 || now_ns_ < end_ns); ++i) {
+    visits_[i].connection->waiting = false;
+    visit(*visits_[i].connection, visits_[i].events);
+  }
+  crowded_ = i < visits_.size();
+  for (; i < visits_.size(); ++i) {
+    if (visits_[i].connection->waiting) again_.push_back(visits_[i].connection);
+  }
+}
+
+void Loop::visit(Connection& connection, uint32_t events) {
+  if (connection.closed()) return;
+  turn_.begin(now_ns_);
+  guard(connection, [&] {
+    connection.on_readable();  // also when writable: TLS may have been waiting to write before it could read
+    if ((events & EPOLLOUT) != 0) connection.write();
+  });
+  const int64_t begin_ns = now_ns_;
+  look_at_clock(kUnnoticed_ns);
+  connection.spent_ns += now_ns_ - begin_ns;
+}
+
+void Loop::deliver() {
+  Delivery* posted = mailbox_.take_posted();
+  if (posted == nullptr) return;
+  look_at_clock(
+      kUnnoticed_ns);  // answers are timed by it, and computing them took time since the round began
+  Mailbox::deliver_all(posted);
+}
+
+void Loop::write_dirty() {
+  writing_.swap(dirty_);
+  for (Connection* connection : writing_) {
+    guard(*connection, [&] { connection->write(); });
+  }
+  writing_.clear();
+}
+
+// Answers of one batch leave before the next batch is run.
+void Loop::compute() {
+  const int64_t end_ns = now_ns_ + kRound_ns;
+  do {
+    computing_ = work();
+    deliver();
+    write_dirty();
+  } while (computing_ && now_ns_ < end_ns);
+}
+
+void Loop::sweep() {
+  std::vector<Connection*> all;
+  all.reserve(connections_.size());
+  for (auto& [connection, owner] : connections_) all.push_back(connection);
+  for (Connection* connection : all) {
+    guard(*connection, [&] { connection->sweep(); });
+  }
+  application_->tick();
+  write_dirty();
+  for (auto& [ledger, accounts] : peers_) accounts->give_back_spare();
+  std::erase_if(peers_, [](const auto& entry) { return entry.second->unused(); });
+  accounts_.give_back_spare();
+  check_accounts();
+}
+
+// In builds for tests: what is charged is what the connections hold. While the engine computes, requests and
+// calls whose connection has gone are charged, too.
+void Loop::check_accounts() const {
+#ifdef FUSED_MLP_CHECK_ACCOUNTS
+  size_t answers = 0, calls = 0;
+  bool right = true;
+  for (auto& [connection, owner] : connections_) right &= connection->count_memory(answers, calls);
+  for (const auto& connection : closed_) right &= connection->count_memory(answers, calls);
+  right &= answers <= accounts_.answers.used() && calls <= accounts_.calls.used();
+  if (application_->idle()) right &= answers == accounts_.answers.used() && calls == accounts_.calls.used();
+  if (connections_.empty() && closed_.empty() && application_->idle()) right &= accounts_.empty();
+  size_t of_peers[] = {0, 0, 0};
+  for (auto& [ledger, accounts] : peers_) {
+    of_peers[0] += accounts->answers.used();
+    of_peers[1] += accounts->calls.used();
+    of_peers[2] += accounts->requests.used();
+  }
+  right &= of_peers[0] == accounts_.answers.used() && of_peers[1] == accounts_.calls.used() &&
+           of_peers[2] <= accounts_.requests.used();  // slabs are of no peer
+  if (!right) {
+    std::fprintf(stderr, "accounts: answers %zu, recomputed %zu; calls %zu, recomputed %zu; requests %zu\n",
+                 accounts_.answers.used(), answers, accounts_.calls.used(), calls, accounts_.requests.used());
+    std::abort();
+  }
+#endif
+}
+
+void Loop::serve_here(std::unique_ptr<Application> application) {
+  application_ = std::move(application);
+  this_thread_loop = this;
+}
+
+void Loop::round(int timeout_ms) {
+  epoll_event events[kEventsPerRound];
+  const bool more = !again_.empty() || crowded_ || computing_;
+  const int count = ::epoll_wait(epoll_fd_, events, kEventsPerRound, more ? 0 : timeout_ms);
+  const BusyScope busy;
+  look_at_clock(timeout_ms * kMillisecond + kUnnoticed_ns);
+  accounts_.look_at_left();
+  gather_visits(events, count);
+  visit_all();
+  compute();
+  if (now_ns_ - swept_ns_ >= timeout_ms * kMillisecond) {
+    swept_ns_ = now_ns_;
+    sweep();
+  }
+  free_closed();
+}
+
+void Loop::free_closed() {
+  if (closed_.empty()) return;
+  const auto is_closed = [](Connection* connection) { return connection->closed(); };
+  std::erase_if(again_, is_closed);
+  std::erase_if(dirty_, is_closed);
+  const size_t count = closed_.size();
+  closed_.clear();
+  assigned_.fetch_sub(count, std::memory_order_relaxed);
+  on_connection_closed_();
+}
+
+void Loop::run() {
+  this_thread_loop = this;
+  // OpenSSL writes to sockets without MSG_NOSIGNAL: a peer that hung up must not end the process.
+  sigset_t broken_pipe;
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
+  while (!stopping_ || !application_->idle()) {
+    const bool calls_open = stats_.open_calls.load(std::memory_order_relaxed) != 0;
+    round(calls_open || stopping_ || draining_ ? kBusyTick_ms : kIdleTick_ms);
+  }
+  check_accounts();
+  application_.reset();
+  this_thread_loop = nullptr;
+}
+
+}  // namespace fused_mlp::front

@@ -1,0 +1,136 @@
+// One event loop: a thread, an epoll set, and the connections it owns. Each round reads what has arrived,
+// lets the application compute, and writes all answers: one batch and one write per connection, however many
+// requests came. A round's reading is bounded in time; when that is not enough for all, those that cost least
+// lately come first.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/ticket.hpp"
+#include "front/grpc/call_list.hpp"
+#include "front/grpc/message.hpp"
+#include "front/grpc/method.hpp"
+#include "front/http2/connection.hpp"
+#include "front/limits.hpp"
+#include "front/memory/peer_account.hpp"
+#include "front/memory/slab.hpp"
+#include "front/server/mailbox.hpp"
+#include "front/server/turn.hpp"
+#include "front/stats.hpp"
+
+struct epoll_event;
+
+namespace fused_mlp::front {
+
+class Loop final : public CompletionSink {
+ public:
+  Loop(const Limits& limits, Budgets& budgets, unsigned loops, const TlsContext* tls,
+       std::function<void()> on_connection_closed);
+  ~Loop();  // stop() must have been called if start() was
+
+  // For tests that drive a loop by hand, without a thread: what it serves, then one round after the other.
+  void serve_here(std::unique_ptr<Application> application);
+  void round(int timeout_ms);
+
+  // From any thread:
+  void start(std::unique_ptr<Application> application);
+  void post(Delivery* delivery) noexcept { mailbox_.post(delivery); }
+  void flush() noexcept override;  // wakes the loop, unless it is the one calling
+  void run_soon(std::function<void()> task) { mailbox_.run_soon(std::move(task)); }
+  void adopt(int fd, std::shared_ptr<Seat> seat = nullptr);  // a new connection
+  void listen(int fd, std::function<void(int fd)> on_accept);
+  void begin_drain();
+  // Closes every connection, waits until the engine has finished everything of this loop, ends the thread.
+  void stop();
+  Stats& stats() { return stats_; }
+  uint64_t connections() const { return assigned_.load(std::memory_order_relaxed); }
+  bool drained() const { return !listening_.load(std::memory_order_acquire) && connections() == 0; }
+
+  // From its own thread:
+  const Limits& limits() const { return limits_; }
+  int64_t now() const { return now_ns_; }  // read once per visit, and before answers go out
+  // The same without the time in which this loop was stuck: it must not count against a peer.
+  int64_t timer_now() const { return now_ns_ - lost_ns_; }
+  Turn& turn() { return turn_; }
+  Accounts& accounts() { return accounts_; }
+  PeerAccounts& peer_accounts(const Seat* seat);  // null: of all connections without a seat
+  SlabPool& slabs() { return slabs_; }
+  AssemblyPool& assembly() { return assembly_; }
+  CallPool& calls() { return calls_; }
+  Application& application() { return *application_; }
+  void turn_away(int fd, std::string_view reason);  // a connection that there is no room for
+  void add_dirty(Connection& connection) { dirty_.push_back(&connection); }
+  void visit_again(Connection& connection);
+  void watch(Connection& connection);
+  // Counted each time; logged once in kShortageInterval and account.
+  void on_shortage(Shortage account, int fd);
+  void on_closed(Connection& connection, End why) noexcept;
+
+ private:
+  static constexpr int64_t kShortageInterval = 10'000'000'000;
+  struct Visit {
+    Connection* connection;
+    uint32_t events;
+  };
+
+  void run();
+  void look_at_clock(int64_t expected_ns);
+  void gather_visits(const epoll_event* events, int count);
+  void visit_all();
+  void visit(Connection& connection, uint32_t events);
+  template <class Action>
+  void guard(Connection& connection, Action action) noexcept;
+  void run_tasks() noexcept;
+  bool work() noexcept;
+  void place(int fd) noexcept;
+  void accept(int most);
+  void stop_listening();
+  void deliver();
+  void compute();
+  void write_dirty();
+  void sweep();
+  void check_accounts() const;
+  void close_all(End why);
+  void free_closed();
+
+  const Limits limits_;
+  const TlsContext* tls_;
+  std::function<void()> on_connection_closed_;
+  int epoll_fd_, listen_fd_ = -1, spare_fd_ = -1;
+  Mailbox mailbox_;
+  std::function<void(int fd)> on_accept_;
+
+  // These outlive everything that charges them.
+  Accounts accounts_;
+  const std::shared_ptr<PeerLedger> seatless_ = std::make_shared<PeerLedger>();
+  std::unordered_map<PeerLedger*, std::unique_ptr<PeerAccounts>> peers_;
+  SlabPool slabs_{accounts_.requests};
+  AssemblyPool assembly_;
+  CallPool calls_{this};
+  std::unique_ptr<Application> application_;
+  std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
+  std::vector<Connection*> dirty_, again_, writing_;
+  std::vector<Visit> visits_;
+  std::vector<std::unique_ptr<Connection>> closed_;
+  Turn turn_;
+  int64_t now_ns_ = 0, lost_ns_ = 0, swept_ns_ = 0;
+  bool crowded_ = false;    // the last round did not come to all
+  bool computing_ = false;  // nor to all batches
+  bool draining_ = false, stopping_ = false;
+
+  std::array<int64_t, kShortageCount> shortage_logged_ns_{};  // 0: never
+  Stats stats_;
+  std::atomic<uint64_t> assigned_{0};
+  std::atomic<bool> listening_{false};
+  std::thread thread_;
+};
+
+}  // namespace fused_mlp::front

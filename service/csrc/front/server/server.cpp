@@ -1,0 +1,115 @@
+#include "front/server/server.hpp"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+namespace fused_mlp::front {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+struct AddressDeleter {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+
+int open_listener(const ServerOptions& options) {
+  const std::string port = std::to_string(options.port);
+  const std::string where = options.host + ":" + port;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(options.host.c_str(), port.c_str(), &hints, &found);
+  if (error != 0) throw std::runtime_error("cannot listen on " + where + ": " + ::gai_strerror(error));
+  const std::unique_ptr<addrinfo, AddressDeleter> address(found);
+  const int fd = ::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  if (fd >= 0) ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (fd < 0 || ::bind(fd, address->ai_addr, address->ai_addrlen) != 0 || ::listen(fd, kBacklog) != 0) {
+    const std::string reason = std::strerror(errno);
+    if (fd >= 0) ::close(fd);
+    throw std::runtime_error("cannot listen on " + where + " for " + options.purpose + ": " + reason +
+                             "; set " + options.setting);
+  }
+  return fd;
+}
+
+uint16_t bound_port(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
+  return ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+}
+
+}  // namespace
+
+Server::Server(const ServerOptions& options) : seats_(options.limits), budgets_(options.limits) {
+  if (!options.tls.certificate.empty()) tls_ = std::make_unique<TlsContext>(options.tls);
+  const unsigned loops = std::max(1u, options.loops);
+  for (unsigned i = 0; i < loops; ++i) {
+    loops_.push_back(std::make_unique<Loop>(options.limits, budgets_, loops, tls_.get(), [this] {
+      const std::lock_guard lock(mutex_);
+      drained_.notify_all();
+    }));
+  }
+  listen_fd_ = open_listener(options);
+  port_ = bound_port(listen_fd_);
+}
+
+Server::~Server() {
+  stop();
+  if (listen_fd_ >= 0) ::close(listen_fd_);
+}
+
+void Server::start(const MakeApplication& make_application) {
+  for (auto& loop : loops_) loop->start(make_application(*loop));
+  loops_.front()->listen(std::exchange(listen_fd_, -1), [this](int fd) { place(fd); });
+}
+
+// On the accepting loop's thread. To the loop with the fewest connections: a hash would often give one of two
+// loops six of eight.
+void Server::place(int fd) {
+  Seats::Admission admission = seats_.admit(peer_address(fd));
+  if (admission.seat == nullptr) return loops_.front()->turn_away(fd, admission.refusal);
+  // The seat is given back with whatever holds this: the connection, or the task that was to make it.
+  Seat* seat = admission.seat.get();
+  std::shared_ptr<Seat> held(seat, [this, kept = std::move(admission.seat)](Seat*) { seats_.remove(kept); });
+  const auto fewer = [](const auto& a, const auto& b) { return a->connections() < b->connections(); };
+  seat->loop = std::min_element(loops_.begin(), loops_.end(), fewer)->get();
+  seat->loop->adopt(fd, std::move(held));
+  if (admission.making_room != nullptr) make_room(std::move(admission.making_room));
+}
+
+void Server::make_room(std::shared_ptr<Seat> seat) {
+  Loop& loop = *seat->loop;
+  loop.run_soon([this, seat = std::move(seat)] {
+    Connection* connection = seat->connection;
+    if (connection == nullptr) return;
+    connection->idle() ? connection->give_way() : seats_.keep(*seat);
+  });
+}
+
+void Server::begin_drain() {
+  for (auto& loop : loops_) loop->begin_drain();
+}
+
+bool Server::wait_drained(std::chrono::nanoseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return drained_.wait_for(lock, timeout, [this] {
+    return std::all_of(loops_.begin(), loops_.end(), [](const auto& loop) { return loop->drained(); });
+  });
+}
+
+void Server::stop() {
+  for (auto& loop : loops_) loop->stop();
+}
+
+}  // namespace fused_mlp::front

@@ -1,0 +1,352 @@
+// How long a peer can keep a loop from the others, whatever it sends: rounds are driven by hand, and the CPU
+// time of each is measured.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "engine/clock.hpp"
+#include "front/grpc/call.hpp"
+#include "front/methods/fair_queue.hpp"
+#include "front/server/loop.hpp"
+#include "front/server/seats.hpp"
+#include "front/tests/gzipped.hpp"
+#include "testing/check.hpp"
+
+using namespace fused_mlp;
+using namespace fused_mlp::front;
+
+namespace {
+
+// A sanitizer makes everything some times slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int64_t kLongestRound_ns = 200'000'000;
+#else
+constexpr int64_t kLongestRound_ns = 20'000'000;
+#endif
+
+// Answers each call with its message. Throws as soon as it sees "throw".
+class EchoMethod final : public Method {
+ public:
+  explicit EchoMethod(bool streams) : streams_(streams) {}
+  bool client_streams() const override { return streams_; }
+  void on_message(Call& call, Message&& message) override {
+    ++messages;
+    const std::string_view text(reinterpret_cast<const char*>(message.data()), message.size());
+    if (text == "throw") throw std::bad_alloc();
+    if (streams_) return call.message_done();
+    std::copy(text.begin(), text.end(), call.add_message(text.size()));
+    call.finish();
+  }
+  size_t messages = 0;
+
+ private:
+  const bool streams_;
+};
+
+class EchoApplication final : public Application {
+ public:
+  Method* find(std::string_view path) override { return path == "/s" ? &stream : &unary; }
+  EchoMethod unary{false}, stream{true};
+};
+
+std::string frame(int type, int flags, int stream, const std::string& payload) {
+  std::string bytes(9, '\0');
+  for (int i = 0; i < 3; ++i) bytes[i] = static_cast<char>(payload.size() >> (16 - 8 * i));
+  bytes[3] = static_cast<char>(type);
+  bytes[4] = static_cast<char>(flags);
+  for (int i = 0; i < 4; ++i) bytes[5 + i] = static_cast<char>(stream >> (24 - 8 * i));
+  return bytes + payload;
+}
+
+std::string literal(const std::string& name, const std::string& value, bool indexed = false) {
+  const auto text = [](const std::string& s) {  // without Huffman
+    std::string size;
+    if (s.size() < 127) return std::string(1, static_cast<char>(s.size())) + s;
+    size.push_back(127);
+    size_t rest = s.size() - 127;
+    for (; rest >= 128; rest >>= 7) size.push_back(static_cast<char>(128 | (rest & 127)));
+    size.push_back(static_cast<char>(rest));
+    return size + s;
+  };
+  return std::string(1, indexed ? '\x40' : '\0') + text(name) + text(value);
+}
+
+std::string request_fields(const std::string& path, const std::string& encoding = "identity") {
+  return literal(":method", "POST") + literal(":authority", "test") + literal(":scheme", "http") +
+         literal(":path", path) + literal("content-type", "application/grpc") + literal("te", "trailers") +
+         literal("grpc-encoding", encoding);
+}
+
+std::string framed(const std::string& body, bool compressed = false) {
+  std::string bytes(5, '\0');
+  bytes[0] = compressed ? 1 : 0;
+  for (int i = 0; i < 4; ++i) bytes[1 + i] = static_cast<char>(body.size() >> (24 - 8 * i));
+  return bytes + body;
+}
+
+constexpr int kEndStream = 1, kEndHeaders = 4;
+
+struct Rig {
+  Budgets budgets;
+  Loop loop;
+  EchoApplication* application;
+  SteadyClock clock;
+  int64_t longest_ns = 0;
+
+  explicit Rig(const Limits& limits = {}) : budgets(limits), loop(limits, budgets, 1, nullptr, [] {}) {
+    auto made = std::make_unique<EchoApplication>();
+    application = made.get();
+    loop.serve_here(std::move(made));
+  }
+  void turn() {
+    const int64_t begin = clock.thread_cpu();
+    loop.round(0);
+    longest_ns = std::max(longest_ns, clock.thread_cpu() - begin);
+  }
+  uint64_t ended(End why) { return loop.stats().ended[static_cast<size_t>(why)].load(); }
+};
+
+// A peer, at the other end of a socket pair.
+struct TestPeer {
+  explicit TestPeer(Rig& rig) : rig(rig) {
+    int fds[2];
+    CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    fd = fds[1];
+    rig.loop.adopt(fds[0]);
+    send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, ""));
+    for (int i = 0; i < 2; ++i) rig.turn();
+    send(frame(4, 1, 0, ""));  // SETTINGS are acknowledged: large frames are allowed
+  }
+  ~TestPeer() {
+    ::close(fd);
+    for (int i = 0; i < 3; ++i) rig.turn();
+  }
+  // All of it, with as many rounds in between as that takes.
+  void send(const std::string& bytes) {
+    for (size_t sent = 0; sent < bytes.size();) {
+      const ssize_t n = ::send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (n > 0) {
+        sent += static_cast<size_t>(n);
+      } else if (errno == EAGAIN) {
+        read();
+        rig.turn();
+      } else {
+        return;  // closed on us
+      }
+    }
+  }
+  void read() {
+    char bytes[1 << 16];
+    for (ssize_t n; (n = ::read(fd, bytes, sizeof bytes)) > 0;)
+      received.append(bytes, static_cast<size_t>(n));
+  }
+  bool was_told(End why) {
+    read();
+    return received.find(words(why).reason) != std::string::npos;
+  }
+  int fd;
+  Rig& rig;
+  std::string received;
+};
+
+// A good peer's call is answered within a few rounds, and none of them took long.
+void check_others_are_served(Rig& rig, TestPeer& good) {
+  static int stream = 1;
+  stream += 2;
+  const std::string body = "answer " + std::to_string(stream);
+  good.send(frame(1, kEndHeaders, stream, request_fields("/u")) + frame(0, kEndStream, stream, framed(body)));
+  for (int i = 0; i < 4; ++i) rig.turn();
+  good.read();
+  CHECK(good.received.find(body) != std::string::npos);
+  CHECK(rig.longest_ns < kLongestRound_ns);
+}
+
+}  // namespace
+
+TEST(references_to_a_large_header_field_end_the_connection_and_cost_little) {
+  Rig rig;
+  TestPeer good(rig), bad(rig);
+  const std::string references(60'000, '\xbe');
+  bad.send(
+      frame(1, 0, 1, request_fields("/u") + literal("x-large", std::string(4000, 'v'), true) + references));
+  check_others_are_served(rig, good);
+  for (int i = 0; i < 8; ++i) bad.send(frame(9, 0, 1, references));
+  for (int i = 0; i < 20; ++i) rig.turn();
+  check_others_are_served(rig, good);
+  CHECK(bad.was_told(End::headers));
+}
+
+TEST(references_in_trailers_and_to_invalid_fields_are_counted_too) {
+  for (const char* value : {"v", "\x01"}) {
+    Rig rig;
+    TestPeer good(rig), bad(rig);
+    const std::string large = literal("x-large", std::string(4000, value[0]), true);
+    bad.send(frame(1, kEndHeaders, 1, request_fields("/s") + large));
+    bad.send(frame(1, kEndHeaders | kEndStream, 1, std::string(50'000, '\xbe')));
+    for (int i = 0; i < 20; ++i) rig.turn();
+    check_others_are_served(rig, good);
+    CHECK_EQ(rig.loop.stats().sent_resets.load(), 1u);
+  }
+}
+
+TEST(many_requests_with_headers_that_cost_much_share_the_loop) {
+  Rig rig;
+  TestPeer good(rig), bad(rig);
+  bad.send(frame(1, kEndHeaders, 1, request_fields("/s") + literal("x-large", std::string(3500, 'v'), true)));
+  std::string requests;
+  for (int i = 1; i < 1000; ++i) {
+    requests += frame(1, kEndHeaders | kEndStream, 1 + 2 * i, request_fields("/u") + std::string(17, '\xbe'));
+  }
+  bad.send(requests);
+  check_others_are_served(rig, good);
+}
+
+TEST(gzip_that_unpacks_to_much_shares_the_loop) {
+  Limits limits;
+  limits.max_message_bytes = 64u << 20;
+  Rig rig(limits);
+  TestPeer good(rig), bad(rig);
+  const std::string bomb = framed(gzipped(std::string(60u << 20, '\0')), true);
+  bad.send(frame(1, kEndHeaders, 1, request_fields("/s", "gzip")));
+  for (size_t at = 0; at < bomb.size(); at += 60'000) {
+    const std::string part = bomb.substr(at, 60'000);
+    // Two messages in one frame: the second waits in the rest of it.
+    bad.send(frame(0, 0, 1, at + 60'000 < bomb.size() ? part : part + framed("second")));
+  }
+  check_others_are_served(rig, good);
+  CHECK_EQ(rig.application->stream.messages, 0u);
+  for (int i = 0; i < 2000 && rig.application->stream.messages < 2; ++i) rig.turn();
+  CHECK_EQ(rig.application->stream.messages, 2u);
+  CHECK(rig.longest_ns < kLongestRound_ns);
+}
+
+TEST(padding_after_a_message_that_takes_several_turns_is_skipped) {
+  Limits limits;
+  limits.max_message_bytes = 64u << 20;
+  Rig rig(limits);
+  TestPeer bad(rig);
+  const std::string bomb = framed(gzipped(std::string(20u << 20, '\0')), true);
+  constexpr int kPadded = 8;
+  const std::string padding(200, '\0');
+  bad.send(frame(1, kEndHeaders, 1, request_fields("/s", "gzip")));
+  bad.send(frame(0, kPadded, 1, '\xc8' + bomb + framed("second") + padding) +
+           frame(0, kEndStream, 1, framed("third")));
+  for (int i = 0; i < 2000 && rig.application->stream.messages < 3; ++i) rig.turn();
+  CHECK_EQ(rig.application->stream.messages, 3u);
+  CHECK_EQ(rig.loop.stats().connections.load(), 1u);
+}
+
+TEST(a_stream_of_empty_messages_shares_the_loop) {
+  Rig rig;
+  TestPeer good(rig), bad(rig);
+  std::string messages;
+  for (int i = 0; i < 12'000; ++i) messages += framed("");
+  bad.send(frame(1, kEndHeaders, 1, request_fields("/s")));
+  for (int i = 0; i < 10; ++i) bad.send(frame(0, 0, 1, messages));
+  check_others_are_served(rig, good);
+  for (int i = 0; i < 2000 && rig.application->stream.messages < 120'000; ++i) rig.turn();
+  CHECK_EQ(rig.application->stream.messages, 120'000u);
+}
+
+TEST(an_exception_ends_its_connection_and_nothing_else) {
+  Rig rig;
+  TestPeer good(rig), bad(rig);
+  bad.send(frame(1, kEndHeaders, 1, request_fields("/u")) + frame(0, kEndStream, 1, framed("throw")));
+  rig.turn();
+  CHECK_EQ(rig.ended(End::failed), 1u);
+  CHECK_EQ(rig.loop.stats().failures.load(), 1u);
+  rig.loop.run_soon([] { throw std::bad_alloc(); });
+  check_others_are_served(rig, good);
+  CHECK_EQ(rig.loop.stats().failures.load(), 2u);
+}
+
+TEST(a_header_block_that_does_not_end_times_out) {
+  Limits limits;
+  limits.receive_timeout_s = 0.01;
+  Rig rig(limits);
+  TestPeer good(rig), bad(rig);
+  bad.send(frame(1, 0, 1, request_fields("/u")));
+  const std::string more = frame(9, 0, 1, literal("x-slow", std::string(10'000, 'v')));
+  bad.send(more.substr(0, 9));
+  const int64_t begin = rig.clock.now();
+  for (size_t i = 9; !bad.was_told(End::slow_headers) && rig.clock.now() - begin < 5'000'000'000; ++i) {
+    if (i < more.size()) bad.send(more.substr(i, 1));  // a trickle does not help
+    rig.turn();
+  }
+  CHECK(bad.was_told(End::slow_headers));
+  check_others_are_served(rig, good);
+}
+
+TEST(a_stall_of_the_loop_does_not_count_against_a_peer) {
+  Limits limits;
+  limits.receive_timeout_s = 0.3;
+  Rig rig(limits);
+  TestPeer slow(rig);
+  slow.send(frame(1, kEndHeaders, 1, request_fields("/u")) + frame(0, 0, 1, framed("half").substr(0, 7)));
+  for (int i = 0; i < 3; ++i) rig.turn();
+  ::usleep(500'000);  // the stall itself: the loop reads nothing meanwhile
+  rig.turn();
+  slow.send(frame(0, kEndStream, 1, framed("half").substr(7)));
+  for (int i = 0; i < 3; ++i) rig.turn();
+  slow.read();
+  CHECK(slow.received.find("half") != std::string::npos);
+}
+
+TEST(senders_take_turns_and_keep_their_order) {
+  FairQueue<std::string> queue;
+  for (int i = 0; i < 1000; ++i) queue.push(1, "a" + std::to_string(i));
+  queue.push(2, "b0");
+  queue.push(2, "b1");
+  queue.push(3, "c0");
+  CHECK(queue.take(6) == (std::vector<std::string>{"a0", "b0", "c0", "a1", "b1", "a2"}));
+  CHECK_EQ(queue.take(2000).size(), 997u);
+  CHECK(queue.empty());
+  queue.push(1, "again");
+  CHECK(queue.take(1) == std::vector<std::string>{"again"});
+}
+
+TEST(a_burst_of_new_seats_replaces_idle_ones_not_itself) {
+  Limits limits;
+  limits.max_connections = 8;
+  limits.max_connections_per_peer = 4;
+  Seats seats(limits);
+  const PeerAddress crowd{1};
+  std::vector<std::shared_ptr<Seat>> idle;
+  for (int i = 0; i < 4; ++i) idle.push_back(seats.admit(crowd).seat);
+  for (int i = 0; i < 4; ++i) idle[i]->idle_since_ns = 10 + i;  // long ago
+  for (int i = 0; i < 4; ++i) CHECK(seats.admit(crowd).making_room == idle[i]);
+}
+
+TEST(the_idlest_seat_of_the_peer_with_most_makes_room) {
+  Limits limits;
+  limits.max_connections = 4;
+  limits.max_connections_per_peer = 3;
+  Seats seats(limits);
+  const PeerAddress crowd{1}, other{2}, third{3};
+  std::vector<std::shared_ptr<Seat>> taken;
+  for (const int64_t idle_since : {30, 20, 0}) {
+    taken.push_back(seats.admit(crowd).seat);
+    taken.back()->idle_since_ns = idle_since;
+  }
+  taken.push_back(seats.admit(other).seat);
+  taken.back()->idle_since_ns = 10;
+  // Its share is used up: one of its own goes, and the one with calls stays.
+  Seats::Admission own = seats.admit(crowd);
+  CHECK(own.making_room == taken[1]);
+  own.seat->idle_since_ns = 40;
+  // All is full: the idlest of the peer that has most.
+  Seats::Admission newcomer = seats.admit(third);
+  CHECK(newcomer.making_room == taken[0]);
+  newcomer.seat->idle_since_ns = 0;
+  // One that got a call meanwhile stays, and is counted again.
+  seats.keep(*taken[0]);
+  taken[0]->idle_since_ns = 0;
+  own.seat->idle_since_ns = 0;
+  CHECK(seats.admit(crowd).seat == nullptr);
+  seats.remove(own.seat);
+  seats.remove(taken[1]);
+  CHECK(seats.admit(crowd).making_room == taken[3]);
+}

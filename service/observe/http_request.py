@@ -1,0 +1,70 @@
+"""Reads one HTTP/1.1 request without a body, within a size. The caller bounds its time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from dataclasses import dataclass
+
+MOST_BYTES = 8 << 10  # request line and headers; what a browser sends is a tenth of it
+
+
+class BadRequest(Exception):
+    """The text is for the caller, who gets it with `status`; the connection ends."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Request:
+    """path: without its query. token: of `Authorization: Bearer`, or the password of `Basic`; empty without one."""
+
+    method: str
+    path: str
+    accept: str
+    token: str
+    keep_alive: bool
+
+
+async def read_request(reader: asyncio.StreamReader) -> Request:
+    """Raises BadRequest; EOFError when the peer has closed its side."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise BadRequest(431, f"expected a request of at most {MOST_BYTES} bytes") from None
+    first, *lines = head[:-4].decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0"):
+        raise BadRequest(400, "expected a request of HTTP/1.1")
+    method, target, version = words
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise BadRequest(400, "expected headers as name: value")
+        headers[name.lower()] = value.strip()
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        raise BadRequest(400, "expected a request without a body")
+    connection = headers.get("connection", "").lower()
+    return Request(
+        method=method,
+        path=target.split("?", 1)[0],
+        accept=headers.get("accept", ""),
+        token=_token(headers.get("authorization", "")),
+        keep_alive="close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection,
+    )
+
+
+def _token(authorization: str) -> str:
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(credentials, validate=True).decode("latin-1").partition(":")[2]
+        except binascii.Error:
+            return ""
+    return ""

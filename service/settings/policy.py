@@ -1,0 +1,60 @@
+"""Which variant answers a model's requests, and how much of its traffic is compared: one immutable record per
+model. Knows nothing of the engine; the catalog publishes policies with its routes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fused_mlp.service.errors import InvalidInput
+from fused_mlp.service.variant import VARIANTS, Variant
+
+Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+OnMismatch = Literal["log", "unfused"]
+ALL_MODELS = "*"  # as a name in FUSED_MLP_POLICY
+
+
+class Policy(BaseModel):
+    """FUSED_MLP_POLICY names some of the fields for a model, or for all models."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    variant: Variant = "fused"
+    split: Ratio = 0.0
+    allow_override: bool = False
+    shadow: Ratio = 0.0
+    # The largest relative difference that is no mismatch. None: by the kernels' dtypes.
+    shadow_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    on_mismatch: OnMismatch = "log"
+
+    def given(self) -> dict[str, object]:
+        """The fields that were named, not those left at their defaults."""
+        return self.model_dump(exclude_unset=True)
+
+    def changed(self, changes: Mapping[str, object]) -> Policy:
+        """A new policy with some fields replaced, all of them checked. Raises InvalidInput."""
+        try:
+            return Policy.model_validate({**self.model_dump(), **changes})
+        except ValidationError as error:
+            raise InvalidInput("; ".join(describe(error))) from None
+
+    @property
+    def wants_fused(self) -> bool:
+        """Whether any request that names no variant is meant for the fused one."""
+        return self.variant == "fused" or self.split > 0
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The variants that a request or the shadow can reach. Only their kernels are built."""
+        return VARIANTS if self.split or self.allow_override or self.shadow else (self.variant,)
+
+
+def describe(error: ValidationError) -> list[str]:
+    """One line for each field that cannot be used: what was expected and what came."""
+    lines = []
+    for item in error.errors():
+        text = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        lines.append(f"{'.'.join(map(str, item['loc']))}: expected {text}, got {item['input']!r}")
+    return lines

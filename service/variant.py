@@ -1,0 +1,8 @@
+"""The two ways to run a model version."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Variant = Literal["fused", "unfused"]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)

@@ -1,0 +1,169 @@
+"""The metrics port under peers that are slow, many, large or broken."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.client import HTTPConnection
+
+import pytest
+
+from fused_mlp.service.observe import http
+from fused_mlp.service.observe.http import MOST_CONNECTIONS, MetricsServer, Pages
+
+LARGE = b"x" * (64 << 20)  # more than sockets take
+
+
+def pages(render: Callable[[str], tuple[bytes, str]] = lambda _: (b"metrics\n", "text/plain")) -> Pages:
+    return Pages(render=render, not_ready=lambda: "loading models", status=lambda: "{}")
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    running = MetricsServer("127.0.0.1", 0, pages())
+    yield running
+    running.stop()
+
+
+def connect(server: MetricsServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
+
+
+def get(server: MetricsServer, path: str = "/metrics") -> tuple[int, bytes]:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Until the server has closed."""
+    received = b""
+    try:
+        while data := connection.recv(65536):
+            received += data
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def test_clients_that_never_finish_take_no_threads_and_stop_no_scrape(server: MetricsServer) -> None:
+    threads = threading.active_count()
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connect(server)) for _ in range(4 * MOST_CONNECTIONS)]
+        for connection in slow:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+        assert get(server) == (200, b"metrics\n")
+        assert threading.active_count() <= threads + 1  # the one that computes pages
+        # Those that waited longest made room for the others.
+        assert all(read_all(connection) == b"" for connection in slow[: 3 * MOST_CONNECTIONS])
+
+
+def test_a_request_has_one_deadline_however_its_bytes_come(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "TIMEOUT_S", 0.5)
+    with connect(server) as connection:
+        connection.settimeout(0.1)
+        began = time.monotonic()
+        closed = False
+        while not closed:
+            assert time.monotonic() - began < 10
+            try:
+                connection.sendall(b"G")
+                closed = connection.recv(1) == b""
+            except TimeoutError:
+                pass  # nothing came, and it is still open
+            except ConnectionError:
+                closed = True
+
+
+def test_a_client_that_does_not_read_is_cut_off_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = MetricsServer("127.0.0.1", 0, pages(lambda _: (LARGE, "text/plain")))
+    try:
+        with connect(server) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            assert get(server, "/healthz") == (200, b"ok\n")
+            assert len(get(server)[1]) == len(LARGE)
+        monkeypatch.setattr(http, "TIMEOUT_S", 0.5)
+        with connect(server) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            connection.recv(1)
+            threading.Event().wait(1.5)  # reads nothing for longer than it may
+            assert len(read_all(connection)) < len(LARGE)
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 9000 + b"\r\n\r\n", 431),
+        (b"x" * 20_000, 431),
+        (b"GET /metrics\r\n\r\n", 400),
+        (b"GET  /metrics HTTP/1.1\r\n\r\n", 400),
+        (b"\x16\x03\x01\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"DELETE /metrics HTTP/1.1\r\nConnection: close\r\n\r\n", 405),
+        (b"GET /secret HTTP/1.0\r\n\r\n", 404),
+        (b"GET /readyz?full HTTP/1.0\r\n\r\n", 503),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_odd_requests_are_answered_and_closed(
+    server: MetricsServer, request_bytes: bytes, status: int
+) -> None:
+    with connect(server) as connection:
+        connection.sendall(request_bytes)
+        assert read_all(connection).startswith(b"HTTP/1.1 %d " % status)
+    assert get(server) == (200, b"metrics\n")
+
+
+def test_one_connection_serves_many_requests(server: MetricsServer) -> None:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    for method, path, body in (
+        ("GET", "/metrics", b"metrics\n"),
+        ("HEAD", "/metrics", b""),
+        ("GET", "/healthz", b"ok\n"),
+    ):
+        connection.request(method, path)
+        response = connection.getresponse()
+        assert (response.status, response.read()) == (200, body)
+    connection.close()
+
+
+def test_a_page_that_fails_is_an_error_and_the_next_is_served(caplog: pytest.LogCaptureFixture) -> None:
+    answers = iter([(b"fine", "text/plain")])
+
+    def render(accept: str) -> tuple[bytes, str]:
+        if accept == "broken":
+            raise ValueError("no such metric")
+        return next(answers)
+
+    server = MetricsServer("127.0.0.1", 0, pages(render))
+    try:
+        with connect(server) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\nAccept: broken\r\n\r\n")
+            assert read_all(connection).startswith(b"HTTP/1.1 500 ")
+        assert get(server) == (200, b"fine")
+        assert "no such metric" in caplog.text
+    finally:
+        server.stop()
+
+
+def test_it_stops_with_connections_open() -> None:
+    server = MetricsServer("127.0.0.1", 0, pages())
+    with connect(server) as idle, connect(server) as reading:
+        reading.sendall(b"GET / HT")
+        assert get(server, "/healthz") == (200, b"ok\n")
+        server.stop()
+        assert read_all(idle) == read_all(reading) == b""
