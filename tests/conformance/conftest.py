@@ -32,13 +32,11 @@ class Endpoint:
 
 
 @pytest.fixture(scope="session", params=[False, True], ids=["plaintext", "tls"])
-def endpoint(
-    request: pytest.FixtureRequest, transport: str, certificates: Certificates
-) -> Iterator[Endpoint]:
+def endpoint(request: pytest.FixtureRequest, front: str, certificates: Certificates) -> Iterator[Endpoint]:
     files = certificates.server_files()
     tls = {"tls_certificate": files.certificate, "tls_key": files.key} if request.param else {}
-    with Server(front=transport, **tls) as server:
-        yield Endpoint(server, transport, server.target, certificates.ca if request.param else None)
+    with Server(front=front, **tls) as server:
+        yield Endpoint(server, front, server.target, certificates.ca if request.param else None)
 
 
 @pytest.fixture(scope="session")

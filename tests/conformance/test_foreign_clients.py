@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from ctypes.util import find_library
 
 import pytest
 
 from tests.conformance.conftest import Endpoint
-from tests.conformance.foreign_clients import ForeignClients
+from tests.conformance.foreign_clients import ForeignClients, run_perf_analyzer
 
 
 def test_tritonclient(endpoint: Endpoint, foreign_clients: ForeignClients) -> None:
@@ -22,3 +24,27 @@ def test_grpc_js(endpoint: Endpoint, foreign_clients: ForeignClients) -> None:
     outcome = foreign_clients.run_node(*endpoint.arguments())
     assert outcome == dict.fromkeys(outcome, "ok")
     assert len(outcome) == 13
+
+
+def test_perf_analyzer_completes_a_sweep(endpoint: Endpoint) -> None:
+    if endpoint.ca:
+        pytest.skip("what it measures is the same over TLS")
+    if find_library("b64") is None:
+        pytest.skip("libb64, which perf_analyzer is linked to, is not installed")
+    done = run_perf_analyzer(
+        "-m", "digits", "-i", "grpc", "-u", endpoint.target, "--concurrency-range", "1:4",
+        "--measurement-interval", "300", "--stability-percentage", "999", "--max-trials", "5",
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    swept = re.findall(r"^Concurrency: (\d), throughput: ([\d.]+)", done.stdout, re.MULTILINE)
+    assert [level for level, _ in swept] == ["1", "2", "3", "4"], done.stdout
+    assert all(float(throughput) > 0 for _, throughput in swept)
+    # What the server says about itself adds up: no phase is longer than the request.
+    phases = re.findall(
+        r"Avg request latency: (\d+) usec \(overhead (\d+) usec \+ queue (\d+) usec \+ compute input (\d+) usec"
+        r" \+ compute infer (\d+) usec \+ compute output (\d+) usec\)",
+        done.stdout,
+    )
+    assert len(phases) == 4, done.stdout
+    for latency, *parts in (map(int, line) for line in phases):
+        assert sum(parts) <= latency + len(parts)  # each is rounded

@@ -170,13 +170,25 @@ def test_health_watch_stays_open(channel: grpc.Channel) -> None:
     watch.cancel()
 
 
-def test_reflection(channel: grpc.Channel) -> None:
-    reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection(channel: grpc.Channel, version: str) -> None:
+    """grpcio's package has the messages of v1alpha only; those of v1 are the same on the wire."""
     ask = reflection_pb2.ServerReflectionRequest
+    reflection = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        ask.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
     requests = [ask(list_services=""), ask(file_containing_symbol="fused_mlp.v1.Inference")]
-    listed, described = reflection.ServerReflectionInfo(iter(requests), timeout=TIMEOUT_S)
+    listed, described = reflection(iter(requests), timeout=TIMEOUT_S)
     names = {service.name for service in listed.list_services_response.service}
-    assert {"fused_mlp.v1.Inference", "inference.GRPCInferenceService", "grpc.health.v1.Health"} <= names
+    assert names == {
+        "fused_mlp.v1.Inference",
+        "inference.GRPCInferenceService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
     assert described.file_descriptor_response.file_descriptor_proto
 
 
@@ -188,8 +200,10 @@ def test_reflection_describes_each_service_and_refuses_what_is_not_there(channel
         symbol = ask(file_containing_symbol=service.name)
         (described,) = reflection.ServerReflectionInfo(iter([symbol]), timeout=TIMEOUT_S)
         assert described.original_request == symbol
-        (serialized,) = described.file_descriptor_response.file_descriptor_proto
-        file = FileDescriptorProto.FromString(serialized)
+        file, *imported = map(
+            FileDescriptorProto.FromString, described.file_descriptor_response.file_descriptor_proto
+        )
+        assert [each.name for each in imported] == list(file.dependency)
         assert service.name in [f"{file.package}.{each.name}" for each in file.service]
     extension = reflection_pb2.ExtensionRequest(containing_type="fused_mlp.v1.Tensor", extension_number=1)
     refused = [

@@ -1,0 +1,90 @@
+// Many Predicts at once with stock grpc-go: `load TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON object.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "fused_mlp/v1"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+type report struct {
+	Sent        int            `json:"sent"`
+	Ok          int            `json:"ok"`
+	Failed      map[string]int `json:"failed"`
+	Text        string         `json:"text"` // of the last failure
+	Connections int64          `json:"connections"`
+}
+
+func number(i int) int {
+	value, err := strconv.Atoi(os.Args[i])
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func main() {
+	calls, atOnce, deadline := number(2), number(3), time.Duration(number(4))*time.Millisecond
+	result := report{Failed: map[string]int{}}
+	dial := func(ctx context.Context, address string) (net.Conn, error) {
+		atomic.AddInt64(&result.Connections, 1)
+		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	}
+	connection, err := grpc.Dial(os.Args[1], grpc.WithInsecure(), grpc.WithContextDialer(dial))
+	if err != nil {
+		panic(err)
+	}
+	client := pb.NewInferenceClient(connection)
+	input := &pb.Tensor{Shape: []int64{1, 64}, Data: make([]byte, 256)}
+
+	predict := func(id string) (string, string) {
+		ctx, cancel := context.WithTimeout(context.Background(), deadline)
+		defer cancel()
+		answer, err := client.Predict(ctx, &pb.PredictRequest{Model: "digits", RequestId: id, Input: input})
+		if err != nil {
+			return status.Code(err).String(), err.Error()
+		}
+		if answer.RequestId != id || len(answer.Output.Data) != 40 {
+			return "WRONG ANSWER", answer.String()
+		}
+		return "", ""
+	}
+
+	var next int64
+	var lock sync.Mutex
+	var workers sync.WaitGroup
+	for i := 0; i < atOnce; i++ {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			for {
+				id := atomic.AddInt64(&next, 1)
+				if id > int64(calls) {
+					return
+				}
+				code, text := predict(strconv.FormatInt(id, 10))
+				lock.Lock()
+				result.Sent++
+				if code == "" {
+					result.Ok++
+				} else {
+					result.Failed[code]++
+					result.Text = text
+				}
+				lock.Unlock()
+			}
+		}()
+	}
+	workers.Wait()
+	json.NewEncoder(os.Stdout).Encode(result)
+}

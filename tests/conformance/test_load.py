@@ -1,0 +1,66 @@
+"""Stock clients of several languages under concurrent load: no call is lost, and no connection either."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from tests.conformance.compiled_clients import CLIENTS, client
+from tests.conformance.peer import PREDICT, good_request
+from tests.conformance.proxies import PROXIES, running
+from tests.conformance.relay import Relay
+from tests.support.server import Server
+
+DEADLINE_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def server(front: str) -> Iterator[Server]:
+    with Server(front=front) as running:
+        yield running
+
+
+def load(name: str, target: str, calls: int, at_once: int) -> dict[str, object]:
+    report: dict[str, object] = json.loads(client(name).load.run(target, calls, at_once, DEADLINE_MS))
+    assert (report["sent"], report["ok"]) == (calls, calls), report
+    return report
+
+
+@pytest.mark.parametrize("at_once", [1, 8, 64, 512])
+def test_grpc_go_stays_connected(server: Server, at_once: int) -> None:
+    report = load("grpc-go", server.target, 5000, at_once)
+    assert report["connections"] == 1, report
+
+
+@pytest.mark.parametrize("at_once", [1, 32])
+@pytest.mark.parametrize("name", [name for name in CLIENTS if name != "grpc-go"])
+def test_no_call_is_lost(server: Server, name: str, at_once: int) -> None:
+    load(name, server.target, 2000, at_once)
+
+
+def test_missed_deadlines_do_not_end_the_connection(server: Server) -> None:
+    """A server that stalls for a moment gets 900 RST_STREAM at once."""
+    with Relay(server.target) as relay, grpc.insecure_channel(relay.target) as channel:
+        predict = channel.unary_unary(PREDICT)
+        predict(good_request(), timeout=20)
+        server.signal(signal.SIGSTOP)
+        try:
+            calls = [predict.future(good_request(), timeout=0.05) for _ in range(900)]
+            codes = {call.code() for call in calls}
+        finally:
+            server.signal(signal.SIGCONT)
+        assert codes == {grpc.StatusCode.DEADLINE_EXCEEDED}
+        for _ in range(10):
+            predict(good_request(), timeout=20)
+        assert relay.connections == 1
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+@pytest.mark.parametrize("name", CLIENTS)
+def test_no_call_is_lost_through_a_proxy(server: Server, name: str, proxy: str) -> None:
+    with running(proxy, server.target) as target:
+        load(name, target, 2000, 32)
