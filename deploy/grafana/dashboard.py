@@ -56,9 +56,7 @@ def comparison() -> Iterator[Any]:
     )
     yield number("Requests", "Answered, by both variants.", "reqps", requests, 1)
     not_ok = f"1 - {rate('fused_mlp_requests_total', code='OK')} / {requests}"
-    yield number(
-        "Not OK", "Share of requests with another code, whoever is to blame.", "percentunit", not_ok, 2
-    )
+    yield number("Not OK", "Share of requests with a code other than OK.", "percentunit", not_ok, 2)
     yield lines(
         "Request rate", "Requests answered.", "reqps", query(rate("fused_mlp_requests_total", "$by"), EACH)
     )
@@ -135,8 +133,7 @@ def load() -> Iterator[Any]:
 def front() -> Iterator[Any]:
     """Of the native front; the Python front has no such counts."""
     opened = [
-        query(f'sum (fused_mlp_front_open_{what}{{job=~"$job"}})', what)
-        for what in ("connections", "streams")
+        query(f'sum (fused_mlp_front_open_{what}{{job=~"$job"}})', what) for what in ("connections", "calls")
     ]
     yield lines("Open", "Connections and calls open now.", "short", *opened, span=QUARTER)
     yield lines(
@@ -144,20 +141,34 @@ def front() -> Iterator[Any]:
         "Connections and calls begun; connections that ended, by reason: peer and done are the usual ones.",
         "ops",
         query(front_rate("connections"), "connections"),
-        query(front_rate("streams"), "streams"),
+        query(front_rate("calls"), "calls"),
         query(front_rate("connection_ends", "reason"), "ended: {{reason}}"),
         span=QUARTER,
     )
     yield lines(
         "Refused and reset",
-        "Calls that the front itself ended, by code: broken requests, limits, deadlines; streams reset, by sender.",
+        "Calls that the front itself ended, by code: broken requests, limits, deadlines; streams reset, by sender; TLS "
+        "handshakes.",
         "ops",
-        query(front_rate("refused_streams", "code"), "{{code}}"),
+        query(front_rate("refused_calls", "code"), "{{code}}"),
         query(front_rate("resets", "sender"), "reset by {{sender}}"),
+        query(front_rate("failures"), "failed inside the server"),
+        query(front_rate("tls_handshakes"), "TLS handshakes"),
+        query(front_rate("tls_failures", "reason"), "TLS failed: {{reason}}"),
+        query(front_rate("memory_refusals", "account"), "no memory for {{account}}"),
         span=QUARTER,
     )
     traffic = [query(front_rate(f"{what}_bytes"), what) for what in ("received", "sent")]
     yield lines("Traffic", "Bytes of HTTP/2, before TLS.", "Bps", *traffic, span=QUARTER)
+    held, limit = (
+        f'sum by (account) (fused_mlp_front_memory_{what}{{job=~"$job"}})'
+        for what in ("bytes", "limit_bytes")
+    )
+    yield lines("Memory", "What peers hold, by account.", "bytes", query(held, "{{account}}"), span=HALF)
+    yield lines(
+        "Budgets", "The same as a share of its budget.", "percentunit",
+        query(f"{held} / {limit}", "{{account}}"), span=HALF,
+    )  # fmt: skip
 
 
 def front_rate(counter: str, by: str = "") -> str:
@@ -176,10 +187,10 @@ def trust() -> Iterator[Any]:
     )
     yield lines(
         "Shadow batches",
-        "Batches chosen for the shadow, by what became of them; and those whose outputs disagreed.",
+        "Batches chosen for the shadow, by what became of them; and those whose outputs disagreed, by verdict.",
         "ops",
         query(rate("fused_mlp_shadow_batches_total", "outcome"), "{{outcome}}"),
-        query(rate("fused_mlp_shadow_mismatches_total"), "mismatch"),
+        query(rate("fused_mlp_shadow_mismatches_total", "verdict"), "{{verdict}}"),
         span=THIRD,
     )
     yield lines(

@@ -19,10 +19,10 @@ from grafana_foundation_sdk.models.dashboard import DataSourceRef, DataTransform
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from fused_mlp.service.reports.style import VARIANTS
+from fused_mlp.service.reports.style import VARIANT_COLOURS
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-COLOURS = {variant: VARIANTS[variant].any for variant in ("fused", "unfused")}
+COLOURS = {variant: VARIANT_COLOURS[variant].any for variant in ("fused", "unfused")}
 HALF, THIRD, QUARTER = 12, 8, 6
 
 
