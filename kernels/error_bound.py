@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fused_mlp.models import Mlp
-from fused_mlp.models.activations import activate
+from fused_mlp.models.chain import activate
 from fused_mlp.models.dtypes import Array, widen
 from fused_mlp.models.spec import OutputActivation
 

@@ -13,8 +13,9 @@ from fused_mlp.kernels.base import Float32, Kernel
 from fused_mlp.kernels.error_bound import PRECISIONS
 from fused_mlp.kernels.errors import KernelRefuted
 from fused_mlp.models import Dtype, Mlp
-from fused_mlp.models.activations import Floats, activate
-from fused_mlp.models.dtypes import Array, named_dtype, widen
+from fused_mlp.models.activations import Floats
+from fused_mlp.models.dtypes import named_dtype, widen
+from fused_mlp.models.evaluation import Arithmetic, evaluate
 
 # Batches probed: kernels choose a strategy by rows, and each has to be right. 19 is a few full register blocks
 # and a remainder.
@@ -87,12 +88,12 @@ def _check(kernel: Kernel, mlp: Mlp, x: Float32) -> None:
     after, operand = _round_to(mlp.spec.dtype), _round_to_tf32 if tf32 else _keep
     # Half precision may overflow. There is no error to compare with then.
     with np.errstate(all="ignore"):
-        exact = _forward(mlp, x.astype(np.float64))
-        plain = _forward(mlp, x, after, operand)
+        exact = evaluate(mlp, x.astype(np.float64))
+        plain = evaluate(mlp, x, _PlainLayers(after, operand))
         comparable = np.isfinite(exact) & np.isfinite(plain)
         error = np.abs(plain - exact)
         for parts in BASELINE_PARTS:
-            again = np.abs(_forward(mlp, x[:most], after, operand, parts) - exact[:most])
+            again = np.abs(evaluate(mlp, x[:most], _PlainLayers(after, operand, parts)) - exact[:most])
             error[:most] = np.fmax(error[:most], np.where(np.isfinite(again), again, 0.0))
         for large in (False, True):
             counted = comparable & (_large(len(x)) == large)[:, None]
@@ -111,27 +112,23 @@ def _keep(values: Floats) -> Floats:
     return values
 
 
-def _forward(
-    mlp: Mlp, x: Floats, after: Rounding = _keep, operand: Rounding = _keep, parts: int = 1
-) -> Floats:
-    """Layer by layer in the dtype of x. `after` rounds every result that eager layers would write to memory, `operand`
-    both factors of every product; the sums of products are split into `parts`."""
+class _PlainLayers(Arithmetic):
+    """As eager layers compute: `after` rounds every result that they write to memory, `operand` both factors of every
+    product; the sums of products are split into `parts`."""
 
-    def linear(x: Floats, weight: Array, bias: Array | None) -> Floats:
-        left, right = operand(x), operand(widen(weight).astype(x.dtype, copy=False))
-        size = -(-x.shape[1] // parts)
-        result = left[:, :size] @ right[:, :size].T
+    def __init__(self, after: Rounding, operand: Rounding, parts: int = 1) -> None:
+        self._after, self._operand, self._parts = after, operand, parts
+
+    def stored(self, values: Floats) -> Floats:
+        return self._after(values)
+
+    def product(self, x: Floats, weight: Floats) -> Floats:
+        left, right = self._operand(x), self._operand(weight)
+        size = -(-x.shape[1] // self._parts)
+        result: Floats = left[:, :size] @ right[:, :size].T
         for start in range(size, x.shape[1], size):
             result += left[:, start : start + size] @ right[:, start : start + size].T
-        return after(result if bias is None else result + widen(bias).astype(x.dtype))
-
-    for layer, weights in zip(mlp.spec.layers, mlp.layers, strict=True):
-        up = linear(x, weights.weight, weights.bias)
-        gate = up if weights.gate_weight is None else linear(x, weights.gate_weight, weights.gate_bias)
-        x = after(activate(layer.activation, gate, layer.negative_slope))
-        if layer.gated:
-            x = after(x * up)
-    return after(activate(mlp.spec.output_activation, x, mlp.spec.output_negative_slope))
+        return result
 
 
 def _round_to(dtype: Dtype) -> Rounding:

@@ -1,4 +1,4 @@
-"""The activations of the spec as numpy functions: what each of them computes, in the dtype of its input
+"""The functions of formulas, and the two softmaxes, in numpy: what each of them computes, in the dtype of its input
 (float32 or float64). For checks and for recognising a function by its values; kernels have their own."""
 
 from __future__ import annotations
@@ -11,30 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fused_mlp.models.spec import DEFAULT_SLOPE, OutputActivation
-
 Floats = NDArray[Any]
 
 _SOFTPLUS_LINEAR = 20.0  # above it softplus(x) is x, as in PyTorch
-_BLOCK = 16384  # values at a time, so that the temporaries stay in the cache
 # erf is a Taylor series around the nearest of these points. At most half a step away, 5 terms are exact to the last
 # bits of float64. Beyond the last point erf is 1.
 _ERF_STEPS_PER_UNIT = 512
 _ERF_LAST = 6.0
 _ERF_TERMS = 5
-
-
-def activate(name: OutputActivation, x: Floats, slope: float = DEFAULT_SLOPE) -> Floats:
-    """x: any shape; softmax and log_softmax run over its last axis."""
-    with np.errstate(over="ignore"):  # exp(-x) of a large negative x is infinite, and 1 / (1 + inf) is 0
-        if name in ("identity", "softmax", "log_softmax"):
-            return _FUNCTIONS[name](x, slope)
-        flat = x.reshape(-1)
-        result = np.empty_like(flat)
-        for start in range(0, flat.size, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            result[block] = _FUNCTIONS[name](flat[block], slope)
-        return result.reshape(x.shape)
 
 
 def erf(x: Floats) -> Floats:
@@ -82,37 +66,52 @@ def _sigmoid(x: Floats) -> Floats:
     return result
 
 
-def _softplus(x: Floats) -> Floats:
-    return np.where(x > _SOFTPLUS_LINEAR, x, np.log1p(np.exp(np.minimum(x, _SOFTPLUS_LINEAR))))
+def _softplus(x: Floats, beta: Any = 1.0, threshold: Any = _SOFTPLUS_LINEAR) -> Floats:
+    scaled = x * beta
+    return np.where(scaled > threshold, x, np.log1p(np.exp(np.minimum(scaled, threshold))) / beta)
 
 
-def _softmax(x: Floats) -> Floats:
+def softmax(x: Floats) -> Floats:
     grown = np.exp(x - x.max(axis=-1, keepdims=True))
     result: Floats = grown / grown.sum(axis=-1, keepdims=True)
     return result
 
 
-def _log_softmax(x: Floats) -> Floats:
+def log_softmax(x: Floats) -> Floats:
     shifted = x - x.max(axis=-1, keepdims=True)
     result: Floats = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result
 
 
-# (values, slope of leaky_relu) -> values.
-_FUNCTIONS: dict[OutputActivation, Callable[[Floats, float], Floats]] = {
-    "identity": lambda x, _: x,
-    "relu": lambda x, _: np.maximum(x, 0),
+def _elu(x: Floats, alpha: Any = 1.0) -> Floats:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+# What each function of a formula computes, in the dtype of its values: (values, parameters ...) -> values.
+PRIMITIVES: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "relu": lambda x: np.maximum(x, 0),
     "leaky_relu": lambda x, slope: np.where(x > 0, x, x * slope),
-    "gelu": lambda x, _: _gelu(x),
-    "gelu_tanh": lambda x, _: _gelu_tanh(x),
-    "silu": lambda x, _: x * _sigmoid(x),
-    "tanh": lambda x, _: np.tanh(x),
-    "sigmoid": lambda x, _: _sigmoid(x),
-    "elu": lambda x, _: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "softplus": lambda x, _: _softplus(x),
-    "hardswish": lambda x, _: x * np.clip(x + 3, 0, 6) / 6,
-    "relu6": lambda x, _: np.clip(x, 0, 6),
-    "mish": lambda x, _: x * np.tanh(_softplus(x)),
-    "softmax": lambda x, _: _softmax(x),
-    "log_softmax": lambda x, _: _log_softmax(x),
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": lambda x: x * _sigmoid(x),
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "elu": _elu,
+    "softplus": _softplus,
+    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "mish": lambda x: x * np.tanh(_softplus(x)),
+    "clip": np.clip,
+    "abs": np.abs,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "sin": np.sin,
+    "cos": np.cos,
+    "erf": erf,
 }

@@ -6,9 +6,9 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from safetensors.numpy import save as serialize
 
 from fused_mlp.models.errors import ModelLoadError, first_line
@@ -18,21 +18,31 @@ from fused_mlp.models.weights import Mlp, check_shapes
 
 JSON_NAME = "model.json"
 WEIGHTS_NAME = "model.safetensors"
-# A spec with 256 layers, an example of a million values and long labels stays below this; a larger file is not a
+# A spec with 4096 steps, an example of a million values and long labels stays below this; a larger file is not a
 # model description.
 MAX_JSON_BYTES = 64 << 20
 SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 class ModelFile(BaseModel):
-    """What `model.json` holds."""
+    """What `model.json` holds. Format 1 wrote a chain as a list of layers, format 2 writes any program as its steps."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    format: Literal["fused-mlp/1"]
+    format: Literal["fused-mlp/1", "fused-mlp/2"]
     spec: MlpSpec
-    example: Annotated[tuple[FiniteFloat, ...], Field(min_length=1)] | None = None
+    example: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, strict=False)] | None = None
     source: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_format(cls, given: Any) -> Any:
+        match given:
+            case {"format": "fused-mlp/1", "spec": {"steps": _}}:
+                raise ValueError("spec.steps: format 1 has layers; steps are of format fused-mlp/2")
+            case {"format": "fused-mlp/2", "spec": {"layers": _}}:
+                raise ValueError("spec.layers: format 2 has steps; layers are of format fused-mlp/1")
+        return given
 
 
 def load_version(directory: Path) -> Mlp:
@@ -41,9 +51,7 @@ def load_version(directory: Path) -> Mlp:
     weights = directory / WEIGHTS_NAME
     try:
         tensors = {name: stored.read() for name, stored in read_header(weights).items()}
-        return Mlp.from_tensors(
-            model_file.spec, tensors, example=model_file.example, source=model_file.source
-        )
+        return Mlp(model_file.spec, tensors, example=model_file.example, source=model_file.source)
     except UNREADABLE as error:
         raise ModelLoadError(f"{weights}: not readable: {first_line(error)}") from error
     except ModelLoadError as error:
@@ -83,7 +91,7 @@ def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ModelLoadError(f"{target}: exists already; a saved version never changes, choose another path")
-    model_file = ModelFile(format="fused-mlp/1", spec=mlp.spec, example=mlp.example, source=mlp.source)
+    model_file = ModelFile(format="fused-mlp/2", spec=mlp.spec, example=mlp.example, source=mlp.source)
     # Hidden, so that a repository scan passes over it, and beside the target, so that the rename is atomic.
     draft = target.parent / f".{target.name}.{os.urandom(8).hex()}.draft"
     try:
@@ -106,7 +114,7 @@ def _read_json(path: Path) -> ModelFile:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ModelLoadError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB, not a model description")
-        model_file = ModelFile.model_validate_json(path.read_bytes(), strict=True)
+        model_file = ModelFile.model_validate_json(path.read_bytes())
     except OSError as error:
         raise ModelLoadError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from fused_mlp.models.dtypes import Array, named_dtype
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.spec import Dtype, MlpSpec
+from fused_mlp.models.spec import Dtype, MlpSpec, Step
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,61 +37,45 @@ class LayerWeights:
 
 
 class Mlp:
-    """A validated MLP, to be treated as immutable. Its tensors are copies of those given (numpy arrays or torch
-    tensors): numpy arrays, C-contiguous, in the spec's dtype, finite.
+    """A validated model, to be treated as immutable. Its tensors are copies of those given (numpy arrays or torch
+    tensors): numpy arrays, C-contiguous, in the spec's dtype, finite. Those of a chain may be given layer by layer.
 
     `example` is an input row to try the model with, `source` says in words where the model came from."""
 
     def __init__(
         self,
         spec: MlpSpec,
-        layers: Sequence[LayerWeights],
+        tensors: Mapping[str, Array] | Sequence[LayerWeights],
         *,
         example: Sequence[float] | None = None,
         source: str = "",
     ) -> None:
-        if len(layers) != len(spec.layers):
-            raise ModelLoadError(f"{len(layers)} layers of weights for {len(spec.layers)} in the spec")
-        given = {
-            f"layers.{index}.{name}": tensor
-            for index, layer in enumerate(layers)
-            for name, tensor in layer.named()
-        }
-        check_shapes(spec, {name: tuple(tensor.shape) for name, tensor in given.items()})
+        if not isinstance(tensors, Mapping):
+            tensors = _by_name(spec, tensors)
+        check_shapes(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
         self.spec = spec
-        self.layers = tuple(
-            LayerWeights(
-                **{name: _own(f"layers.{index}.{name}", tensor, spec.dtype) for name, tensor in layer.named()}
-            )
-            for index, layer in enumerate(layers)
-        )
+        self._tensors = {name: _own(name, tensors[name], spec.dtype) for name, _ in spec.shapes()}
         self.example = _check_example(spec, example)
         self.source = source
 
     def tensors(self) -> dict[str, Array]:
-        """Flat names, as in `model.safetensors`: `layers.0.weight`, `layers.0.gate_bias`, ..."""
-        return {
-            f"layers.{index}.{name}": tensor
-            for index, layer in enumerate(self.layers)
-            for name, tensor in layer.named()
-        }
+        """By name, as in `model.safetensors`: `layers.0.weight`, `blocks.3.norm.bias`, ..."""
+        return dict(self._tensors)
 
-    @classmethod
-    def from_tensors(
-        cls,
-        spec: MlpSpec,
-        tensors: Mapping[str, Array],
-        *,
-        example: Sequence[float] | None = None,
-        source: str = "",
-    ) -> Mlp:
-        """The inverse of `tensors()`. Missing and unknown names are refused by name."""
-        check_shapes(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-        fields: list[dict[str, Array]] = [{} for _ in spec.layers]
-        for key, tensor in tensors.items():
-            _, index, name = key.split(".")
-            fields[int(index)][name] = tensor
-        return cls(spec, [LayerWeights(**field) for field in fields], example=example, source=source)
+    def tensor(self, step: Step, name: str) -> Array | None:
+        """A tensor of a step by the last part of its name (`weight`, `gate_bias`, ...); None if it has none."""
+        return self._tensors.get(f"{step.prefix}.{name}")
+
+    @property
+    def layers(self) -> tuple[LayerWeights, ...]:
+        """The weights of a plain chain, layer by layer."""
+        if self.spec.layers is None:
+            raise ModelLoadError(f"{self.spec.summary()} is no chain of layers")
+        return tuple(
+            LayerWeights(**{name: self._tensors[f"{step.prefix}.{name}"] for name in step.shapes((1,))})
+            for step in self.spec.steps
+            if step.op in ("linear", "gated")
+        )
 
     def annotated(
         self,
@@ -130,15 +114,20 @@ class Mlp:
         return f"Mlp({self.spec.summary()}, {self.spec.dtype}, {self.spec.parameters:,} parameters)"
 
 
+def _by_name(spec: MlpSpec, layers: Sequence[LayerWeights]) -> dict[str, Array]:
+    steps = [step for step in spec.steps if step.op in ("linear", "gated")]
+    if spec.layers is None or len(layers) != len(steps):
+        raise ModelLoadError(f"{len(layers)} layers of weights for {len(steps)} in the spec")
+    return {
+        f"{step.prefix}.{name}": tensor
+        for step, layer in zip(steps, layers, strict=True)
+        for name, tensor in layer.named()
+    }
+
+
 def expected_shapes(spec: MlpSpec) -> dict[str, tuple[int, ...]]:
     """The tensors a model of this spec has, by name."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for index, (fan_in, layer) in enumerate(zip(spec.widths, spec.layers, strict=False)):
-        for half in ("", "gate_") if layer.gated else ("",):
-            shapes[f"layers.{index}.{half}weight"] = (layer.out_features, fan_in)
-            if layer.bias:
-                shapes[f"layers.{index}.{half}bias"] = (layer.out_features,)
-    return shapes
+    return dict(spec.shapes())
 
 
 def check_shapes(spec: MlpSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:

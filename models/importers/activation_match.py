@@ -7,7 +7,8 @@ from typing import get_args
 
 import numpy as np
 
-from fused_mlp.models.activations import Floats, activate
+from fused_mlp.models.activations import Floats
+from fused_mlp.models.chain import activate
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation
 
 # Where to evaluate the function: densely where activations bend, then far out, where a clipped one shows its

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fused_mlp.models.activations import activate, erf
+from fused_mlp.models.activations import erf
+from fused_mlp.models.chain import activate
 from fused_mlp.models.dtypes import Array, is_floating, named_dtype
 from fused_mlp.models.importers.onnx_graph import Node
 

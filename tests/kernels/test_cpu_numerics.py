@@ -61,7 +61,7 @@ def test_wide_layers_and_long_sums(isa: str, widths: tuple[int, ...], rows: int)
 def test_every_activation_over_its_whole_range(isa: str, activation: str, gated: bool) -> None:
     layer = LayerSpec(out_features=1, activation=activation, gated=gated, bias=False)
     last = LayerSpec(out_features=1, bias=False)
-    mlp = Mlp.from_tensors(
+    mlp = Mlp(
         MlpSpec(in_features=1, layers=(layer, last)),
         {
             name: torch.ones(1, 1)

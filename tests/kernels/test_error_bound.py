@@ -114,7 +114,7 @@ def test_a_wrong_weight_is_found(activation: Any, dtype: str) -> None:
     tensors = {name: np.array(tensor, np.float32) for name, tensor in right.tensors().items()}
     largest = np.unravel_index(np.abs(tensors["layers.1.weight"]).argmax(), (3, 8))
     tensors["layers.1.weight"][largest] *= 1 + off
-    wrong = Mlp.from_tensors(spec, tensors)
+    wrong = Mlp(spec, tensors)
     x = 3 * rows_for(right, 50)
     assert outside(EagerKernel(wrong, "cpu", None), right, x)
     assert not outside(EagerKernel(right, "cpu", None), right, x)

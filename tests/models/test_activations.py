@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fused_mlp.models import Activation
-from fused_mlp.models.activations import activate, erf
+from fused_mlp.models.activations import erf
+from fused_mlp.models.chain import activate
 from fused_mlp.models.importers.torch_modules import activation_module
 
 NAMES = (*get_args(Activation), "softmax", "log_softmax")

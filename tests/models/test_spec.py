@@ -63,7 +63,7 @@ def test_what_is_not_a_model_or_a_second_way_to_write_one_is_refused(make, text)
 )
 def test_tensors_that_do_not_fit_the_spec_are_refused_by_name(tensors, text):
     with pytest.raises(ModelLoadError, match=text):
-        Mlp.from_tensors(spec(), tensors)
+        Mlp(spec(), tensors)
 
 
 def test_the_number_of_layers_has_to_match():
