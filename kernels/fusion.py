@@ -25,10 +25,11 @@ class Combined:
 @dataclass(frozen=True)
 class Product:
     """then(combined(function(input W^T + b))). For a gated step, `function` comes after the product of its halves.
-    `name` is the value of the last step in it; values in between exist nowhere."""
+    `name` is the value of the last step in it; values in between exist nowhere. `steps` are all that it computes."""
 
     step: Linear | Gated
     name: str
+    steps: tuple[Step, ...]
     function: Formula = _IDENTITY
     combined: Combined | None = None
     then: Formula = _IDENTITY
@@ -48,7 +49,7 @@ def fuse(spec: MlpSpec) -> tuple[FusedStep, ...]:
     fused: dict[str, FusedStep] = {}  # by the value that each makes
     made_at: dict[str, int] = {}
     for step in spec.steps:
-        made: FusedStep = Product(step, step.name) if isinstance(step, (Linear, Gated)) else step
+        made: FusedStep = Product(step, step.name, (step,)) if isinstance(step, (Linear, Gated)) else step
         # The younger of two products first: its tile is more likely to be hot.
         for source in sorted(step.sources, key=lambda name: made_at.get(name, 0), reverse=True):
             product = fused.get(source)
@@ -67,17 +68,18 @@ def fuse(spec: MlpSpec) -> tuple[FusedStep, ...]:
 
 def _grow(product: Product, step: Step) -> Product | None:
     """The product with one more step in its epilogue; None if that has no place for it."""
+    grown = replace(product, name=step.name, steps=(*product.steps, step))
     try:
         if isinstance(step, Elementwise):
             if product.combined is None:
-                return replace(product, name=step.name, function=_then(product.function, step.formula))
-            return replace(product, name=step.name, then=_then(product.then, step.formula))
+                return replace(grown, function=_then(product.function, step.formula))
+            return replace(grown, then=_then(product.then, step.formula))
     except FormulaError:  # the two functions together are too long for one
         return None
     if isinstance(step, Combine) and product.combined is None:
         swapped = step.inputs[1] == product.name
         other = step.inputs[0] if swapped else step.inputs[1]
-        return replace(product, name=step.name, combined=Combined(step.op, other, swapped))
+        return replace(grown, combined=Combined(step.op, other, swapped))
     return None
 
 

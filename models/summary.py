@@ -34,7 +34,7 @@ def _program(spec: MlpSpec) -> str:
         if step.op == "elementwise" and words and words[-1].isdecimal():
             words[-1] += f" {step.function}"
         else:
-            words.append(_word(step))
+            words.append(describe(step))
     body = " -> ".join(_folded(words))
     heads = ", ".join(
         f"{output.name} {width}" for output, width in zip(spec.outputs, spec.output_widths, strict=True)
@@ -42,7 +42,8 @@ def _program(spec: MlpSpec) -> str:
     return f"{spec.in_features} -> {body}" + (f" => {heads}" if len(spec.outputs) > 1 else "")
 
 
-def _word(step: Step) -> str:  # noqa: PLR0911 - a table of steps
+def describe(step: Step) -> str:  # noqa: PLR0911 - a table of steps
+    """One step in a word or two: `256`, `gelu`, `ln`, `+`."""
     match step.op:
         case "linear":
             return str(step.out_features)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fused_mlp.kernels.profile.shapes import spec_of, with_random_weights, work_of
+from fused_mlp.kernels.profile.shapes import spec_of, with_random_weights
+from fused_mlp.kernels.work import work_of
 from fused_mlp.models import Mlp, MlpSpec
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -23,4 +24,4 @@ def build(name: str) -> Mlp:
 
 def multiply_adds(name: str) -> int:
     """Per row."""
-    return work_of(SHAPES[name], 1).flops // 2
+    return work_of(SHAPES[name]).product_flops // 2
