@@ -248,10 +248,12 @@ class MlpSpec(Frozen):
             return given
         if "layers" in given:
             given = steps_of(given)
-        if "outputs" not in given and given.get("steps"):
-            last = given["steps"][-1]
-            name = last.get("name") if isinstance(last, dict) else getattr(last, "name", None)
-            given = {**given, "outputs": ({"value": name},)}
+        match given:
+            case {"outputs": _}:
+                pass
+            case {"steps": [*_, last]}:
+                name = last.get("name") if isinstance(last, dict) else getattr(last, "name", None)
+                given = {**given, "outputs": ({"value": name},)}
         return given
 
     @classmethod
