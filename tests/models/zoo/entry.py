@@ -30,7 +30,7 @@ class Entry:
         return self.refused is None or self.gap
 
     def make(self) -> nn.Module:
-        """The same module each time, in eval mode, with no weight, bias or statistic left at a value (0 or 1) that would
+        """The same module each time, in eval mode, no weight, bias or statistic left at a value (0 or 1) that would
         hide a mistake."""
         torch.manual_seed(0)
         with warnings.catch_warnings():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from torch import nn
@@ -67,7 +69,7 @@ def nested_sequentials():
 class LoopOverAModuleList(nn.Module):
     def __init__(self, widths=(6, 16, 12, 8, 2)):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.act = nn.ELU(alpha=0.7)
 
     def forward(self, x):
