@@ -7,6 +7,10 @@ from fused_mlp.models.spec import MlpSpec, Step
 
 _COMBINED = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "maximum": "max", "minimum": "min"}
 _NORMS = {"layer": "ln", "rms": "rms", "l2": "l2"}
+# A line is read by people: programs without repetitions are cut, and looking for long ones takes time.
+_LONGEST_PART = 32
+_LEAST_REPEATED = 4  # `256 relu -> 256 relu` reads better than `2 x [256 relu]`
+_MOST_PARTS = 40
 
 
 def summarize(spec: MlpSpec) -> str:
@@ -56,19 +60,20 @@ def _word(step: Step) -> str:  # noqa: PLR0911 - a table of steps
 
 
 def _folded(words: list[str]) -> list[str]:
-    """Repetitions written once: the shortest part that repeats most from each position on."""
+    """Repetitions written once: the part that repeats over most words from each position on."""
     folded: list[str] = []
     at = 0
-    while at < len(words):
+    while at < len(words) and len(folded) < _MOST_PARTS:
         best = (1, 1)  # how often, of how many words
-        for size in range(2, (len(words) - at) // 2 + 1):
+        for size in range(1, min(_LONGEST_PART, (len(words) - at) // 2) + 1):
+            part = words[at : at + size]
             count = 1
-            while words[at + count * size : at + (count + 1) * size] == words[at : at + size]:
+            while words[at + count * size : at + (count + 1) * size] == part:
                 count += 1
-            if count > 1 and count * size > best[0] * best[1]:
+            if count >= (2 if size > 1 else _LEAST_REPEATED) and count * size > best[0] * best[1]:
                 best = (count, size)
         count, size = best
         part = words[at : at + size]
         folded.append(f"{count} x [{', '.join(part)}]" if count > 1 else part[0])
         at += count * size
-    return folded
+    return [*folded, f"{len(words) - at} more"] if at < len(words) else folded
