@@ -18,7 +18,7 @@ from fused_mlp.kernels.profile.machine import Limits, describe_machine, measure_
 from fused_mlp.kernels.profile.regimes import advise, classify
 from fused_mlp.kernels.profile.results import PROFILED, Counts, Flame, Point, Profile, StepCost, VariantName
 from fused_mlp.kernels.profile.shapes import narrow_twin
-from fused_mlp.kernels.profile.step_costs import step_costs, step_names
+from fused_mlp.kernels.profile.step_costs import step_costs
 from fused_mlp.kernels.profile.timing import Time, time_calls
 from fused_mlp.kernels.profile.variants import Variant, one_line
 from fused_mlp.kernels.work import Work, work_of
@@ -81,7 +81,6 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     flames: dict[str, Flame] = {}
     traces: dict[str, str] = {}
     phases: dict[int, dict[str, float]] = {}  # batch -> the fused kernel's steps
-    names = step_names(mlp.spec)
     for batch in options.batches:
         progress(f"batch {batch}: timing {', '.join(ready)}")
         x = torch.randn(batch, mlp.spec.in_features, generator=torch.Generator().manual_seed(2)).to(
@@ -94,6 +93,7 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         times = time_calls({**calls, **narrow, **kernels}, options.budget_s)
         for name, each in ready.items():
             progress(f"batch {batch}: tracing {name}")
+            names = each.variant.operation_names(mlp.spec)
             trace = capture(calls[name], options.device, each.variant.strategy(batch), each.packing, names)
             flames[f"{name}/{batch}"] = flame_of(trace)
             if options.trace_dir is not None:
