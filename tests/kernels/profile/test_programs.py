@@ -1,4 +1,4 @@
-"""A profile of a program that is no chain: its steps by name, their costs, the phases of the kernel under their names."""
+"""A profile of a program that is no chain: its steps by name, their costs, the kernel's phases under these names."""
 
 import pytest
 
