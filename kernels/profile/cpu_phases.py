@@ -36,7 +36,6 @@ class PhaseSpan:
     epilogue_ns: int
     tiles: int
     flops: int
-    name: str = ""  # of the step, where the kernel knows it
 
 
 @dataclass
@@ -73,7 +72,7 @@ def _wall_offset_ns() -> int:
 
 def merge(trace: Event, recording: Recording, strategy: str, names: Sequence[str]) -> None:
     """Adds the spans to the trace, in place. Spans before the start of the trace are left out, except packing. `names`:
-    of the kernel's operations, for spans that have none."""
+    of the kernel's operations."""
     pids = [event["pid"] for event in trace["traceEvents"] if event.get("cat") == "cpu_op"]
     if not pids:
         return
@@ -124,13 +123,13 @@ def _outermost(node: Node) -> Iterator[Node]:
 
 
 def _label(span: PhaseSpan, names: Sequence[str]) -> str:
-    name = span.name or (names[span.operation] if span.operation < len(names) else f"{span.operation}")
+    name = names[span.operation] if span.operation < len(names) else f"operation {span.operation}"
     return f"pack {name}" if span.phase == "pack" else name
 
 
 def _events(span: PhaseSpan, start: float, strategy: str, names: Sequence[str]) -> Iterator[Event]:
     us = (span.end_ns - span.start_ns) / 1000
-    name = "finish" if span.phase == "finish" and not span.name else _label(span, names)
+    name = _label(span, names)
     args: Event = {"rows": span.rows, "in": span.in_features, "columns": span.columns}
     if span.flops:
         args |= {

@@ -13,13 +13,10 @@ from fused_mlp.models.spec import Step
 from fused_mlp.models.summary import describe
 
 
-def step_names(spec: MlpSpec) -> list[str]:
-    """Of the matrix products, as the fused kernel counts them."""
-    return [step.step.name for step in fuse(spec) if isinstance(step, Product)]
-
-
 def step_costs(spec: MlpSpec, batch: int, limits: Limits, times: Mapping[str, float]) -> list[StepCost]:
-    """`times`: microseconds in the fused kernel, by the name of a step."""
+    """`times`: microseconds in the fused kernel, by the name of a step. Products that run as one (`pi, v`) are told at
+    the first of them."""
+    times = {name.partition(", ")[0]: us for name, us in times.items()}
     works = {work.name: work for work in work_of(spec).steps}
     costs = []
     for fused in fuse(spec):

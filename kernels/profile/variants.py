@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from fused_mlp.kernels.nn.fused_module import FusedMLP
 from fused_mlp.kernels.profile.results import VariantName
-from fused_mlp.kernels.profile.step_costs import step_names
-from fused_mlp.models import Mlp, MlpSpec
+from fused_mlp.models import Mlp
 
 Forward = Callable[[Tensor], Any]  # a tensor, or several where the program has several outputs
 
@@ -38,11 +37,6 @@ class Variant:
         kernel = getattr(self._forward, "_kernel", None)
         compiled = getattr(kernel, "_compiled", None)
         return str(compiled.strategy(batch)) if compiled is not None else ""
-
-    def operation_names(self, spec: MlpSpec) -> Sequence[str]:
-        """The steps that the fused CPU kernel's operations are named after, in its order."""
-        kernel = getattr(self._forward, "_kernel", None)
-        return getattr(kernel, "operation_names", None) or step_names(spec)
 
     def bind_kernel(self, x: Tensor) -> Callable[[], object] | None:
         """The fused kernel called with an array of rows, without the torch module: the cost in the engine. None for the
