@@ -210,9 +210,8 @@ def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
 
 def _find_width(module: NamedOutputs) -> tuple[int, ...]:
     """The first width, of those that the weights suggest, on which the module runs."""
-    candidates = list(dict.fromkeys(_candidates(module.module)))[:_MAX_CANDIDATES]
     first: ModelLoadError | None = None
-    for width in candidates:
+    for width in row_widths(module.module):
         try:
             _try(module, (width,))
         except ModelLoadError as error:
@@ -227,6 +226,11 @@ def _find_width(module: NamedOutputs) -> tuple[int, ...]:
     raise ModelLoadError(
         f"{first}; if that is not the shape of its rows, give in_features, or an example of (rows, ...)"
     )
+
+
+def row_widths(module: nn.Module) -> list[int]:
+    """What the width of a row may be, by the module's weights, the likeliest first."""
+    return list(dict.fromkeys(_candidates(module)))[:_MAX_CANDIDATES]
 
 
 def _candidates(module: nn.Module) -> Iterator[int]:
