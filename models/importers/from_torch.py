@@ -210,9 +210,8 @@ def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
 
 def _find_width(module: NamedOutputs) -> tuple[int, ...]:
     """The first width, of those that the weights suggest, on which the module runs."""
-    candidates = list(dict.fromkeys(_candidates(module.module)))[:_MAX_CANDIDATES]
     first: ModelLoadError | None = None
-    for width in candidates:
+    for width in row_widths(module.module):
         try:
             _try(module, (width,))
         except ModelLoadError as error:
@@ -229,6 +228,11 @@ def _find_width(module: NamedOutputs) -> tuple[int, ...]:
     )
 
 
+def row_widths(module: nn.Module) -> list[int]:
+    """What the width of a row may be, by the module's weights, the likeliest first."""
+    return list(dict.fromkeys(_candidates(module)))[:_MAX_CANDIDATES]
+
+
 def _candidates(module: nn.Module) -> Iterator[int]:
     parts = list(module.modules())
     yield from (part.in_features for part in parts if isinstance(part, nn.Linear))
@@ -239,7 +243,7 @@ def _candidates(module: nn.Module) -> Iterator[int]:
             yield part.num_features
     matrices = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.dim() > 0]
     yield from (tensor.shape[-1] for tensor in matrices if tensor.dim() == 2)
-    yield from (tensor.shape[0] for tensor in matrices)
+    yield from (size for tensor in matrices for size in tensor.shape)
 
 
 def _check_signature(module: nn.Module) -> None:
