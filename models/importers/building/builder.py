@@ -358,6 +358,9 @@ class Builder:
             )
         self._outputs.append((name, self.flat(x), x.index.ndim == 1))
 
+    def output_nodes(self) -> list[Node]:
+        return [node for _, node, _ in self._outputs]
+
     def finish(self, dtype: Dtype | None = None) -> Mlp:
         """`dtype` None keeps the source's where it is one we serve; asking for one rounds."""
         self._program = finishing.finish(self.input.node, self._shape, self._outputs, dtype)
