@@ -155,20 +155,21 @@ def where_leaky():
     return between_two_linears(Leaky())
 
 
-@torch.jit.script
 def fused_gelu(x: torch.Tensor) -> torch.Tensor:
     return x * 0.5 * (1.0 + torch.erf(x / 1.41421356237))
 
 
 @model(5)
 def scripted_function():
+    function = torch.jit.script(fused_gelu)  # as a decorator, most often
+
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
             self.a, self.b = nn.Linear(5, 12), nn.Linear(12, 3)
 
         def forward(self, x):
-            return self.b(fused_gelu(self.a(x)))
+            return self.b(function(self.a(x)))
 
     return Net()
 
