@@ -47,7 +47,7 @@ def match_formula(values: Floats, tolerance: float = TOLERANCE) -> formula.Node 
     if values.shape != POINTS.shape:
         return None
     low, high, left = float(values[-1]), float(values[-7]), _tidy(-_value_at(-1.0, values))
-    candidates = [*_NAMED, f"leaky_relu(x, {left!r})"]
+    candidates = [*_NAMED, f"leaky_relu(x, {left!r})"] if math.isfinite(left) else [*_NAMED]
     # Those with parameters, which their values far out tell.
     if math.isfinite(low) and math.isfinite(high) and low < high:
         candidates.append(f"clip(x, {_tidy(low)!r}, {_tidy(high)!r})")

@@ -239,7 +239,7 @@ def _candidates(module: nn.Module) -> Iterator[int]:
             yield part.num_features
     matrices = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.dim() > 0]
     yield from (tensor.shape[-1] for tensor in matrices if tensor.dim() == 2)
-    yield from (tensor.shape[0] for tensor in matrices)
+    yield from (size for tensor in matrices for size in tensor.shape)
 
 
 def _check_signature(module: nn.Module) -> None:

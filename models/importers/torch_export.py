@@ -20,7 +20,11 @@ from fused_mlp.models.errors import ModelLoadError, first_line
 
 ROWS = 5  # of the example that is traced; any number above 1 would do
 PREFIX = "module."  # of the names of everything within NamedOutputs
-_OWN_FILES = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parent))
+_OWN_FILES = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).resolve().parent),
+    str(Path(linecache.__file__).resolve().parent),
+)
 
 
 class NamedOutputs(nn.Module):
@@ -135,12 +139,8 @@ def failing_line(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None:
         path = trace.tb_frame.f_code.co_filename
-        if (
-            not path.startswith(_OWN_FILES)
-            and not path.startswith("<")
-            and "/importlib/" not in path
-            and "contextlib" not in path
-        ):
+        # Frozen modules have names in angle brackets, the standard library is beside this one.
+        if not path.startswith("<") and not str(Path(path).resolve()).startswith(_OWN_FILES):
             code = re.sub(r"\s+", " ", linecache.getline(path, trace.tb_lineno).strip())
             found = f"{Path(path).name}:{trace.tb_lineno}, `{code[:80]}`"
         trace = trace.tb_next

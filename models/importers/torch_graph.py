@@ -20,7 +20,7 @@ from fused_mlp.models.importers.building.rows import Rows
 from fused_mlp.models.importers.torch_operators import OPERATORS, REFUSED, Call
 from fused_mlp.models.importers.torch_tensors import to_array
 
-_TORCH = str(Path(torch.__file__).parent)
+_NOT_THEIRS = (str(Path(torch.__file__).parent), "torch/", str(Path(__file__).resolve().parent))
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]+\n\s*([^\n]+)')
 _LONGEST_LINE = 80
 
@@ -139,12 +139,16 @@ def _writes(node: Node) -> bool:
 def _source_line(node: Node) -> str:
     """The user's own line that led to a node: the innermost one outside torch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [frame for frame in frames if not frame[0].startswith((_TORCH, "torch/"))]
+    own = [frame for frame in frames if not _is_ours(frame[0])]
     if not own:
         return ""
     path, number, code = own[-1]
     code = code if len(code) <= _LONGEST_LINE else f"{code[: _LONGEST_LINE - 3]}..."
     return f"{Path(path).name}:{number}, `{code}`"
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(_NOT_THEIRS) or str(Path(path).resolve()).startswith(_NOT_THEIRS)
 
 
 def _filled(arguments: Any, values: Mapping[Node, Any]) -> Any:

@@ -98,6 +98,7 @@ _ATTENTION = (
     "attention is no step of an MLP: import the feed-forward block alone, such as model.layers[0].mlp"
 )
 _IDS = "it looks up rows of a table by category ids, which are not served yet: pass floats"
+_DROPS = "write F.dropout(x, p, self.training), or keep the module where eval() finds it"
 _RANDOM = "it draws random numbers: every row has one answer"
 REFUSED = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d"), _CONVOLUTION),
@@ -312,8 +313,10 @@ def _celu(call: Call, x: Rows, alpha: float = 1) -> Rows:
     return call.builder.function("celu", x, alpha)
 
 
-@_reads("rrelu", "rrelu_with_noise")
-def _rrelu(call: Call, x: Rows, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any, **__: Any) -> Rows:
+@_reads("rrelu")
+def _rrelu(call: Call, x: Rows, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any) -> Rows:  # noqa: PLR0917 - ATen's arguments
+    if training:
+        raise ModelLoadError(f"it draws random slopes in eval mode too: {_DROPS}")
     return call.builder.function("leaky_relu", x, (lower + upper) / 2)
 
 
@@ -395,16 +398,22 @@ def _masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Rows:
 
 @_reads(
     "detach", "detach_copy", "clone", "contiguous", "alias", "alias_copy", "lift_fresh_copy", "lift_fresh", "type_as",
-    "dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "positive", "resolve_conj",
-    "resolve_neg",
+    "positive", "resolve_conj", "resolve_neg",
 )  # fmt: skip
 def _same(call: Call, x: Rows, *_: Any, **__: Any) -> Rows:
     return x
 
 
+@_reads("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+def _dropout(call: Call, x: Rows, share: float, train: bool) -> Rows:
+    if train and share > 0:
+        raise ModelLoadError(f"it drops values in eval mode too: {_DROPS}")
+    return x
+
+
 @_reads("native_dropout")
-def _native_dropout(call: Call, x: Rows, *_: Any) -> tuple[Rows, None]:
-    return x, None
+def _native_dropout(call: Call, x: Rows, share: float, train: bool | None) -> tuple[Rows, None]:
+    return _dropout(call, x, share, bool(train)), None
 
 
 @_reads("to", "_to_copy", "float", "double", "half")
@@ -594,6 +603,26 @@ def _hstack(call: Call, parts: Sequence[Any]) -> Rows:
     )
 
 
+@_reads("copy")
+def _copy(call: Call, target: Any, source: Any, *_: Any) -> Any:
+    """What a write to a part of a value is once it has a result of its own."""
+    if isinstance(source, Rows):
+        return expanded(source, *call.shape())
+    return call.builder.filled(call.constant(source), target)
+
+
+@_reads("slice_scatter")
+def _slice_scatter(call: Call, x: Rows, part: Rows, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Rows:  # noqa: PLR0917
+    if x.axis(dim) == x.rows_at and start in (None, 0) and step == 1:
+        return part  # all rows
+    return call.builder.replaced(x, dim, slice(start, None if isinstance(end, torch.SymInt) else end, step), part)
+
+
+@_reads("select_scatter")
+def _select_scatter(call: Call, x: Rows, part: Rows, dim: int, index: int) -> Rows:
+    return call.builder.replaced(x, dim, index, part)
+
+
 @_reads("zeros_like", "new_zeros")
 def _zeros_like(call: Call, *_: Any, **__: Any) -> Tensor:
     return torch.zeros(call.shape()[0], dtype=torch.float64)
@@ -779,9 +808,12 @@ def _group_norm(
     parts = reshaped(x, (x.shape[0], groups, -1), 0)
     made = reshaped(call.builder.norm("layer", parts, [-1], eps=eps), x.shape, 0)
     shape = (1, -1, *(1 for _ in x.shape[2:]))
-    if weight is not None:
-        made = call.builder.arithmetic("multiply", made, call.constant(weight.reshape(shape)))
-    return made if bias is None else call.builder.arithmetic("add", made, call.constant(bias.reshape(shape)))
+    for op, tensor in (("multiply", weight), ("add", bias)):
+        if tensor is not None:
+            constant = call.constant(tensor)
+            vector = Constant(constant.array.reshape(shape), constant.origin, constant.dtype)
+            made = call.builder.arithmetic(op, made, vector)  # type: ignore[arg-type]
+    return made
 
 
 def _listed(value: Any) -> list[Any]:

@@ -60,7 +60,9 @@ _Function = tuple[formula.Node | None, Callable[[Floats], Floats]]
 MAX_PARTS = 256
 # Of a matrix that the builder makes itself, to sum up or pick features.
 MAX_MATRIX = 1 << 24
-_MAX_RUNS = 16  # parts of which a selection is put together; beyond, it is a product with a matrix
+# Of a selection that is put together of parts; one of more parts, or of shorter ones, is a product with a matrix.
+_MAX_RUNS = 16
+_MIN_RUN = 4
 _COMPARISONS: dict[str, Callable[[Floats, Floats], Floats]] = {
     "greater": np.greater,
     "greater_equal": np.greater_equal,
@@ -105,6 +107,9 @@ class Builder:
         if x.shape[-1] != width or x.rows_at == x.index.ndim - 1:
             raise ModelLoadError(f"expected {width} features, got {x.shape[-1]}")
         groups = x.index.reshape(-1, width)
+        if len(groups) > 1 and (np.diff(groups, axis=1) != 1).any():  # put in order once, not part by part
+            x = whole(self.flat(x), x.shape, x.rows_at)
+            groups = x.index.reshape(-1, width)
         made = [self._linear(x.node, group, weight, bias) for group in self._parts(list(groups))]
         return whole(self._side_by_side(made), (*x.shape[:-1], out), x.rows_at)
 
@@ -331,6 +336,11 @@ class Builder:
             offset += node.width
         return Rows(self._side_by_side(nodes), np.concatenate(indices, at), first.rows_at)
 
+    def filled(self, part: Constant, like: Rows) -> Rows:
+        """The constant, for every row, in the shape of a value."""
+        array = np.broadcast_to(part.exact, like.shape)
+        return self._constant_rows(Constant(array), like)
+
     def _constant_rows(self, part: Constant, like: Rows) -> Rows:
         """The same values for every row: a product with zeros, and a bias."""
         array = part.exact
@@ -345,6 +355,16 @@ class Builder:
             Constant(array.reshape(-1)),
         )
         return whole(node, array.shape, like.rows_at)
+
+    def replaced(self, x: Rows, axis: int, positions: slice | int, part: Rows) -> Rows:
+        """x with other features at some positions of an axis."""
+        at = x.axis(axis)
+        if at == x.rows_at:
+            raise ModelLoadError("it writes to some rows: every row is answered in the same way")
+        key = (slice(None),) * at + (positions,)
+        index = np.array(x.index)
+        index[key] = part.index + x.node.width
+        return Rows(self._side_by_side([x.node, part.node]), index, x.rows_at)
 
     # The end
 
@@ -388,7 +408,8 @@ class Builder:
         if key in self._nodes:
             return self._nodes[key]
         starts = np.flatnonzero(np.diff(order, prepend=order[0] - 2) != 1)  # of runs of neighbours
-        if starts.size <= _MAX_RUNS and not (node.width == 1 and size > 1):
+        long = size >= _MIN_RUN * starts.size or starts.size <= 2
+        if long and starts.size <= _MAX_RUNS and not (node.width == 1 and size > 1):
             ends = [*starts[1:], size]
             runs = [
                 self._slice(node, int(order[start]), int(order[start]) + int(end - start))
@@ -410,10 +431,13 @@ class Builder:
     def _slice(self, node: Node, start: int, stop: int) -> Node:
         if start == 0 and stop == node.width:
             return node
-        if isinstance(node, ConcatNode):  # whole parts of it
+        if isinstance(node, ConcatNode):  # whole parts of it, or a part of one
             edges = np.cumsum([0, *(part.width for part in node.sources)]).tolist()
             if start in edges and stop in edges:
                 return self._side_by_side(list(node.sources[edges.index(start) : edges.index(stop)]))
+            for edge, part in zip(edges, node.sources, strict=False):
+                if edge <= start and stop <= edge + part.width:
+                    return self._slice(part, start - edge, stop - edge)
         key = ("slice", node.number, start, stop)
         if key not in self._nodes:
             self._nodes[key] = SliceNode(self._place, (node,), stop - start, start)
@@ -445,6 +469,12 @@ class Builder:
 
     def _summed(self, node: Node, index: Indices, kind: Literal["sum", "mean"]) -> Node:
         """index: (results, summands)."""
+        key = ("sum", kind, node.number, index.shape, index.tobytes())
+        if key not in self._nodes:
+            self._nodes[key] = self._made_sum(node, index, kind)
+        return self._nodes[key]
+
+    def _made_sum(self, node: Node, index: Indices, kind: Literal["sum", "mean"]) -> Node:
         if index.size < node.width:
             node, index = self._gather(node, index.reshape(-1)), np.arange(index.size).reshape(index.shape)
         if index.shape[0] * node.width > MAX_MATRIX:
@@ -509,23 +539,36 @@ class Builder:
                 return base.of(node)
         if op in ("multiply", "divide"):
             for first, second in ((left, right), (right, left)) if op == "multiply" else ((left, right),):
-                norm = normalized(op, first, second)
+                norm = self._normalized(op, first, second)
                 if norm is not None:
-                    kind, source, eps, factor = norm
-                    node = NormNode(self._place, (source,), source.width, kind, eps)
-                    return first.of(
-                        node
-                        if factor == 1
-                        else self._affine(node, Constant(np.full(node.width, factor)), None)
-                    )
+                    return norm
         if (
             left.is_permuted
             and np.array_equal(left.index, right.index)
             and left.node.width == right.node.width
         ):
-            return left.of(CombineNode(self._place, (left.node, right.node), left.node.width, op))
-        node = CombineNode(self._place, (self.flat(left), self.flat(right)), left.index.size, op)
-        return whole(node, left.shape, left.rows_at)
+            return left.of(self._combined(op, left.node, right.node))
+        return whole(self._combined(op, self.flat(left), self.flat(right)), left.shape, left.rows_at)
+
+    def _combined(self, op: Combination, left: Node, right: Node) -> Node:
+        key = (op, left.number, right.number)
+        if key not in self._nodes:
+            self._nodes[key] = CombineNode(self._place, (left, right), left.width, op)
+        return self._nodes[key]
+
+    def _normalized(self, op: Literal["multiply", "divide"], x: Rows, length: Rows) -> Rows | None:
+        """A norm that is written out, also with its weight in front: (weight * x) / length."""
+        node, weight = x.node, None
+        if isinstance(node, AffineNode) and node.shift is None:
+            node, weight = node.sources[0], node.scale
+        found = normalized(op, x.of(node), length)
+        if found is None:
+            return None
+        kind, source, eps, factor = found
+        made: Node = NormNode(self._place, (source,), source.width, kind, eps)
+        if factor != 1:
+            made = self._affine(made, Constant(np.full(made.width, factor)), None)
+        return x.of(made if weight is None else self._affine(made, weight, None))
 
     def _one_value(self, *operands: Rows) -> tuple[Rows, list[_Function]] | None:
         """The one value that all operands are functions of, and these functions; None if there are two."""

@@ -143,8 +143,6 @@ class _Writer:
                     )
                 return Elementwise(name=name, input=first, function=formula.of(node.tree).text)
             case AffineNode():
-                if (text := _uniform(node)) is not None:
-                    return Elementwise(name=name, input=first, function=text)
                 weight, bias = self._vectors(node, name, node.scale, node.shift)
                 return Affine(name=name, input=first, weight=weight, bias=bias)
             case NormNode():
@@ -186,17 +184,6 @@ class _Writer:
                 if constant.dtype:
                     self.other_dtypes.setdefault(constant.dtype, node.place.where)
         return weight is not None, bias is not None
-
-
-def _uniform(node: AffineNode) -> str | None:
-    """The formula of a scale and shift that are the same number for every feature."""
-    tree = formula.x()
-    for op, constant in (("multiply", node.scale), ("add", node.shift)):
-        if constant is not None:
-            if constant.origin or not bool((constant.exact == constant.exact[0]).all()):
-                return None
-            tree = formula.binary(op, tree, formula.constant(float(constant.exact[0])))
-    return formula.of(tree).text
 
 
 def _name(nodes: Sequence[Node]) -> dict[int, str]:

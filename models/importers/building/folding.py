@@ -45,6 +45,7 @@ class Folding:
             self._pick,
             self._fold_after,
             self._fold_before,
+            self._merge,
             self._gate,
             self._flatten,
         ):
@@ -130,21 +131,27 @@ class Folding:
     def _affine(self, node: Node) -> tuple[Constant | None, Constant | None] | None:
         """Scale and shift of a node that is no more than that."""
         if isinstance(node, AffineNode):
-            return node.scale, node.shift
+            return _unless(node.scale, 1.0), _unless(node.shift, 0.0)
         if isinstance(node, ElementNode) and (found := affine_of(node.tree)) is not None:
             scale, shift = (Constant(np.full(node.width, number)) for number in found)
-            return None if found[0] == 1 else scale, None if found[1] == 0 else shift
+            return _unless(scale, 1.0), _unless(shift, 0.0)
         return None
 
     def _fold_after(self, node: Node) -> bool:
         """Scale and shift of a product become part of it; those of a norm its weight and bias."""
         affine = self._affine(node)
+        if affine == (None, None):
+            self._bypass(node)
+            return True
         if affine is None or not self._only_use(node.sources[0]):
             return False
         scale, shift = affine
         source = node.sources[0]
-        if isinstance(source, LinearNode) and source.role not in ("broadcast", "select"):
+        if isinstance(source, LinearNode):
             source.weight, source.bias = _scaled(source.weight, source.bias, scale, shift)
+        elif isinstance(source, ConcatNode):
+            if not self._spread(source, scale, shift):
+                return False
         elif isinstance(source, AffineNode):
             source.shift = _sum(None if source.shift is None else _product(source.shift, scale), shift)
             source.scale = _product(source.scale, scale)
@@ -156,6 +163,20 @@ class Folding:
         if isinstance(source, LinearNode):
             source.role = ""
         self._bypass(node)
+        return True
+
+    def _spread(self, concat: ConcatNode, scale: Constant | None, shift: Constant | None) -> bool:
+        """Scale and shift of products side by side, each into its own."""
+        parts = [part for part in concat.sources if isinstance(part, LinearNode) and self._only_use(part)]
+        if len(parts) != len(concat.sources):
+            return False
+        start = 0
+        for part in parts:
+            cut = slice(start, start + part.width)
+            own = (None if each is None else Constant(each.array[cut], "", each.dtype) for each in (scale, shift))
+            factor, offset = own
+            part.weight, part.bias = _scaled(part.weight, part.bias, factor, offset)
+            part.role, start = "", cut.stop
         return True
 
     def _fold_before(self, node: Node) -> bool:
@@ -180,6 +201,24 @@ class Folding:
                 user.weight = Constant(user.weight.exact * scale.exact, "", user.weight.dtype)
             user.role = ""
         self._bypass(node)
+        return True
+
+    def _merge(self, node: Node) -> bool:
+        """A function of a function that nothing else needs is one; so is a function of one scale for all features."""
+        if isinstance(node, AffineNode) and (tree := _uniform(node)) is not None:
+            made = ElementNode(node.place, node.sources, node.width, tree, formula.of(tree))
+            self._replace(node, made)
+            return True
+        source = node.sources[0] if node.sources else None
+        if not isinstance(node, ElementNode) or not isinstance(source, ElementNode) or not self._only_use(source):
+            return False
+        if node.tree is None or source.tree is None:
+            return False
+        try:
+            merged = formula.of(source.tree).then(formula.of(node.tree))
+        except formula.FormulaError:  # too long for one
+            return False
+        node.sources, node.tree, node.values = source.sources, merged.root, merged
         return True
 
     def _gate(self, node: Node) -> bool:
@@ -241,6 +280,24 @@ class Folding:
                 parts.extend(source.sources if inside else (source,))
             node.sources = tuple(parts)
         return isinstance(node, ConcatNode)
+
+
+def _uniform(node: AffineNode) -> formula.Node | None:
+    """The formula of a scale and shift that are the same number for every feature."""
+    tree = formula.x()
+    for op, constant in (("multiply", _unless(node.scale, 1.0)), ("add", _unless(node.shift, 0.0))):
+        if constant is not None:
+            if constant.origin or not bool((constant.exact == constant.exact[0]).all()):
+                return None
+            tree = formula.binary(op, tree, formula.constant(float(constant.exact[0])))
+    return tree
+
+
+def _unless(constant: Constant | None, neutral: float) -> Constant | None:
+    """None for one that changes nothing and that nobody has named."""
+    if constant is None or (not constant.origin and bool((constant.exact == neutral).all())):
+        return None
+    return constant
 
 
 def _without(tree: formula.Node, part: formula.Node) -> formula.Node | None:

@@ -14,7 +14,8 @@ from fused_mlp.models.importers.building.nodes import CombineNode, ElementNode, 
 from fused_mlp.models.importers.building.rows import Rows
 
 # Sums of squares at which a divisor is looked at.
-_SUMS = np.array([0.0, 1e-9, 1e-6, 1e-3, 1.0, 30.0, 1e3, 1e6])
+_SUMS = np.array([0.0, 1e-30, 1e-24, 1e-18, 1e-14, 1e-9, 1e-6, 1e-3, 1.0, 30.0, 1e3, 1e6])
+_ONE = 8  # the place of 1.0 in it
 _CLOSE = 1e-9  # constants are in float64: only the order of roundings differs
 
 Found = tuple[Literal["layer", "rms", "l2"], Node, float, float]
@@ -44,7 +45,7 @@ def _rooted(divisor: Floats, means: Floats, node: Node, centred: Node | None) ->
     """sqrt(a * mean + b)."""
     squares = divisor * divisor
     b = float(squares[0])
-    a = float((squares[4] - b) / means[4])
+    a = float((squares[_ONE] - b) / means[_ONE])
     if not (math.isfinite(a) and math.isfinite(b) and a > 0 and 0 <= b / a <= 1):
         return None
     if not np.allclose(squares, a * means + b, rtol=_CLOSE, atol=0):
