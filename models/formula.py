@@ -55,6 +55,7 @@ SUGAR: dict[str, str] = {
     "quick_gelu": "x * sigmoid(1.702 * x)",
     "square": "x * x",
     "reciprocal": "1 / x",
+    "sign": "clip(x * 1e38, -1, 1)",
 }
 _SUGAR_DEFAULTS: dict[str, tuple[float, ...]] = {"celu": (1.0,), "hardtanh": (-1.0, 1.0)}
 _SYMBOLS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}

@@ -45,8 +45,9 @@ def _convert(graph: Graph, dtype: Dtype | None, file: str) -> Mlp:
     values = reader.read()
     heads, left_out = _heads(graph, values)
     for name, value in heads.items():
-        with builder.at(Place(f"output {name!r}", name)):
-            builder.output(name if len(heads) > 1 else "output", value)
+        ours = name if len(heads) > 1 else "output"
+        with builder.at(Place(f"output {ours!r}", ours)):
+            builder.output(ours, value)
     mlp = builder.finish(dtype)
     declared = graph.input_shape
     check(graph, builder.exact(), shape, list(heads), declared[0] if declared else None)

@@ -70,6 +70,7 @@ FUNCTIONS: dict[str, Callable[[Attributes], Tree]] = {
     "Relu": _plain("relu"),
     "Selu": _selu,
     "Sigmoid": _plain("sigmoid"),
+    "Sign": _plain("sign"),
     "Sin": _plain("sin"),
     "Softplus": _plain("softplus"),
     "Softsign": _plain("softsign"),

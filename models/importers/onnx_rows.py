@@ -110,7 +110,7 @@ class RowsReader:
             return [transposed(first) if node.attributes.get("perm", [1, 0]) == [1, 0] else first]
         made = fold(node, [None if each is None else each.array for each in inputs], self.opset, self.rows)
         if made is None:
-            return self._unreadable(node, f"{node.where} of constants is not read")
+            return self._unreadable(node, f"{node.where} is not part of an MLP{_hint(node.op)}")
         return [Constant(array, "", array.dtype.name) for array in made]
 
     def sizes(self, x: Rows) -> list[int]:
@@ -167,7 +167,7 @@ def _apply(reader: RowsReader, node: Node, inputs: list[Value]) -> Sequence[Valu
 
 
 def _hint(op: str) -> str:
-    if "Quant" in op or op.startswith("QLinear") or op in ("MatMulInteger", "MatMulNBits", "ConvInteger"):
+    if "quant" in op.lower() or op.startswith("QLinear") or op in ("MatMulInteger", "MatMulNBits", "ConvInteger"):
         return ": it is quantised; export the model in float32, quantised graphs are not read yet"
     if op in ("Loop", "If", "Scan"):
         return ": it decides or repeats while it runs"

@@ -190,12 +190,16 @@ def unusual_activations_of_torch():
         nn.LogSigmoid(),
         nn.Tanhshrink(),
         nn.Softshrink(0.3),
-        nn.Hardshrink(0.3),
-        nn.Threshold(0.1, -0.5),
         nn.RReLU(),
         nn.Softmin(dim=-1),
     ]
     return nn.Sequential(nn.Linear(5, 12), *(part for each in parts for part in (each, nn.Linear(12, 12))))
+
+
+# They jump: next to the jump, rounding decides.
+@model(5, refused="no step of an mlp", gap=True)
+def activations_that_jump():
+    return nn.Sequential(nn.Linear(5, 12), nn.Hardshrink(0.3), nn.Linear(12, 12), nn.Threshold(0.1, -0.5))
 
 
 @model(3)
