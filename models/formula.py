@@ -55,6 +55,7 @@ SUGAR: dict[str, str] = {
     "quick_gelu": "x * sigmoid(1.702 * x)",
     "square": "x * x",
     "reciprocal": "1 / x",
+    "sign": "clip(x * 1e38, -1, 1)",
 }
 _SUGAR_DEFAULTS: dict[str, tuple[float, ...]] = {"celu": (1.0,), "hardtanh": (-1.0, 1.0)}
 _SYMBOLS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
@@ -152,6 +153,7 @@ class Formula:
 
 _BLOCK = 16384  # values at a time, so that the temporaries stay in the cache
 _X = Node("x")
+_ZERO = Node("constant", (), (0.0,))
 
 
 @lru_cache(maxsize=4096)
@@ -207,6 +209,10 @@ def binary(op: str, left: Node, right: Node) -> Node:
     if left.op == "constant" and right.op == "constant":
         with np.errstate(all="ignore"):
             return constant(float(PRIMITIVES[op](np.float64(left.numbers[0]), np.float64(right.numbers[0]))))
+    if op == "maximum" and _ZERO in (left, right):
+        return Node("relu", (right if left == _ZERO else left,))
+    if op in ("maximum", "minimum") and left == right:
+        return left
     return Node(op, (left, right))
 
 
@@ -317,7 +323,10 @@ def _made(root: Node) -> Formula:
         raise FormulaError("it does not depend on x")
     if len(instructions) > MAX_INSTRUCTIONS:
         raise FormulaError(f"{len(instructions)} operations: expected at most {MAX_INSTRUCTIONS}")
-    return Formula(_spell(root), root, tuple(instructions), tuple(constants))
+    text = _spell(root)
+    if len(text) > MAX_TEXT:
+        raise FormulaError(f"{len(text)} characters: expected at most {MAX_TEXT}")
+    return Formula(text, root, tuple(instructions), tuple(constants))
 
 
 def _spell(root: Node) -> str:

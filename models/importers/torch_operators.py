@@ -109,7 +109,7 @@ REFUSED = {
     **dict.fromkeys(("argmax", "argmin", "topk", "sort", "argsort"), "it answers positions, or an order, not a function of features: answer the scores"),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "a recurrent layer is no step of an MLP"),
     **dict.fromkeys(("quantize_per_tensor", "dequantize", "quantized::linear_dynamic", "quantized::linear"), "quantised layers are not read: import the float model"),
-    **dict.fromkeys(("round", "floor", "ceil", "trunc", "frac", "sign", "sgn", "fmod", "remainder"), "a function with steps is no part of a formula"),
+    **dict.fromkeys(("round", "floor", "ceil", "trunc", "frac", "fmod", "remainder"), "a function with steps is no part of a formula"),
     "instance_norm": _BATCH,
 }  # fmt: skip
 
@@ -271,6 +271,8 @@ for _name, _text in {
     "log2": "log(x) / 0.6931471805599453",
     "log10": "log(x) / 2.302585092994046",
     "log1p": "log(1 + x)",
+    "sign": "sign",
+    "sgn": "sign",
     "sqrt": "sqrt",
     "rsqrt": "1 / sqrt(x)",
     "sin": "sin",

@@ -34,15 +34,17 @@ def verify(
     exact: Mlp,
     run: Callable[[NDArray[np.float64]], Sequence[NDArray[np.float64]]],
     tolerance: float = TOLERANCE,
+    least: float = 1e-6,
 ) -> None:
-    """`exact`: of `Builder.exact`. `run`: the source itself, (rows, in_features) -> its outputs, (rows, n) each."""
+    """`exact`: of `Builder.exact`. `run`: the source itself, (rows, in_features) -> its outputs, (rows, n) each.
+    `least`: answers below it are as good as zero."""
     x = probes(exact.spec.in_features)
     expected = np.concatenate([np.asarray(each, np.float64) for each in run(x)], axis=1)
     got = evaluate(exact, x)
     with np.errstate(all="ignore"):
         finite = np.isfinite(expected)
         scale = np.where(finite, np.abs(expected), 0).max(axis=1, keepdims=True)
-        error = np.abs(got - expected) / np.maximum(scale, 1e-6)
+        error = np.abs(got - expected) / np.maximum(scale, least)
     # Where the source overflows or is undefined, what stands there instead is its own affair.
     wrong = finite & ~(error <= tolerance)
     if wrong.any():

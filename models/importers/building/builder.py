@@ -371,7 +371,8 @@ class Builder:
     def output(self, name: str, x: Rows) -> None:
         """`name`: what callers know it by. (rows, n), or (rows,), which the model is then known to squeeze to."""
         if x.rows_at != 0 or x.index.ndim > 2 or x.shape[0] != 1:
-            shape = tuple("rows" if axis == x.rows_at else str(size) for axis, size in enumerate(x.shape))
+            rows = "rows" if x.shape[x.rows_at] == 1 else f"{x.shape[x.rows_at]} * rows"
+            shape = tuple(rows if axis == x.rows_at else str(size) for axis, size in enumerate(x.shape))
             raise ModelLoadError(
                 f"output {name!r} has shape ({', '.join(shape)}): expected (rows, n); flatten it, "
                 "or make rows of the rest"
@@ -529,7 +530,8 @@ class Builder:
         return AffineNode(self._place, (node,), node.width, scale, shift)
 
     def _combine(self, op: Combination, left: Rows, right: Rows) -> Rows:
-        left, right = aligned(left, right)
+        # Parts of a value are steps of their own by now where a function was applied to one of them: g * sigmoid(g).
+        left, right = map(self._compact, aligned(left, right))
         found = self._one_value(left, right)
         if found is not None:
             base, ((a, a_values), (b, b_values)) = found

@@ -155,20 +155,21 @@ def where_leaky():
     return between_two_linears(Leaky())
 
 
-@torch.jit.script
 def fused_gelu(x: torch.Tensor) -> torch.Tensor:
     return x * 0.5 * (1.0 + torch.erf(x / 1.41421356237))
 
 
 @model(5)
 def scripted_function():
+    function = torch.jit.script(fused_gelu)  # as a decorator, most often
+
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
             self.a, self.b = nn.Linear(5, 12), nn.Linear(12, 3)
 
         def forward(self, x):
-            return self.b(fused_gelu(self.a(x)))
+            return self.b(function(self.a(x)))
 
     return Net()
 
@@ -189,12 +190,16 @@ def unusual_activations_of_torch():
         nn.LogSigmoid(),
         nn.Tanhshrink(),
         nn.Softshrink(0.3),
-        nn.Hardshrink(0.3),
-        nn.Threshold(0.1, -0.5),
         nn.RReLU(),
         nn.Softmin(dim=-1),
     ]
     return nn.Sequential(nn.Linear(5, 12), *(part for each in parts for part in (each, nn.Linear(12, 12))))
+
+
+# They jump: next to the jump, rounding decides.
+@model(5, refused="no step of an mlp", gap=True)
+def activations_that_jump():
+    return nn.Sequential(nn.Linear(5, 12), nn.Hardshrink(0.3), nn.Linear(12, 12), nn.Threshold(0.1, -0.5))
 
 
 @model(3)

@@ -46,7 +46,7 @@ class FlattenBySize(nn.Module):
         return torch.softmax(self.body(x), dim=-1)
 
 
-@model(3, 4, 4, example=True)
+@model(3, 4, 4)
 class FlattenOfImages(nn.Module):
     def __init__(self):
         super().__init__()
@@ -492,7 +492,7 @@ class Highway(nn.Module):
         return x
 
 
-@model(14)
+@model(14, example=True)
 class FeaturewiseModulation(nn.Module):
     """FiLM: the second part of the input scales and shifts what the first becomes."""
 
@@ -520,7 +520,7 @@ class SoftMixtureOfExperts(nn.Module):
         return sum(weights[:, i : i + 1] * expert(x) for i, expert in enumerate(self.experts))
 
 
-@model(8, example=True)
+@model(8)
 class PreActivation(nn.Module):
     def __init__(self):
         super().__init__()
@@ -598,7 +598,7 @@ class InputTwiceToItself(nn.Module):
         return x * self.w(x) + self.b + x
 
 
-@model(5)
+@model(5, example=True)
 class PolynomialFeatures(nn.Module):
     def __init__(self):
         super().__init__()

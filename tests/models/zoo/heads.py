@@ -191,7 +191,7 @@ class Encoding(nn.Module):
         return torch.cat([x] + [f(x * w) for w in self.frequencies for f in (torch.sin, torch.cos)], dim=-1)
 
 
-@model(6)
+@model(6, example=True)
 class Nerf(nn.Module):
     def __init__(self, width=16):
         super().__init__()
@@ -268,7 +268,7 @@ class SelfAttention(nn.Module):
         return self.attn(x, x, x, need_weights=False)[0].squeeze(0)
 
 
-@model(4, example=True, refused="embedding")
+@model(4, example=True, refused="embedding|int64")
 class CategoryIds(nn.Module):
     def __init__(self):
         super().__init__()
@@ -309,7 +309,7 @@ class NormOverTheBatch(nn.Module):
         return x - x.mean(0, keepdim=True)
 
 
-@model(4, refused="train")
+@model(4, refused="statistics")
 class StatisticsOfTheBatch(nn.Module):
     def __init__(self):
         super().__init__()
