@@ -77,14 +77,20 @@ class Node:
     op: str
     arguments: tuple[Node, ...] = ()
     numbers: tuple[float, ...] = ()
-    # A tree can share its parts, so that few nodes may spell an endless text: it is bounded as written out.
+    # A tree can share its parts, so that few nodes may spell an endless text: it is bounded as written out. Every level
+    # of it is an instruction, so that the bound on those bounds recursion too.
     size: int = field(default=1, compare=False)
+    depth: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         size = 1 + sum(each.size for each in self.arguments)
+        depth = 1 + max((each.depth for each in self.arguments), default=-1)
         if size > MAX_SIZE:
             raise FormulaError(f"more than {MAX_SIZE} operations, written out")
+        if depth > MAX_INSTRUCTIONS:
+            raise FormulaError(f"more than {MAX_INSTRUCTIONS} operations inside each other")
         object.__setattr__(self, "size", size)
+        object.__setattr__(self, "depth", depth)
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,13 @@ def parse(text: str) -> Formula:
     """The formula that `text` spells; FormulaError says what is wrong with it."""
     if len(text) > MAX_TEXT:
         raise FormulaError(f"function of {len(text)} characters: expected at most {MAX_TEXT}")
+    if text in (
+        "x",
+        "identity",
+    ):  # plain names need no parser: most models of a server have no other functions
+        return _made(_X)
+    if text in PARAMETERS and None not in PARAMETERS[text]:
+        return _made(_function(text, (_X,)))
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -168,6 +181,8 @@ def parse(text: str) -> Formula:
         raise FormulaError(f"function {_short(text)!r}: {error}") from None
     except RecursionError:
         raise FormulaError(f"function {_short(text)!r}: nested too deeply") from None
+    except OverflowError:  # a whole number of hundreds of digits
+        raise FormulaError(f"function {_short(text)!r}: expected finite numbers") from None
 
 
 def of(root: Node) -> Formula:
@@ -180,7 +195,7 @@ def x() -> Node:
 
 
 def constant(value: float) -> Node:
-    return Node("constant", (), (float(value),))
+    return Node("constant", (), (float(value) + 0.0,))  # -0.0 becomes 0.0: equal constants are one
 
 
 def call(name: str, argument: Node, *numbers: float) -> Node:
@@ -307,17 +322,17 @@ def _made(root: Node) -> Formula:
 
 def _spell(root: Node) -> str:
     """The canonical text: a name where there is one, defaults left out."""
-    for name in SUGAR:
-        if name != "identity" and name not in _SUGAR_DEFAULTS and _sugar_tree(name) == root:
-            return name
     if root.op in PARAMETERS and root.arguments == (_X,) and root.numbers == PARAMETERS[root.op]:
         return root.op
-    return _write(root, 0)
+    if root == _X:
+        return "x"
+    return _sugar_names().get(root) or _write(root, 0)
 
 
 @cache
-def _sugar_tree(name: str) -> Node:
-    return _sugar(name, {})
+def _sugar_names() -> dict[Node, str]:
+    """The name of every formula that has one without parameters."""
+    return {_sugar(name, {}): name for name in SUGAR if name != "identity" and name not in _SUGAR_DEFAULTS}
 
 
 _PRECEDENCE = {"add": 1, "subtract": 1, "multiply": 2, "divide": 2}

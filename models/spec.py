@@ -18,7 +18,15 @@ from pydantic import (
     model_validator,
 )
 
-from fused_mlp.models.chain import DEFAULT_SLOPE, Activation, LayerSpec, OutputActivation, layers_of, steps_of
+from fused_mlp.models.chain import (
+    DEFAULT_SLOPE,
+    Activation,
+    Chain,
+    LayerSpec,
+    OutputActivation,
+    chain_of,
+    steps_of,
+)
 from fused_mlp.models.formula import Formula, parse
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -36,7 +44,7 @@ INPUT = "input"  # the name of the program's input
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class _Step(Frozen):
@@ -353,22 +361,24 @@ class MlpSpec(Frozen):
         return sum(math.prod(shape) for _, shape in self.shapes())
 
     @cached_property
+    def chain(self) -> Chain | None:
+        """The program as a chain of layers; None for every other program."""
+        return chain_of(self.steps, self.outputs)
+
+    @property
     def layers(self) -> tuple[LayerSpec, ...] | None:
         """The layers of a plain chain; None for every other program. The last activation is `output_activation`."""
-        chain = layers_of(self)
-        return None if chain is None else chain.layers
+        return None if self.chain is None else self.chain.layers
 
     @property
     def output_activation(self) -> OutputActivation:
         """Of a plain chain."""
-        chain = layers_of(self)
-        return "identity" if chain is None else chain.output_activation
+        return "identity" if self.chain is None else self.chain.output_activation
 
     @property
     def output_negative_slope(self) -> float:
         """Of a plain chain."""
-        chain = layers_of(self)
-        return DEFAULT_SLOPE if chain is None else chain.output_negative_slope
+        return DEFAULT_SLOPE if self.chain is None else self.chain.output_negative_slope
 
     @property
     def widths(self) -> tuple[int, ...]:

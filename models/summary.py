@@ -14,6 +14,10 @@ from fused_mlp.models.spec import INPUT, MlpSpec, Step
 # What fits a terminal beside a name, a column of a table, and a label of a metric.
 MAX_LENGTH = 120
 _MAX_FUNCTION = 32
+# Programs without repetitions are cut, and looking for long ones takes time.
+_LONGEST_PART = 32
+_LEAST_REPEATED = 3  # `256 relu -> 256 relu` reads better than `2 x [256 relu]`
+_MOST_PARTS = 80  # more than fit
 _COMBINED = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "maximum": "max", "minimum": "min"}
 _NORMS = {"layer": "ln", "rms": "rms", "l2": "l2"}
 _PRODUCTS = ("linear", "gated")
@@ -154,17 +158,17 @@ def _text(step: Step, before: str | None) -> str:  # noqa: PLR0911 - a table of 
     return _COMBINED[step.op]
 
 
-def _folded(words: Sequence[_Word]) -> list[_Word]:
+def _folded(words: list[_Word]) -> list[_Word]:
     """Repetitions written once: from each position on, the part whose repetitions cover most."""
     folded: list[_Word] = []
     at = 0
     while at < len(words):
         count, size = 1, 1
-        for length in range(1, (len(words) - at) // 2 + 1):
+        for length in range(1, min(_LONGEST_PART, (len(words) - at) // 2) + 1):
             part, times = words[at : at + length], 1
             while words[at + times * length : at + (times + 1) * length] == part:
                 times += 1
-            if times > 1 and times * length > count * size:
+            if times >= (2 if length > 1 else _LEAST_REPEATED) and times * length > count * size:
                 count, size = times, length
         part = words[at : at + size]
         if count > 1:
@@ -173,6 +177,8 @@ def _folded(words: Sequence[_Word]) -> list[_Word]:
         else:
             folded.append(part[0])
         at += count * size
+    if len(folded) > _MOST_PARTS:
+        folded[_MOST_PARTS // 2 : -_MOST_PARTS // 2] = [_Word("->", "...")]
     return folded
 
 
