@@ -10,9 +10,12 @@ import torch
 
 from fused_mlp import kernels
 from fused_mlp.kernels.backends import torch as torch_fused
+from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.backends.torch import TorchKernel
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models.evaluation import evaluate
+from tests.support.random_programs import random_mlp, random_rows
 
 
 def make_mlp(
@@ -158,3 +161,42 @@ def test_it_says_whose_threads_it_uses():
         f"pool has {count} threads, not {count + 1}"
         in TorchKernel(make_mlp((2, 2)), count + 1).describe().reason
     )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_are_right(seed):
+    """Both variants in torch, at batches on both sides of what is kept."""
+    mlp = random_mlp(seed, max_width=80)
+    for kernel in (TorchKernel(mlp, None), EagerKernel(mlp, "cpu", None)):
+        check_against_float64(kernel, mlp)
+        check_against_float64(kernel, mlp)  # in buffers that hold what another call left
+
+
+def test_programs_beyond_what_is_kept_are_right(monkeypatch):
+    monkeypatch.setattr(torch_fused, "KEPT_ROWS", 20)
+    for seed in range(10):
+        mlp = random_mlp(seed, max_width=40)
+        kernel = TorchKernel(mlp, None)
+        for rows in (33, 3, 21):
+            x = random_rows(mlp, rows)
+            np.testing.assert_allclose(kernel(x), evaluate(mlp, x.astype(np.float64)), atol=1e-3, rtol=1e-3)
+
+
+def test_the_result_may_lie_over_the_input():
+    """A program may still read its input when it begins to write its result."""
+    for seed in range(20):
+        mlp = random_mlp(seed, max_width=20)
+        kernel = TorchKernel(mlp, None)
+        x = torch.from_numpy(random_rows(mlp, 7))
+        expected = kernel(x)
+        memory = torch.empty(7 * (mlp.spec.in_features + mlp.spec.out_features))
+        over = memory[: x.numel()].view(x.shape).copy_(x)
+        out = memory[: 7 * mlp.spec.out_features].view(7, -1)
+        torch.testing.assert_close(kernel(over, out), expected)
+
+
+def test_values_that_never_live_together_share_a_buffer():
+    mlp = make_mlp((16, 30, 30, 30, 30, 30, 30, 4))
+    kernel = TorchKernel(mlp, None)
+    kernel(torch.randn(5, 16))
+    assert len(kernel._scratch.buffers) == 2
