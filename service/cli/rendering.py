@@ -174,7 +174,8 @@ def _facts(version: VersionInfo) -> RenderableType:
     if version.summary:
         facts |= {
             "description": version.description,
-            "program": f"{version.summary}, {version.parameters:,} parameters, {version.dtype}",
+            "program": version.summary,
+            "weights": f"{version.parameters:,} parameters, {version.dtype}",
             "input": _input(version),
             **_outputs(version),
             "labels": ", ".join(version.labels),
