@@ -128,7 +128,10 @@ def _words(spec: MlpSpec, steps: Sequence[Step]) -> list[_Word]:
             words[-1] = _Word(words[-1].reads, f"{words[-1].text} {_function(step)}")
             mergeable = False
         else:
-            words.append(_Word("->" if follows else "|", _text(step, before)))
+            text = describe(step)
+            if step.op == "concat" and INPUT in step.sources and before is not None:
+                text += " input"
+            words.append(_Word("->" if follows else "|", text))
             mergeable = step.op == "linear"
         before = step.name
     return words
@@ -139,7 +142,8 @@ def _function(step: Step) -> str:
     return text if len(text) <= _MAX_FUNCTION else f"{text[: _MAX_FUNCTION - 3]}..."
 
 
-def _text(step: Step, before: str | None) -> str:  # noqa: PLR0911 - a table of steps
+def describe(step: Step) -> str:  # noqa: PLR0911 - a table of steps
+    """One step in a word or two: `256`, `gelu`, `ln`, `+`."""
     match step.op:
         case "linear":
             return str(step.out_features)
@@ -151,9 +155,7 @@ def _text(step: Step, before: str | None) -> str:  # noqa: PLR0911 - a table of 
             return _NORMS[step.kind]
         case "slice":
             return f"[{step.start}:{step.stop}]"
-        case "concat":
-            return "concat input" if INPUT in step.sources and before is not None else "concat"
-        case "affine" | "softmax" | "log_softmax":
+        case "affine" | "concat" | "softmax" | "log_softmax":
             return step.op
     return _COMBINED[step.op]
 
