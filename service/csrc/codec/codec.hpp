@@ -14,11 +14,11 @@ namespace fused_mlp {
 
 class Codec {
  public:
-  // Fills `input` with views into [data, data + size). Returns what is wrong with it, or nothing. Whether it fits
-  // a model is for PredictInput::check to say.
+  // Fills `input` with views into [data, data + size). Returns what is wrong with it, or nothing. Whether it
+  // fits a model is for PredictInput::check to say.
   virtual std::string decode(const uint8_t* data, size_t size, PredictInput& input) const = 0;
-  // Appends the response message to `out`: the heads that `input` asks for, in the dtype of the input. `results`
-  // has all heads side by side.
+  // Appends the response message to `out`: the heads that `input` asks for, in the dtype of the input.
+  // `results` has all heads side by side.
   virtual void encode(const PredictInput& input, const RouteEntry& entry, Variant variant,
                       const Outcome& outcome, const Results& results, ByteBuffer& out) const = 0;
   // Appends the response message of one request on a stream that failed.

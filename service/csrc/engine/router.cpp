@@ -81,7 +81,8 @@ const char* variant_name(Variant variant) noexcept {
   }
 }
 
-RouteTable::RouteTable(std::vector<RouteEntry> entries) : entries_(with_heads(with_samplers(std::move(entries)))) {
+RouteTable::RouteTable(std::vector<RouteEntry> entries)
+    : entries_(with_heads(with_samplers(std::move(entries)))) {
   for (const RouteEntry& entry : entries_) {
     if (!models_[entry.model].versions.emplace(entry.version, &entry).second) {
       throw std::invalid_argument(label(entry) + " is listed twice");

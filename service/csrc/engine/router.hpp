@@ -49,7 +49,8 @@ struct RouteEntry {
   bool withdrawn = false;  // fused gave wrong results: unfused answers even requests that name fused
   std::shared_ptr<ShareSampler> sampler;  // for requests without a key; shared by all versions of a model
   std::vector<Head> heads = {};           // in the order of their columns; see with_heads
-  std::vector<std::int64_t> input_shape = {};  // of one row, as the model itself takes it; empty: [in_features]
+  std::vector<std::int64_t> input_shape =
+      {};  // of one row, as the model itself takes it; empty: [in_features]
 
   // What callers are told of a head: its name, unless the model has one output that is called `output`.
   std::string_view shown_name(const Head& head) const noexcept {
@@ -57,8 +58,8 @@ struct RouteEntry {
   }
 };
 
-// Throws std::invalid_argument unless the heads are all the columns, one after the other. One that covers all,
-// where none is given.
+// Throws std::invalid_argument unless the heads are all the columns, one after the other. One that covers
+// all, where none is given.
 RouteEntry with_heads(RouteEntry entry);
 
 // The routing fields of a request.

@@ -149,9 +149,7 @@ void Prediction::complete(const Outcome& outcome) noexcept {
 }
 
 void Prediction::encode(const Outcome& outcome) {
-  append_framed(answer_, [&] {
-    codec_->encode(input_, *entry_, variant_, outcome, {outcome.y}, answer_);
-  });
+  append_framed(answer_, [&] { codec_->encode(input_, *entry_, variant_, outcome, {outcome.y}, answer_); });
 }
 
 // ---- 3. On the loop again: the answer goes to the call. ----
