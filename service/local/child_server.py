@@ -35,7 +35,7 @@ class ChildServer:
     def __init__(self, environment: Mapping[str, str], folder: str = "") -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fused_mlp.service.local.attached", folder],
+            [sys.executable, "-m", "fused_mlp.service.cli.attached", folder],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

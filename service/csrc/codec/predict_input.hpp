@@ -48,6 +48,7 @@ struct PredictInput {
   void reset() {
     model = request_id = data = {};
     outputs.clear();
+    outputs_field = "output";
     all_outputs = false;
     leading = head_count = 0;
     version = 0;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
 
 TensorCheck tensor(std::vector<std::int64_t> shape, std::uint64_t bytes, DType dtype = DType::fp32) {
-  return check_tensor(shape, dtype, bytes, 64, 100);
+  return check_tensor(shape, dtype, bytes, RowShape{64}, 100);
 }
 
 TEST(valid_shapes_give_their_rows) {
@@ -21,7 +21,7 @@ TEST(valid_shapes_give_their_rows) {
   CHECK_EQ(tensor({64}, 64 * 4).rows, 1u);
   CHECK_EQ(tensor({100, 64}, 100 * 64 * 8, DType::fp64).rows, 100u);
   CHECK_EQ(tensor({1, 64}, 64 * 2, DType::bf16).rows, 1u);
-  CHECK_EQ(check_values({}, 64, 64, 100).rows, 1u);
+  CHECK_EQ(check_values({}, 64, RowShape{64}, 100).rows, 1u);
 }
 
 TEST(invalid_shapes_get_a_precise_line) {
@@ -30,13 +30,14 @@ TEST(invalid_shapes_get_a_precise_line) {
   CHECK_EQ(tensor({0, 64}, 0).error, "shape: expected at least 1 row, got 0 in [0, 64]");
   CHECK_EQ(tensor({-1, 64}, 256).error, "shape: expected sizes of at least 1, got [-1, 64]");
   CHECK_EQ(tensor({}, 256).error, "shape: expected [rows, 64] or [64], got []");
-  CHECK_EQ(tensor({1, 1, 64}, 256).error, "shape: expected [rows, 64] or [64], got [1, 1, 64]");
+  CHECK_EQ(tensor({1, 64, 1}, 256).error, "shape: expected [rows, 64] or [64], got [1, 64, 1]");
+  CHECK(!tensor({1, 1, 1, 1, 1, 1, 1, 1, 1, 64}, 256).ok());
   CHECK_EQ(tensor({101, 64}, 101 * 256).error,
            "shape: expected at most 100 rows per request, got 101; send them in parts");
   CHECK(!tensor(std::vector<std::int64_t>(1000, 1), 4).ok());
   CHECK(tensor(std::vector<std::int64_t>(1000, 1), 4).error.size() < 100);
-  CHECK_EQ(check_values({}, 63, 64, 100).error, "values: expected 64 numbers for one row, got 63");
-  CHECK_EQ(check_values(std::vector<std::int64_t>{2, 64}, 127, 64, 100).error,
+  CHECK_EQ(check_values({}, 63, RowShape{64}, 100).error, "values: expected 64 numbers for one row, got 63");
+  CHECK_EQ(check_values(std::vector<std::int64_t>{2, 64}, 127, RowShape{64}, 100).error,
            "values: expected 128 numbers for [2, 64], got 127");
 }
 
@@ -45,6 +46,33 @@ TEST(shapes_that_overflow_are_refused) {
   CHECK(!tensor({kHuge, kHuge}, 1).ok());
   CHECK(!tensor({std::numeric_limits<std::int64_t>::min(), 64}, 0).ok());
   CHECK(!tensor({(1LL << 58) + 1, 64}, 256).ok());  // 2^58 rows of 64 are 0 modulo 2^64
+  CHECK(!tensor({1LL << 32, 1LL << 32, 64}, 256).ok());
+  CHECK(!tensor({kHuge, kHuge, kHuge, 64}, 256).ok());
+  CHECK(!tensor({kHuge, 0, 64}, 0).ok());
+}
+
+TEST(dimensions_in_front_of_a_row_are_rows) {
+  const TensorCheck check = tensor({2, 3, 64}, 6 * 256);
+  CHECK_EQ(check.rows, 6u);
+  CHECK_EQ(check.leading, 2u);
+  CHECK_EQ(tensor({64}, 256).leading, 0u);
+  CHECK_EQ(tensor({20, 6, 64}, 120 * 256).error,
+           "shape: expected at most 100 rows per request, got 120; send them in parts");
+}
+
+TEST(a_row_may_have_the_shape_of_its_model) {
+  const std::vector<std::int64_t> own = {1, 8, 8};
+  const RowShape row{64, own};
+  const auto check = [&](std::vector<std::int64_t> shape, std::uint64_t rows) {
+    return check_tensor(shape, DType::fp32, rows * 256, row, 100);
+  };
+  CHECK_EQ(check({3, 1, 8, 8}, 3).rows, 3u);
+  CHECK_EQ(check({3, 64}, 3).rows, 3u);
+  CHECK_EQ(check({1, 8, 8}, 1).rows, 1u);
+  CHECK_EQ(check({1, 8, 8}, 1).leading, 0u);
+  CHECK_EQ(check({2, 3, 1, 8, 8}, 6).rows, 6u);
+  CHECK_EQ(check({3, 8, 8}, 3).error, "shape: expected [rows, 1, 8, 8] or [rows, 64], got [3, 8, 8]");
+  CHECK_EQ(check({3, 63}, 3).error, "shape: expected [rows, 1, 8, 8] or [rows, 64], got [3, 63]");
 }
 
 // The value of a half by its definition, not by the code under test.

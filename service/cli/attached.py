@@ -14,7 +14,8 @@ def main() -> None:
     folder = sys.argv[1]
     sys.argv = ["fused-mlp", "serve"]
     threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
-    from fused_mlp.service.cli import main as run  # noqa: PLC0415 - slow; a parent that dies meanwhile is noticed
+    # Slow, and so after the thread: a parent that dies meanwhile is noticed.
+    from fused_mlp.service.cli import main as run
 
     try:
         run()
