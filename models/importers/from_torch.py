@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.importers.aten import REFUSED
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Place
 from fused_mlp.models.importers.building.rows import Rows
@@ -30,7 +31,6 @@ from fused_mlp.models.importers.torch_export import (
     run_once,
 )
 from fused_mlp.models.importers.torch_graph import GraphReader
-from fused_mlp.models.importers.torch_operators import REFUSED
 from fused_mlp.models.importers.verification import TOLERANCE, verify
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.importers.aten import OPERATORS, REFUSED, Call, one_row
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant, Place
 from fused_mlp.models.importers.building.rows import Rows
-from fused_mlp.models.importers.torch_operators import OPERATORS, REFUSED, Call
 from fused_mlp.models.importers.torch_tensors import to_array
 
 _NOT_THEIRS = (str(Path(torch.__file__).parent), "torch/", str(Path(__file__).resolve().parent))
@@ -166,6 +166,4 @@ def _flat(arguments: Any) -> list[Any]:
 
 
 def _sized(arguments: Any) -> Any:
-    from fused_mlp.models.importers.torch_operators import one_row  # noqa: PLC0415
-
     return torch.fx.node.map_aggregate(arguments, one_row)
