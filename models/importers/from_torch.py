@@ -25,6 +25,7 @@ from fused_mlp.models.importers.torch_copy import prepare, unwrapped
 from fused_mlp.models.importers.torch_export import (
     PREFIX,
     ROWS,
+    AnswerError,
     NamedOutputs,
     export_rows,
     failing_line,
@@ -215,6 +216,8 @@ def _find_width(module: NamedOutputs) -> tuple[int, ...]:
     for width in row_widths(module.module):
         try:
             _try(module, (width,))
+        except AnswerError:
+            raise
         except ModelLoadError as error:
             first = first or error
         else:
