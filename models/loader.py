@@ -45,7 +45,9 @@ def load(path: str | os.PathLike[str]) -> Mlp:
         raise ModelLoadError(
             f"{path}: a checkpoint says nothing of activations; read it with {CHECKPOINTS[path.suffix]}"
         )
-    raise ModelLoadError(f"{path}: expected a version directory with {JSON_NAME} in it, an .onnx or a .pt2 file")
+    raise ModelLoadError(
+        f"{path}: expected a version directory with {JSON_NAME} in it, an .onnx or a .pt2 file"
+    )
 
 
 def _load_directory(path: Path) -> Mlp:

@@ -39,6 +39,7 @@ ONLY_IN = {
         "models/importers/from_checkpoint.py",
         "models/importers/from_torch.py",
         "models/importers/torch_*.py",
+        "models/importers/aten/*.py",
         "models/demo/train_digits.py",
         "kernels/backends/eager.py",
         "kernels/backends/torch.py",

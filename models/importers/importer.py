@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
+from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict, read_pickle
 from fused_mlp.models.importers.from_onnx import from_onnx
 from fused_mlp.models.importers.safetensors_checkpoint import INDEX_SUFFIX
 from fused_mlp.models.repository import Repository, check_name
@@ -80,7 +80,9 @@ def import_model(
     if kind == "state_dict" and unsafe_pickle:
         kind = "pickle"
     if state_dict is not None and kind != "python":
-        raise ModelLoadError(f"{path}: a state_dict is loaded into a module that Python code makes, model.py:factory")
+        raise ModelLoadError(
+            f"{path}: a state_dict is loaded into a module that Python code makes, model.py:factory"
+        )
     if kind in _WHOLE:
         given = {
             "activation": activation,
@@ -100,6 +102,8 @@ def import_model(
             mlp = _read_torch(str(source), kind, weights=weights, row_shape=row_shape, dtype=dtype)
     else:
         if activation is None:
+            if kind == "state_dict":
+                _check_is_state_dict(path)
             raise ModelLoadError(
                 f"{path}: a {kind} file holds no activations; say which one follows the layers, such as relu"
             )
@@ -123,7 +127,7 @@ def import_model(
     return _write(mlp, Path(repository), name, version, kind)
 
 
-def detect_format(path: Path) -> Format:
+def detect_format(path: Path) -> Format:  # noqa: PLR0911 - a table of formats
     """By the file name where that decides, else by what is in it."""
     if not path.exists() and ":" in path.name:
         return "python"
@@ -159,6 +163,17 @@ def _holds_code(path: Path) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return any("/code/" in name for name in archive.namelist())
+
+
+def _check_is_state_dict(path: Path) -> None:
+    """A pickled module is told from a state_dict before anything is asked about activations."""
+    try:
+        read_pickle(path)
+    except ModelLoadError as error:
+        text = str(error)
+        if "Python objects" in text:
+            text += ", or import the whole module with unsafe_pickle (--unsafe-pickle) if you trust the file"
+        raise ModelLoadError(text) from error
 
 
 def _read_torch(

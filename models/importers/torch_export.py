@@ -3,8 +3,11 @@ named, and the words for what torch.export cannot follow."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import linecache
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,12 +22,17 @@ from torch.fx import Node
 from fused_mlp.models.errors import ModelLoadError, first_line
 
 ROWS = 5  # of the example that is traced; any number above 1 would do
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_./:-]+")  # in the name of an output
 PREFIX = "module."  # of the names of everything within NamedOutputs
 _OWN_FILES = (
     str(Path(torch.__file__).parent),
     str(Path(__file__).resolve().parent),
     str(Path(linecache.__file__).resolve().parent),
 )
+
+
+class AnswerError(ModelLoadError):
+    """What the module answers cannot be served, whatever rows it is given."""
 
 
 class NamedOutputs(nn.Module):
@@ -39,8 +47,8 @@ class NamedOutputs(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         found = list(_leaves(self.module(x), ""))
         if not found:
-            raise ModelLoadError(f"{type(self.module).__name__} answers no tensors")
-        self.names = [name or "output" for name, _ in found]
+            raise AnswerError(f"{type(self.module).__name__} answers no tensors")
+        self.names = [_UNUSUAL.sub("_", name).lstrip("./:-") or "output" for name, _ in found]
         return tuple(tensor for _, tensor in found)
 
 
@@ -71,9 +79,23 @@ def _leaves(answer: Any, name: str) -> Iterator[tuple[str, Tensor]]:
             yield from _leaves(getattr(answer, field.name), below(field.name))
     else:
         kind = type(answer).__name__
-        raise ModelLoadError(
+        raise AnswerError(
             f"it answers {kind if not name else f'{name!r} as {kind}'}: expected tensors, in a tuple, dict or dataclass"
         )
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without what torch.export prints about code that it cannot follow; the refusal says it in one line."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def run_once(module: NamedOutputs, x: Tensor) -> tuple[Tensor, ...]:
@@ -86,8 +108,7 @@ def run_once(module: NamedOutputs, x: Tensor) -> tuple[Tensor, ...]:
 def export_rows(module: NamedOutputs, x: Tensor) -> ExportedProgram:
     """x: (ROWS, ...)."""
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), quietly():
             exported = export(module, (x,), dynamic_shapes=({0: Dim("rows", min=2)},), strict=False)
             if _has_hidden_writes(exported):
                 exported = exported.run_decompositions({})

@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.importers.from_checkpoint import read_pickle
 from fused_mlp.models.importers.from_torch import from_torch, row_widths
 from fused_mlp.models.importers.safetensors_checkpoint import SafetensorsCheckpoint
-from fused_mlp.models.importers.torch_export import failing_line
+from fused_mlp.models.importers.torch_archive import check_targets, only_tensors
+from fused_mlp.models.importers.torch_export import failing_line, quietly
 from fused_mlp.models.importers.torch_tensors import to_tensor
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
@@ -29,11 +29,13 @@ _WRAPPED = ("module.", "_orig_mod.")
 
 
 def read_exported(path: Path, *, dtype: Dtype | None = None) -> Mlp:
-    """A file of torch.export.save."""
+    """A file of torch.export.save. No code in it is run."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with only_tensors(path):
             program = torch.export.load(str(path))
+        check_targets(program)
+    except ModelLoadError:
+        raise
     except Exception as error:
         raise ModelLoadError(f"{path}: not a readable .pt2 file: {first_line(error)}") from error
     inputs = [
@@ -50,8 +52,7 @@ def read_exported(path: Path, *, dtype: Dtype | None = None) -> Mlp:
 def read_script(path: Path, *, row_shape: Sequence[int] | None = None, dtype: Dtype | None = None) -> Mlp:
     """A file of torch.jit.save."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quietly():
             script = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ModelLoadError(f"{path}: not a readable TorchScript file: {first_line(error)}") from error
@@ -75,15 +76,16 @@ def _from_script(script: Any, shape: tuple[int, ...]) -> nn.Module:
 
     dtype = next((each.dtype for each in script.parameters()), torch.float32)
     rows = torch.zeros(2, *shape, dtype=dtype)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.no_grad(), quietly():
         script(rows)
         return _unguarded(TS2EPConverter(script, (rows,)).convert())
 
 
 def _unguarded(program: torch.export.ExportedProgram) -> nn.Module:
     """Its module, without the checks for the number of rows that it was exported with."""
-    options = {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
+    options = (
+        {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
+    )
     module: nn.Module = program.module(**options)
     module._forward_pre_hooks.clear()
     return module
@@ -94,11 +96,12 @@ def read_pickled_module(
 ) -> Mlp:
     """A file of torch.save(module). Loading it runs whatever code is in it."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quietly():
             content = torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:
-        raise ModelLoadError(f"{path}: the pickle cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+        raise ModelLoadError(
+            f"{path}: the pickle cannot be loaded: {type(error).__name__}: {first_line(error)}"
+        ) from error
     if not isinstance(content, nn.Module):
         raise ModelLoadError(f"{path}: expected a pickled module, got {type(content).__name__}")
     return _read(path, content, row_shape, dtype)
@@ -118,9 +121,7 @@ def read_factory(
     return _read(source, module, row_shape, dtype)
 
 
-def _read(
-    source: object, module: nn.Module, row_shape: Sequence[int] | None, dtype: Dtype | None
-) -> Mlp:
+def _read(source: object, module: nn.Module, row_shape: Sequence[int] | None, dtype: Dtype | None) -> Mlp:
     example = None if row_shape is None else torch.zeros(1, *row_shape)
     try:
         return from_torch(module, example, dtype=dtype)
@@ -191,7 +192,10 @@ def _load_into(module: nn.Module, path: Path) -> None:
         found = module.load_state_dict(dict(tensors), strict=False)
     except RuntimeError as error:  # shapes
         raise ModelLoadError(f"{path}: {' '.join(str(error).split())}") from error
-    for text, names in (("has no", found.missing_keys), ("has, and the module has not,", found.unexpected_keys)):
+    for text, names in (
+        ("has no", found.missing_keys),
+        ("has, and the module has not,", found.unexpected_keys),
+    ):
         if names:
             others = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise ModelLoadError(f"{path} {text} {names[0]!r}{others}: expected the module's own state_dict")

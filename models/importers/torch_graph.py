@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.importers.aten import OPERATORS, REFUSED, Call, one_row
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant, Place
 from fused_mlp.models.importers.building.rows import Rows
-from fused_mlp.models.importers.torch_operators import OPERATORS, REFUSED, Call
 from fused_mlp.models.importers.torch_tensors import to_array
 
 _NOT_THEIRS = (str(Path(torch.__file__).parent), "torch/", str(Path(__file__).resolve().parent))
@@ -92,7 +92,14 @@ class GraphReader:
             call = Call(self._builder, self.constant, made)
             try:
                 result = read(call, *arguments, **options)
-            except (TypeError, ValueError, IndexError, StopIteration, NotImplementedError) as error:
+            except (
+                ArithmeticError,
+                AssertionError,
+                AttributeError,
+                LookupError,
+                TypeError,
+                ValueError,
+            ) as error:
                 raise ModelLoadError(f"it is used in a way that is not read: {first_line(error)}") from error
         if _writes(node) and isinstance(node.args[0], Node):
             values[node.args[0]] = result  # torch_export.py has seen to it that no view of it is read again
@@ -103,8 +110,14 @@ class GraphReader:
         arguments, options = _sized(arguments), _sized(options)
         if "device" in options:
             options = {**options, "device": None}
-        with torch.no_grad():
-            return node.target(*arguments, **options)  # type: ignore[operator]
+        try:
+            with torch.no_grad():
+                return node.target(*arguments, **options)  # type: ignore[operator]
+        except (RuntimeError, TypeError, ValueError) as error:
+            place = self._place(node, _operator_name(node))
+            raise ModelLoadError(
+                f"{place}: it cannot be computed ahead of the rows: {first_line(error)}"
+            ) from error
 
     def _place(self, node: Node, name: str) -> Place:
         stack = node.meta.get("nn_module_stack") or {}
@@ -166,6 +179,4 @@ def _flat(arguments: Any) -> list[Any]:
 
 
 def _sized(arguments: Any) -> Any:
-    from fused_mlp.models.importers.torch_operators import one_row  # noqa: PLC0415
-
     return torch.fx.node.map_aggregate(arguments, one_row)

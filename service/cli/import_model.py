@@ -41,7 +41,9 @@ def command(
     row_shape: Annotated[
         str | None,
         typer.Option(
-            metavar="N,...", help="Shape of one row, where the weights do not tell it.", rich_help_panel=_MODULE
+            metavar="N,...",
+            help="Shape of one row, where the weights do not tell it.",
+            rich_help_panel=_MODULE,
         ),
     ] = None,
     unsafe_pickle: Annotated[

@@ -174,7 +174,9 @@ class Folding:
         start = 0
         for part in parts:
             cut = slice(start, start + part.width)
-            own = (None if each is None else Constant(each.array[cut], "", each.dtype) for each in (scale, shift))
+            own = (
+                None if each is None else Constant(each.array[cut], "", each.dtype) for each in (scale, shift)
+            )
             factor, offset = own
             part.weight, part.bias = _scaled(part.weight, part.bias, factor, offset)
             part.role, start = "", cut.stop
@@ -214,7 +216,11 @@ class Folding:
     def _merge(self, node: Node) -> bool:
         """A function of a function that nothing else needs is one."""
         source = node.sources[0] if node.sources else None
-        if not isinstance(node, ElementNode) or not isinstance(source, ElementNode) or not self._only_use(source):
+        if (
+            not isinstance(node, ElementNode)
+            or not isinstance(source, ElementNode)
+            or not self._only_use(source)
+        ):
             return False
         if node.tree is None or source.tree is None:
             return False
