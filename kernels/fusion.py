@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, FormulaError, parse
@@ -13,8 +14,7 @@ from fused_mlp.models.spec import Combination, Combine, Elementwise, Gated, Line
 _IDENTITY = parse("x")
 
 
-@dataclass(frozen=True)
-class Combined:
+class Combined(NamedTuple):
     """What an epilogue combines its product with. `swapped`: the product is the second operand."""
 
     op: Combination

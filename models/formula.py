@@ -9,7 +9,7 @@ import ast
 import math
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,8 +93,7 @@ class Node:
         object.__setattr__(self, "depth", depth)
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One operation on registers. Register 0 is x, instruction i writes register i + 1, and operand -1 - k is
     `Formula.constants[k]`. `numbers` are the parameters of a function (`leaky_relu`'s slope)."""
 
