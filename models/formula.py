@@ -91,6 +91,12 @@ class Node:
             raise FormulaError(f"more than {MAX_INSTRUCTIONS} operations inside each other")
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "depth", depth)
+        # Once: a tree is looked up level by level.
+        object.__setattr__(self, "_hash", hash((self.op, self.arguments, self.numbers)))
+
+    def __hash__(self) -> int:
+        result: int = self._hash  # type: ignore[attr-defined]
+        return result
 
 
 class Instruction(NamedTuple):
