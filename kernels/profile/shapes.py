@@ -10,7 +10,9 @@ from itertools import pairwise
 import torch
 
 from fused_mlp.kernels.profile.errors import ProfileError
-from fused_mlp.models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models import Activation, LayerSpec, Mlp, MlpSpec
+from fused_mlp.models.dtypes import Array
+from fused_mlp.models.spec import Gated, Linear, Slice, Step
 
 _MOST_LAYERS = 256  # of an MlpSpec
 _COPIES = 4  # of the weights: ours, the module's, those that the fused kernel and torch.compile pack
@@ -38,7 +40,7 @@ def random_mlp(widths: Sequence[int], activation: Activation = "relu", gated: bo
 
 def spec_of(widths: Sequence[int], activation: Activation, gated: bool = False) -> MlpSpec:
     hidden = [LayerSpec(out_features=width, activation=activation, gated=gated) for width in widths[1:-1]]
-    return MlpSpec(in_features=widths[0], layers=(*hidden, LayerSpec(out_features=widths[-1])))
+    return MlpSpec.of_layers(widths[0], (*hidden, LayerSpec(out_features=widths[-1])))
 
 
 def _memory() -> int:
@@ -46,33 +48,44 @@ def _memory() -> int:
 
 
 def with_random_weights(spec: MlpSpec) -> Mlp:
-    """The same weights every time, scaled so that activations keep their magnitude from layer to layer."""
+    """The same weights every time, scaled so that activations keep their magnitude from layer to layer. Norms keep
+    what they are given: their weights are one."""
     generator = torch.Generator().manual_seed(1)
-    layers = []
-    for fan_in, layer in zip(spec.widths, spec.layers, strict=False):
-        scale = float(fan_in) ** -0.5
-        halves = 2 if layer.gated else 1
-        weights = [
-            (torch.randn(layer.out_features, fan_in, generator=generator) * scale).numpy()
-            for _ in range(halves)
-        ]
-        biases = [
-            torch.randn(layer.out_features, generator=generator).numpy() if layer.bias else None
-            for _ in weights
-        ]
-        gate = (weights[1], biases[1]) if layer.gated else (None, None)
-        layers.append(LayerWeights(weights[0], biases[0], *gate))
-    return Mlp(spec, layers)
+    tensors: dict[str, Array] = {}
+    for step in spec.steps:
+        shapes = step.shapes(spec.source_widths(step))
+        if f"{step.prefix}.{next(iter(shapes), '')}" in tensors:
+            continue  # of a module that is called again
+        # Matrices before vectors: chains have always had these weights.
+        for name, shape in sorted(shapes.items(), key=lambda each: -len(each[1])):
+            values = torch.randn(shape, generator=generator)
+            if len(shape) > 1:
+                values *= float(shape[1]) ** -0.5
+            elif name == "weight":
+                values = torch.ones(shape)
+            tensors[f"{step.prefix}.{name}"] = values.numpy()
+    return Mlp(spec, tensors)
 
 
 def narrow_twin(spec: MlpSpec, width: int = 16) -> Mlp:
-    """The same layers, so narrow that their arithmetic is nothing: what is left of the time is the cost of calling
+    """The same steps, so narrow that their arithmetic is nothing: what is left of the time is the cost of calling
     them. Not narrower: products with one column or row are computed in ways of their own."""
-    layers = tuple(
-        layer.model_copy(update={"out_features": min(width, layer.out_features)}) for layer in spec.layers
-    )
-    twin = {"in_features": min(width, spec.in_features), "layers": layers, "labels": None, "dtype": "float32"}
-    return with_random_weights(spec.model_copy(update=twin))
+    steps: list[Step] = []
+    for step in spec.steps:
+        if isinstance(step, (Linear, Gated)):
+            steps.append(step.model_copy(update={"out_features": min(width, step.out_features)}))
+        elif isinstance(step, Slice):
+            # Its features may not be there any more; a product is at least as much to call.
+            part = min(width, step.stop - step.start)
+            steps.append(Linear(name=step.name, input=step.input, out_features=part))
+        else:
+            steps.append(step)
+    twin = {"in_features": min(width, spec.in_features), "steps": steps, "input_shape": None, "labels": None}
+    try:
+        narrow = MlpSpec.model_validate({**spec.model_dump(), **twin, "dtype": "float32"})
+    except ValueError:  # a concat of narrow values need not be as narrow as what it is combined with
+        narrow = spec
+    return with_random_weights(narrow)
 
 
 @dataclass(frozen=True)
@@ -90,9 +103,11 @@ class Work:
 
 
 def work_of(spec: MlpSpec, batch: int) -> Work:
+    """Of the products: norms, functions and additions are nothing beside them."""
     products = sum(
-        fan_in * layer.out_features * (2 if layer.gated else 1)
-        for fan_in, layer in zip(spec.widths, spec.layers, strict=False)
+        spec.source_widths(step)[0] * step.out_features * (2 if isinstance(step, Gated) else 1)
+        for step in spec.steps
+        if isinstance(step, (Linear, Gated))
     )
     return Work(
         flops=2 * products * batch,

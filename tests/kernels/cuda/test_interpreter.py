@@ -72,7 +72,7 @@ def results(request: pytest.FixtureRequest, runs: dict[str, Run]) -> list[dict[s
         ("batches", 60),
         ("activations", 100),
         ("formulas", 72),
-        ("idioms", 50),
+        ("idioms", 36),
         ("programs", 80),
         ("invariance", 26),
         ("poison", 38),
