@@ -399,6 +399,10 @@ class MlpSpec(Frozen):
 
     def summary(self) -> str:
         """One readable line: `784-512-256-10 relu`, `192 -> 3 x [ln, 384 gelu, 192, +] -> ln -> 10`."""
+        return self._summary
+
+    @cached_property
+    def _summary(self) -> str:  # read at every scrape of /metrics
         from fused_mlp.models.summary import summarize  # noqa: PLC0415 - needs this module
 
         return summarize(self)

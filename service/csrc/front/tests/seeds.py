@@ -73,10 +73,14 @@ def messages() -> list[bytes]:
     typed = oip.ModelInferRequest.InferInputTensor(
         name="input", datatype="FP64", shape=[64], contents=contents
     )
+    heads = [oip.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in ("v", "pi")]
     return [
         b"\x00" + predict(),
         b"\x00" + predict(input=values, version=1),
+        b"\x00" + predict(model="heads", input=fm.Tensor(shape=[1, 1, 8, 8], data=ROW), output="*"),
+        b"\x00" + predict(model="heads", output="v"),
         b"\x01" + infer(),
+        b"\x01" + infer(model_name="heads", outputs=heads),
         b"\x01" + infer(inputs=[typed], raw_input_contents=[], model_version="1"),
         b"\x02" + framed(predict()) + framed(gzip.compress(predict()), 1),
         b"\x1e" + framed(predict()),

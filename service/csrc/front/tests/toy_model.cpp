@@ -53,7 +53,12 @@ ToyService::ToyService(unsigned workers, uint32_t queue_rows, uint32_t max_reque
   entry.fused = engine.add_lane(lane, std::make_unique<ToyKernel>(false));
   lane.name = "digits/1/unfused";
   entry.unfused = engine.add_lane(lane, std::make_unique<ToyKernel>(workers != 0));
-  router.publish({entry});
+  // The same numbers as two outputs of a model that takes images.
+  RouteEntry heads = entry;
+  heads.model = "heads";
+  heads.heads = {{"pi", 0, kOutputs - 1, false}, {"v", kOutputs - 1, 1, true}};
+  heads.input_shape = {1, 8, 8};
+  router.publish({entry, heads});
 }
 
 }  // namespace fused_mlp::front::test
