@@ -47,7 +47,7 @@ def test_eager_runs_a_launch_for_every_step_that_computes(profiled):
 
 
 def test_steps_are_told_by_name_with_what_their_product_finishes(profiled):
-    assert profiled.model.endswith("=> pi 6, v 1")
+    assert profiled.model.startswith("24 -> ln -> 48 gelu -> 24 -> + -> ")
     for batch in (1, 4):
         steps = [step for step in profiled.steps if step.batch == batch]
         assert [step.name for step in steps] == ROWS
