@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, FormulaError, parse
@@ -13,8 +14,7 @@ from fused_mlp.models.spec import Combination, Combine, Elementwise, Gated, Line
 _IDENTITY = parse("x")
 
 
-@dataclass(frozen=True)
-class Combined:
+class Combined(NamedTuple):
     """What an epilogue combines its product with. `swapped`: the product is the second operand."""
 
     op: Combination
@@ -69,13 +69,11 @@ def fuse(spec: MlpSpec) -> tuple[FusedStep, ...]:
 def _grow(product: Product, step: Step) -> Product | None:
     """The product with one more step in its epilogue; None if that has no place for it."""
     grown = replace(product, name=step.name, steps=(*product.steps, step))
-    try:
-        if isinstance(step, Elementwise):
-            if product.combined is None:
-                return replace(grown, function=_then(product.function, step.formula))
-            return replace(grown, then=_then(product.then, step.formula))
-    except FormulaError:  # the two functions together are too long for one
-        return None
+    if isinstance(step, Elementwise):
+        both = compose(product.function if product.combined is None else product.then, step.formula)
+        if both is None:
+            return None
+        return replace(grown, function=both) if product.combined is None else replace(grown, then=both)
     if isinstance(step, Combine) and product.combined is None:
         swapped = step.inputs[1] == product.name
         other = step.inputs[0] if swapped else step.inputs[1]
@@ -83,5 +81,9 @@ def _grow(product: Product, step: Step) -> Product | None:
     return None
 
 
-def _then(first: Formula, second: Formula) -> Formula:
-    return second if first.is_identity else first.then(second)
+def compose(first: Formula, second: Formula) -> Formula | None:
+    """second(first(x)); None if that is too long for one formula."""
+    try:
+        return second if first.is_identity else first.then(second)
+    except FormulaError:
+        return None

@@ -3,8 +3,7 @@ from layers to steps and back; knows nothing of other programs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
@@ -59,8 +58,7 @@ class LayerSpec(BaseModel):
         return self
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(NamedTuple):
     """`output_activation` runs after the last layer; an ungated last layer has no activation of its own."""
 
     layers: tuple[LayerSpec, ...]

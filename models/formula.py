@@ -9,7 +9,7 @@ import ast
 import math
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,10 +92,15 @@ class Node:
             raise FormulaError(f"more than {MAX_INSTRUCTIONS} operations inside each other")
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "depth", depth)
+        # Once: a tree is looked up level by level.
+        object.__setattr__(self, "_hash", hash((self.op, self.arguments, self.numbers)))
+
+    def __hash__(self) -> int:
+        result: int = self._hash  # type: ignore[attr-defined]
+        return result
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One operation on registers. Register 0 is x, instruction i writes register i + 1, and operand -1 - k is
     `Formula.constants[k]`. `numbers` are the parameters of a function (`leaky_relu`'s slope)."""
 

@@ -1,8 +1,7 @@
 """What an MLP is, as data: a program of steps, each of which makes one value from earlier ones, row by row. Owns
 validation of names, widths and outputs; knows nothing of tensors, files or kernels."""
 
-from __future__ import annotations
-
+# Annotations are no texts here: pydantic would evaluate each of them, at the start of every server.
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property

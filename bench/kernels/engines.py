@@ -1,6 +1,5 @@
 """The ways to run an MLP that the benchmark compares: each takes a model and returns its fastest call from
-Python, x (rows, in_features) float32 in, an array out, or several where the model has several outputs. Imports an
-engine only when asked for it."""
+Python, x (rows, in_features) float32 in, an array out. Imports an engine only when asked for it."""
 
 from __future__ import annotations
 
@@ -13,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.kernels.onnx_export import onnx_bytes
+from bench.kernels.onnx_graph import onnx_bytes
 from fused_mlp.models import Mlp
+from fused_mlp.models.spec import Affine
 
-Call = Callable[[np.ndarray], Callable[[], Any]]  # x -> a call without arguments, for the timer
+# x -> a call without arguments, for the timer. It answers an array, or several: one per output.
+Call = Callable[[np.ndarray], Callable[[], Any]]
 
 
 def fused(mlp: Mlp, threads: int) -> Call:
@@ -28,21 +29,26 @@ def fused(mlp: Mlp, threads: int) -> Call:
 
 def eager(mlp: Mlp, threads: int) -> Call:
     torch.set_num_threads(threads)
-    return _torch_call(mlp.to_torch())
+    return _torch_call(_module(mlp))
 
 
 def torch_compile(mlp: Mlp, threads: int) -> Call:
     torch.set_num_threads(threads)
     torch._inductor.config.freezing = True  # weights become constants, and are packed for oneDNN
-    return _torch_call(torch.compile(mlp.to_torch(), dynamic=True))
+    return _torch_call(torch.compile(_module(mlp), dynamic=True))
 
 
-def last_row(result: Any) -> list[float]:
-    """Of an engine's answer, all outputs side by side."""
-    if isinstance(result, dict):
-        result = list(result.values())
-    parts = result if isinstance(result, (list, tuple)) else [result]
-    return [float(value) for part in parts for value in np.atleast_1d(np.asarray(part)[-1])]
+def _module(mlp: Mlp) -> torch.nn.Module:
+    """With the batch norms that people write, where the program has only their scale and shift."""
+    module = mlp.to_torch()
+    for step in mlp.spec.steps:
+        if isinstance(step, Affine):
+            parent, _, last = step.name.rpartition(".")
+            found = module.get_submodule(step.name)
+            norm = torch.nn.BatchNorm1d(mlp.spec.widths_by_name[step.name], eps=0.0).eval()
+            norm.weight, norm.bias = found.weight, found.bias
+            setattr(module.get_submodule(parent), last, norm)
+    return module.requires_grad_(False)
 
 
 def _torch_call(module: Callable[[torch.Tensor], Any]) -> Call:
@@ -81,14 +87,9 @@ def openvino(mlp: Mlp, threads: int) -> Call:
             "INFERENCE_PRECISION_HINT": "f32",
         }
         request = openvino.Core().compile_model(str(path), "CPU", config).create_infer_request()
-    outputs = range(len(mlp.spec.outputs))
 
     def bind(x: np.ndarray) -> Callable[[], Any]:
-        def call() -> list[np.ndarray]:
-            answer = request.infer([x], share_inputs=True, share_outputs=True)
-            return [answer[index] for index in outputs]
-
-        return call
+        return lambda: list(request.infer([x], share_inputs=True, share_outputs=True).values())
 
     return bind
 
@@ -104,3 +105,9 @@ ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
 
 def versions() -> dict[str, str]:
     return {name: version(name) for name in ("torch", "numpy", "onnxruntime", "openvino")}
+
+
+def side_by_side(result: Any) -> np.ndarray:
+    """All outputs of a call in one array, as the fused kernel answers them."""
+    several = result if isinstance(result, (list, tuple)) else [result]
+    return np.concatenate([np.asarray(each) for each in several], axis=1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fused_mlp.kernels.fusion import Combined, FusedStep, Product, fuse
+from fused_mlp.kernels.fusion import Combined, FusedStep, Product, compose, fuse
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, parse
 from fused_mlp.models.spec import (
@@ -305,12 +305,13 @@ def _with_functions(steps: tuple[FusedStep, ...], spec: MlpSpec) -> list[Any]:
         at = found.get(step.input) if isinstance(step, Elementwise) and reads[step.input] == 1 else None
         if isinstance(step, Elementwise) and at is not None:
             before: Any = result[at]
-            if isinstance(before, _WithFunction):
-                result[at] = _WithFunction(before.step, step.name, before.then.then(step.formula))
-            else:
-                result[at] = _WithFunction(before, step.name, step.formula)
-            found[step.name] = at
-            continue
+            if not isinstance(before, _WithFunction):
+                before = _WithFunction(before, before.name, _IDENTITY)
+            then = compose(before.then, step.formula)
+            if then is not None:
+                result[at] = _WithFunction(before.step, step.name, then)
+                found[step.name] = at
+                continue
         if isinstance(step, (Combine, Norm, Affine)):
             found[step.name] = len(result)
         result.append(step)

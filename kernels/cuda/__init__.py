@@ -1,2 +1,2 @@
 """The fused kernel for NVIDIA GPUs: Triton programs and cuBLAS behind CUDA graphs. `backend` registers it;
-only `activations`, `whole_kernel`, `layer_kernel`, `triton_programs` and `check` import triton."""
+only `functions`, the kernels, `triton_programs` and `check` import triton."""

@@ -72,6 +72,9 @@ class Sketch:
     def norm(self, source: str, kind: str) -> str:
         return self._add("norm", input=source, kind=kind)
 
+    def affine(self, source: str) -> str:
+        return self._add("affine", input=source)
+
     def combine(self, op: str, *sources: str) -> str:
         return self._add(op, inputs=sources)
 
@@ -126,24 +129,23 @@ def _between(width: int) -> int:
 
 
 def normed_whole(width: int, dtype: Dtype, tour: Tour) -> MlpSpec:
-    """A norm as wide as they can be after each product, one of them gated; a softmax between; two heads."""
-    sketch = Sketch(99, dtype)
-    h = sketch.norm(sketch.linear(INPUT, width - 1), next(tour.norm))
+    """Norms as wide as they can be: after a product with the input added, and after a gate; a softmax; two heads."""
+    sketch = Sketch(width - 1, dtype)
+    h = sketch.norm(sketch.combine("add", sketch.linear(INPUT, width - 1), INPUT), next(tour.norm))
     h = sketch.gated(sketch.function(h, "gelu"), width - 1, next(tour.gate))
     h = sketch.function(sketch.norm(h, next(tour.norm)), next(tour.softmax))
-    return sketch.spec(pi=sketch.linear(h, 10, next(tour.softmax)), v=sketch.linear(h, 1))
+    return sketch.spec(pi=sketch.linear(h, 10, "softmax"), log_pi=sketch.linear(h, 7, "log_softmax"))
 
 
 def residual_whole(room: int, dtype: Dtype, tour: Tour) -> MlpSpec:
     """Pre-norm residual block over `room` columns in all: a quarter each for what is added and for its norm, half for
-    the hidden layer; then a concat with the input, halves of which gate each other."""
+    the hidden layer; then a norm of a concat, the halves of which gate each other."""
     width = room // 4 - 1
-    sketch = Sketch(width, dtype)
+    sketch = Sketch(99, dtype)
     x = sketch.linear(INPUT, width)
     h = sketch.linear(sketch.norm(x, "layer"), room // 2 - 1, "gelu")
     x = sketch.combine("add", x, sketch.linear(h, width, next(tour.plain)))
-    joined = sketch.combine("concat", INPUT, x)
-    h = sketch.norm(joined, next(tour.norm))
+    h = sketch.norm(sketch.combine("concat", sketch.linear(x, width), x), next(tour.norm))
     h = sketch.combine("multiply", sketch.part(h, 0, width), sketch.part(h, width, 2 * width))
     return sketch.spec(output=sketch.linear(h, 3))
 

@@ -4,8 +4,7 @@ slice is a choice of tiles, and costs nothing. Data only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from fused_mlp.kernels.cuda.stages import RowPass, Stage
 from fused_mlp.kernels.fusion import Product
@@ -51,7 +50,7 @@ class Columns:
         if isinstance(stage, Concat):
             return tuple(each for source in stage.inputs for each in self._references[source])
         if isinstance(stage, Slice):
-            starts = _starts(self.counts(stage.input))
+            starts = accumulate(self.counts(stage.input)[:-1], initial=0)
             tiles = self._references[stage.input]
             return tuple(
                 tile for tile, at in zip(tiles, starts, strict=True) if stage.start <= at < stage.stop
@@ -90,14 +89,6 @@ class Columns:
             changed |= mine > self._cuts[value]
             self._cuts[value] |= mine
         return changed
-
-
-def _starts(counts: Iterable[int]) -> list[int]:
-    starts, at = [], 0
-    for count in counts:
-        starts.append(at)
-        at += count
-    return starts
 
 
 def positions(counts: tuple[int, ...], chunk: int) -> list[int]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fused_mlp.kernels.fusion import Combined, Product, fuse
+from fused_mlp.kernels.fusion import Combined, Product, compose, fuse
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, parse
 from fused_mlp.models.spec import Affine, Combine, Concat, Elementwise, Norm, Slice, Softmax, Step
@@ -90,9 +90,11 @@ def _stage(step: Product | Step) -> Stage:
 def _grow(row: RowPass, step: Step) -> RowPass | None:
     """The pass with one more step; None if it has no place for it."""
     if isinstance(step, Elementwise):
-        if row.combined is None:
-            return replace(row, name=step.name, function=_then(row.function, step.formula))
-        return replace(row, name=step.name, then=_then(row.then, step.formula))
+        both = compose(row.function if row.combined is None else row.then, step.formula)
+        if both is None:
+            return None
+        grown = replace(row, name=step.name)
+        return replace(grown, function=both) if row.combined is None else replace(grown, then=both)
     if isinstance(step, Affine) and row.scaled is None and row.function.is_identity and row.combined is None:
         return replace(row, name=step.name, scaled=step)
     if isinstance(step, Combine) and row.combined is None and step.inputs[0] != step.inputs[1]:
@@ -100,7 +102,3 @@ def _grow(row: RowPass, step: Step) -> RowPass | None:
         other = step.inputs[0] if swapped else step.inputs[1]
         return replace(row, name=step.name, combined=Combined(step.op, other, swapped))
     return None
-
-
-def _then(first: Formula, second: Formula) -> Formula:
-    return second if first.is_identity else first.then(second)

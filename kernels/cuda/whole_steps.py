@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import Literal
 
 from fused_mlp.kernels.cuda.columns import Columns
@@ -140,7 +141,7 @@ class _Planner:
 
     def _io(self, kind: Kind, value: str, start: int) -> WholeStep:
         counts = self.columns.counts(value)
-        columns = tuple(start + sum(counts[:index]) for index in range(len(counts)))
+        columns = tuple(accumulate(counts[:-1], initial=start))
         source = self._tiles(value) if kind == "store" else ()
         return WholeStep(kind, source=source, counts=counts, columns=columns)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from fused_mlp.kernels.backends.cpu_lowering import operation_names
 from fused_mlp.kernels.profile.capture import capture
 from fused_mlp.kernels.profile.counting import count
 from fused_mlp.kernels.profile.cpu_phases import Recording, recorded_phases, step_times
@@ -82,7 +81,6 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     flames: dict[str, Flame] = {}
     traces: dict[str, str] = {}
     phases: dict[int, dict[str, float]] = {}  # batch -> the fused kernel's steps
-    names = operation_names(mlp.spec, mlp.tensors())
     for batch in options.batches:
         progress(f"batch {batch}: timing {', '.join(ready)}")
         x = torch.randn(batch, mlp.spec.in_features, generator=torch.Generator().manual_seed(2)).to(
@@ -95,6 +93,7 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         times = time_calls({**calls, **narrow, **kernels}, options.budget_s)
         for name, each in ready.items():
             progress(f"batch {batch}: tracing {name}")
+            names = each.variant.operation_names(mlp)
             trace = capture(calls[name], options.device, each.variant.strategy(batch), each.packing, names)
             flames[f"{name}/{batch}"] = flame_of(trace)
             if options.trace_dir is not None:

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fused_mlp.kernels.backends.cpu_lowering import operation_names
 from fused_mlp.kernels.nn.fused_module import FusedMLP
 from fused_mlp.kernels.profile.results import VariantName
 from fused_mlp.models import Mlp
+from fused_mlp.models.weights import expected_shapes
 
 Forward = Callable[[Tensor], Any]  # a tensor, or several where the program has several outputs
 
@@ -37,6 +39,22 @@ class Variant:
         kernel = getattr(self._forward, "_kernel", None)
         compiled = getattr(kernel, "_compiled", None)
         return str(compiled.strategy(batch)) if compiled is not None else ""
+
+    def operation_names(self, mlp: Mlp) -> list[str]:
+        """The steps that the operations of the fused CPU kernel compute, in their order; empty for the others."""
+        fused = self._forward
+        if (
+            not isinstance(fused, FusedMLP)
+            or fused._kernel is None
+            or fused._kernel.describe().backend != "cpu"
+        ):
+            return []
+        # The kernel's program was read from the module, which may name the same steps in other ways.
+        spec = fused._kernel.spec
+        weights = (weight.detach().float().numpy() for weight in fused._weights())
+        found = operation_names(spec, dict(zip(expected_shapes(spec), weights, strict=True)))
+        names = operation_names(mlp.spec, mlp.tensors())
+        return names if len(names) == len(found) else found
 
     def bind_kernel(self, x: Tensor) -> Callable[[], object] | None:
         """The fused kernel called with an array of rows, without the torch module: the cost in the engine. None for the

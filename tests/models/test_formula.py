@@ -165,6 +165,13 @@ def test_then_is_one_function_after_the_other(first, second):
     assert same(both(POINTS), after(before(POINTS)))
 
 
+def test_zero_has_no_sign():
+    """Its text has none, and equal constants are one register."""
+    made = parse("x / -0.0")
+    assert made.text == "x / 0"
+    assert same(made(POINTS), parse("x / 0")(POINTS))
+
+
 def test_the_identity_changes_nothing():
     relu, nothing = parse("relu"), parse("x")
     assert nothing.is_identity

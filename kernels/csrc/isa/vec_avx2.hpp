@@ -37,6 +37,11 @@ struct Avx2 {
   static Reg sqrt(Reg v) { return _mm256_sqrt_ps(v); }
   static Mask is_nan(Reg v) { return _mm256_cmp_ps(v, v, _CMP_UNORD_Q); }
   static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
+  static float add_lanes(Reg v) {
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+  }
   // x = m 2^exponent with m between sqrt(1/2) and sqrt(2); for positive normal numbers.
   static Reg split(Reg x, Reg& exponent) {
     const __m256i bits = _mm256_castps_si256(x);

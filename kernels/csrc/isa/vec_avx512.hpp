@@ -38,6 +38,13 @@ struct Avx512 {
   static Reg sqrt(Reg v) { return _mm512_sqrt_ps(v); }
   static Mask is_nan(Reg v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
   static bool any(Mask m) { return m != 0; }
+  static float add_lanes(Reg v) {
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), high);
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+  }
   // x = m 2^exponent with m between sqrt(1/2) and sqrt(2); for positive normal numbers.
   static Reg split(Reg x, Reg& exponent) {
     const __m512i bits = _mm512_castps_si512(x);

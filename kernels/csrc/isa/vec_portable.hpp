@@ -61,6 +61,7 @@ struct Portable {
   }
   static Mask is_nan(Reg v) { return (Mask)(v != v); }
   static bool any(Mask m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
+  static float add_lanes(Reg v) { return (v[0] + v[2]) + (v[1] + v[3]); }
   // x = m 2^exponent with m between sqrt(1/2) and sqrt(2); for positive normal numbers.
   static Reg split(Reg x, Reg& exponent) {
     const Mask n = (Mask)((Unsigned)x - 0x3F3504F3u) >> 23;

@@ -33,10 +33,12 @@ class MlpKernel {
  private:
   // The arrays of one call, or of one block of its rows.
   struct Frame {
-    const float* x;
-    float* y;
-    float* space;  // scratch buffers, one after the other, each (rows, stride)
+    float* bases[3];  // x, which nothing writes to, y, and the scratch buffers, one after the other
     std::size_t rows;
+
+    float* at(const Location& location) const {
+      return bases[location.base] + rows * location.per_row + location.column;
+    }
   };
   // Operations that run without a barrier in between: one product, or several operations row by row.
   struct Stage {
@@ -48,8 +50,7 @@ class MlpKernel {
 
   // In strategies.cpp.
   void run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const;
-  const float* read(const Frame& frame, const Region& region) const;
-  float* write(const Frame& frame, const Region& region) const;
+  Frame frame(const float* x, std::size_t rows, float* y) const;
   void run_product(std::size_t op, const Frame& frame, std::size_t first, std::size_t last) const;
   void run_product_recorded(std::size_t op, const LayerCall& call) const;
   void run_rows(std::size_t op, const Frame& frame, std::size_t row, std::size_t rows) const;

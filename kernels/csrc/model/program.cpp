@@ -28,17 +28,34 @@ Program::Program(const ProgramSource& source, const Isa& isa) {
   for (const auto& op : source.ops) {
     std::visit([&](const auto& each) { add(each, isa); }, op);
   }
-  offsets_.assign(strides_.size(), 0);
-  for (std::size_t b = Region::kScratch; b < strides_.size(); ++b) {
-    // An odd number of cache lines: with a power of two, all rows would map to the same cache sets.
-    strides_[b] = (strides_[b] + 31) / 32 * 32 + 16;
-    offsets_[b] = scratch_per_row_;
-    scratch_per_row_ += strides_[b];
-  }
+  lay_out(source);
   std::size_t floats = 0;
   for (const LayerStorage& layer : layers_) floats += layer.weights.size();
   streamed_ = floats * sizeof(float) > kStreamedBytes;
   for (Op& op : ops_) op.layer.streamed = streamed_;
+}
+
+void Program::lay_out(const ProgramSource& source) {
+  std::vector<std::size_t> per_row(strides_.size(), 0);
+  for (std::size_t b = Region::kScratch; b < strides_.size(); ++b) {
+    // An odd number of cache lines: with a power of two, all rows would map to the same cache sets.
+    strides_[b] = (strides_[b] + 31) / 32 * 32 + 16;
+    per_row[b] = scratch_per_row_;
+    scratch_per_row_ += strides_[b];
+  }
+  const auto locate = [&](const Region& region) {
+    return Location{std::min(region.buffer, Region::kScratch), per_row[region.buffer], region.column,
+                    strides_[region.buffer]};
+  };
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    std::visit(
+        [&](const auto& op) {
+          ops_[i].in = locate(op.in);
+          ops_[i].out = locate(op.out);
+          ops_[i].other = locate(op.other.value_or(op.in));
+        },
+        source.ops[i]);
+  }
 }
 
 void Program::check(const Region& region, std::size_t width, bool written) const {
@@ -58,11 +75,11 @@ void Program::add(const ProductSource& source, const Isa& isa) {
   layers_.push_back(pack_layer(layer, isa.panel));
   Op op{.product = true,
         .padded = false,
+        .in = {},
+        .out = {},
+        .other = {},
         .layer = layers_.back().packed,
-        .row = {},
-        .in = source.in,
-        .other = source.other.value_or(source.in),
-        .out = source.out};
+        .row = {}};
   op.layer.function = keep(op.layer.gated ? source.gate : source.function);
   Epilogue epilogue{.function = op.layer.gated ? keep(source.function) : Function{},
                     .combined = source.other.has_value(),
@@ -88,6 +105,9 @@ void Program::add(const RowSource& source, const Isa& isa) {
   if (source.other) check(*source.other, source.width, false);
   ops_.push_back({.product = false,
                   .padded = false,
+                  .in = {},
+                  .out = {},
+                  .other = {},
                   .layer = {},
                   .row = {.kind = source.kind,
                           .combination = source.combination,
@@ -95,10 +115,7 @@ void Program::add(const RowSource& source, const Isa& isa) {
                           .width = source.width,
                           .weight = keep(source.weight, source.width, isa.panel),
                           .bias = keep(source.bias, source.width, isa.panel),
-                          .then = keep(source.then)},
-                  .in = source.in,
-                  .other = source.other.value_or(source.in),
-                  .out = source.out});
+                          .then = keep(source.then)}});
 }
 
 Function Program::keep(const FunctionSource& source) {

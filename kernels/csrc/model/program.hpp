@@ -60,14 +60,23 @@ struct ProgramSource {
   std::vector<std::variant<ProductSource, RowSource>> ops;
 };
 
+// A region in the arrays of a call: element (r, c) is at bases[base][rows * per_row + r * stride + column +
+// c], where the bases are x, y and the scratch space, and `rows` is the number of rows that the space is for.
+struct Location {
+  std::size_t base;
+  std::size_t per_row;
+  std::size_t column;
+  std::size_t stride;
+};
+
 struct Op {
   bool product;
-  bool padded;        // for a product: whole panels fit into its region
+  bool padded;  // for a product: whole panels fit into its region
+  Location in;
+  Location out;
+  Location other;     // `in` again where there is none
   PackedLayer layer;  // if product
   RowOp row;          // if not
-  Region in;
-  Region other;  // `in` again where there is none
-  Region out;
 };
 
 class Program {
@@ -78,15 +87,10 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   const std::vector<Op>& ops() const { return ops_; }
-  std::size_t in_features() const { return strides_[Region::kInput]; }
-  std::size_t out_features() const { return strides_[Region::kOutput]; }
+  std::size_t in_features() const { return widths_[Region::kInput]; }
+  std::size_t out_features() const { return widths_[Region::kOutput]; }
   bool streamed() const { return streamed_; }  // its weights are read from memory on every call
-
-  // Floats of scratch space per row, and from one row to the next in a buffer.
-  std::size_t scratch_per_row() const { return scratch_per_row_; }
-  std::size_t stride(const Region& region) const { return strides_[region.buffer]; }
-  // How far a buffer is from the beginning of the space, per row of the space.
-  std::size_t offset(const Region& region) const { return offsets_[region.buffer]; }
+  std::size_t scratch_per_row() const { return scratch_per_row_; }  // floats
 
  private:
   void add(const ProductSource& source, const Isa& isa);
@@ -94,11 +98,11 @@ class Program {
   Function keep(const FunctionSource& source);
   const float* keep(const float* vector, std::size_t width, std::size_t panel);
   void check(const Region& region, std::size_t width, bool written) const;
+  void lay_out(const ProgramSource& source);
 
   std::vector<Op> ops_;
   std::vector<std::size_t> widths_;   // of the buffers, without padding
-  std::vector<std::size_t> strides_;  // in floats
-  std::vector<std::size_t> offsets_;
+  std::vector<std::size_t> strides_;  // in floats; of scratch buffers with space for whole panels
   std::size_t scratch_per_row_ = 0;
   bool streamed_ = false;
   // What the operations point to.

@@ -60,30 +60,25 @@ void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, 
   }
 }
 
-const float* MlpKernel::read(const Frame& frame, const Region& region) const {
-  if (region.buffer == Region::kInput) return frame.x + region.column;
-  return write(frame, region);
-}
-
-float* MlpKernel::write(const Frame& frame, const Region& region) const {
-  if (region.buffer == Region::kOutput) return frame.y + region.column;
-  return frame.space + program_.offset(region) * frame.rows + region.column;
+MlpKernel::Frame MlpKernel::frame(const float* x, std::size_t rows, float* y) const {
+  const std::size_t floats = rows * program_.scratch_per_row();
+  return {{const_cast<float*>(x), y, floats > 0 ? scratch(floats) : nullptr}, rows};
 }
 
 // All rows of the frame, panels [first, last).
 void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t first,
                             std::size_t last) const {
   const Op& op = program_.ops()[index];
-  const LayerCall call = {read(frame, op.in),
-                          program_.stride(op.in),
-                          frame.rows,
-                          write(frame, op.out),
-                          program_.stride(op.out),
-                          first,
-                          last,
-                          op.padded,
-                          read(frame, op.other),
-                          program_.stride(op.other)};
+  const LayerCall call = {.x = frame.at(op.in),
+                          .x_stride = op.in.stride,
+                          .rows = frame.rows,
+                          .y = frame.at(op.out),
+                          .y_stride = op.out.stride,
+                          .first = first,
+                          .last = last,
+                          .padded = op.padded,
+                          .other = frame.at(op.other),
+                          .other_stride = op.other.stride};
   if (recording_phases()) [[unlikely]]
     return run_product_recorded(index, call);
   isa_.run_layer(op.layer, call);
@@ -101,11 +96,13 @@ void MlpKernel::run_product_recorded(std::size_t index, const LayerCall& call) c
 // Rows [row, row + rows) of the frame.
 void MlpKernel::run_rows(std::size_t index, const Frame& frame, std::size_t row, std::size_t rows) const {
   const Op& op = program_.ops()[index];
-  const std::size_t in = program_.stride(op.in), other = program_.stride(op.other),
-                    out = program_.stride(op.out);
-  const RowCall call = {
-      read(frame, op.in) + row * in,    in, read(frame, op.other) + row * other, other, rows,
-      write(frame, op.out) + row * out, out};
+  const RowCall call = {.x = frame.at(op.in) + row * op.in.stride,
+                        .x_stride = op.in.stride,
+                        .other = frame.at(op.other) + row * op.other.stride,
+                        .other_stride = op.other.stride,
+                        .rows = rows,
+                        .y = frame.at(op.out) + row * op.out.stride,
+                        .y_stride = op.out.stride};
   if (recording_phases()) [[unlikely]]
     return run_rows_recorded(index, call);
   isa_.run_rows(op.row, call);
@@ -120,8 +117,7 @@ void MlpKernel::run_rows_recorded(std::size_t index, const RowCall& call) const 
 // ---- row blocks: all operations on one thread ----
 
 void MlpKernel::run_block(const float* x, std::size_t rows, float* y) const {
-  const std::size_t floats = rows * program_.scratch_per_row();
-  const Frame frame = {x, y, floats > 0 ? scratch(floats) : nullptr, rows};
+  const Frame frame = this->frame(x, rows, y);
   const std::vector<Op>& ops = program_.ops();
   for (std::size_t i = 0; i < ops.size(); ++i) {
     if (ops[i].product) {
@@ -241,8 +237,7 @@ struct MlpKernel::StageJob {
 
 void MlpKernel::run_stages(const Plan& plan, const float* x, std::size_t rows, float* y) const {
   if (stages_.size() > StageJob::kMaxStages) return run_row_blocks({plan.strategy, 1, rows}, x, rows, y);
-  const std::size_t floats = rows * program_.scratch_per_row();
-  StageJob job(*this, {x, y, floats > 0 ? scratch(floats) : nullptr, rows}, plan.threads);
+  StageJob job(*this, frame(x, rows, y), plan.threads);
   Pool::shared().run(plan.threads - 1, StageJob::task, &job);
 }
 

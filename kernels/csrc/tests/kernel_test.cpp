@@ -237,6 +237,7 @@ struct Wide {
   static Reg sqrt(Reg v) { return v; }
   static Mask is_nan(Reg v) { return (Mask)(v != v); }
   static bool any(Mask) { return false; }
+  static float add_lanes(Reg v) { return v[0]; }
   static Reg split(Reg x, Reg& exponent) { return exponent = x; }
   static Mask is_odd(Reg t) { return (Mask)(t != t); }
   static Reg negate_by_second_bit(Reg v, Reg) { return v; }

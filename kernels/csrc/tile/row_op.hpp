@@ -47,12 +47,15 @@ struct Combining {
 template <class V>
 struct RowOps {
   static void run(const RowOp& op, const RowCall& call) {
+    const bool normed = op.kind >= RowKind::kAffine && op.kind <= RowKind::kL2Norm;
+    const bool relu = normed && op.then.activation == Activation::kRelu;  // which norms apply themselves
+    const bool function = !relu && !op.then.is_identity();
+    const typename NormRow<V>::Finish finish{op.weight, op.bias, relu ? 0.0f : -__builtin_inff()};
     for (std::size_t r = 0; r < call.rows; ++r) {
       const float* const x = call.x + r * call.x_stride;
-      const float* const other = call.other + r * call.other_stride;
       float* const y = call.y + r * call.y_stride;
-      const float* const done = run_kind(op, x, other, y);
-      if (!op.then.is_identity()) {
+      const float* const done = run_kind(op, finish, x, call.other + r * call.other_stride, y);
+      if (function) {
         TileActivation<V>::run(op.then, done, y, op.width);
       } else if (done != y) {
         __builtin_memmove(y, done, op.width * sizeof(float));
@@ -62,7 +65,8 @@ struct RowOps {
 
  private:
   // Where the result is: in y, or still in x if there was nothing to do.
-  static const float* run_kind(const RowOp& op, const float* x, const float* other, float* y) {
+  static const float* run_kind(const RowOp& op, const typename NormRow<V>::Finish& finish, const float* x,
+                               const float* other, float* y) {
     const std::size_t n = op.width;
     switch (op.kind) {
       case RowKind::kMap:
@@ -71,16 +75,16 @@ struct RowOps {
         Combining<V>::of(op.combination)(x, 0, other, 0, 1, n, y, 0);
         break;
       case RowKind::kAffine:
-        NormRow<V>::template scale<false>(x, y, n, 0.0f, 1.0f, op.weight, op.bias);
+        NormRow<V>::template scale<false>(x, y, n, 0.0f, 1.0f, finish);
         break;
       case RowKind::kLayerNorm:
-        NormRow<V>::layer(x, y, n, op.eps, op.weight, op.bias);
+        NormRow<V>::layer(x, y, n, op.eps, finish);
         break;
       case RowKind::kRmsNorm:
-        NormRow<V>::rms(x, y, n, op.eps, op.weight, op.bias);
+        NormRow<V>::rms(x, y, n, op.eps, finish);
         break;
       case RowKind::kL2Norm:
-        NormRow<V>::l2(x, y, n, op.eps, op.weight, op.bias);
+        NormRow<V>::l2(x, y, n, op.eps, finish);
         break;
       case RowKind::kSoftmax:
         Softmax<V>::run(x, y, n, false);

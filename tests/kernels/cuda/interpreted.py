@@ -14,19 +14,25 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from fused_mlp.kernels.cuda import backend, selection, triton_programs
 from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.check_models import Sketch
 from fused_mlp.kernels.cuda.plans import precision_of
 from fused_mlp.kernels.cuda.rule import candidate_tiles
 from fused_mlp.kernels.cuda.tiles import Tile
 from fused_mlp.kernels.cuda.triton_programs import LayeredProgram, WholeProgram, launch
 from fused_mlp.kernels.selfcheck import BASELINE_OUTPUTS
 from fused_mlp.models import Activation, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.importers.torch_modules import make_module
 from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
 from fused_mlp.models.spec import OutputActivation
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
+from tests.kernels.cuda.idioms import written
 from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support.random_programs import FUNCTIONS, random_program
 
 CPU = torch.device("cpu")
 WIDTHS = (1, 3, 17, 100, 129, 250)
+PROGRAMS = 36
 ACTIVATIONS = get_args(Activation)
 OUTPUTS = (*ACTIVATIONS, "softmax", "log_softmax")
 assert set(OUTPUTS) == {name for part in get_args(OutputActivation) for name in get_args(part)}
@@ -52,7 +58,18 @@ def tiles(spec: MlpSpec, *, all_blocks: bool = True) -> list[Tile]:
     return found if all_blocks else [tile for tile in found if tile.block_m == 16]
 
 
-def compare(spec: MlpSpec, rows: int, *, all_blocks: bool = True) -> Iterator[dict[str, object]]:
+def exact_results(mlp: Mlp, x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(evaluate(mlp, x.double().numpy()))
+
+
+def eager_results(mlp: Mlp, x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return make_module(mlp, joined=True)(x)
+
+
+def compare(
+    spec: MlpSpec, rows: int, *, all_blocks: bool = True, title: str = ""
+) -> Iterator[dict[str, object]]:
     """Against float64: at most twice eager's error in the same dtype, plus a few roundings of the result
     (eager may happen to be exact, as it is for one column). Eager's over enough rows not to be small by luck."""
     mlp = make_mlp(spec)
@@ -61,14 +78,13 @@ def compare(spec: MlpSpec, rows: int, *, all_blocks: bool = True) -> Iterator[di
     x = torch.randn(sample, spec.in_features, generator=torch.Generator().manual_seed(1))
     x[::rows] *= 6  # into the tails of the activations
     rounded = x.to(dtype)
-    with torch.inference_mode():
-        exact = mlp.to_torch().double()(rounded.double())
-        eager = mlp.to_torch()(rounded).double()
+    exact = exact_results(mlp, rounded)
+    eager = eager_results(mlp, rounded).double()
     scale = exact.abs().max().item()
     allowed = 2 * (eager - exact).abs().max().item() + 4 * torch.finfo(dtype).eps * scale
     for tile in tiles(spec, all_blocks=all_blocks):
         error = (run(mlp, tile, x[:rows]).double() - exact[:rows]).abs().max().item()
-        name = f"{spec.summary()} {spec.dtype} bias={spec.layers[0].bias} rows={rows} {tile.label}"
+        name = f"{title or spec.summary()} {spec.dtype} rows={rows} {tile.label}"
         yield {"case": name, "ok": error <= allowed, "error": error, "allowed": allowed}
 
 
@@ -104,6 +120,29 @@ def activations(dtype: str) -> Iterator[dict[str, object]]:
     for name in OUTPUTS:
         yield from compare(make_spec((20, 30, 70), "tanh", output=name, dtype=dtype), 17, all_blocks=False)
         yield from compare(make_spec((20, 30, 7), "tanh", output=name, dtype=dtype), 2, all_blocks=False)
+
+
+def formulas(dtype: str) -> Iterator[dict[str, object]]:
+    """Every function of a formula, after a product and on its own."""
+    for text in FUNCTIONS:
+        sketch = Sketch(20, dtype)
+        h = sketch.linear(sketch.function("input", text), 30, text)
+        yield from compare(sketch.spec(out=sketch.linear(h, 5)), 17, all_blocks=False, title=text)
+
+
+def idioms(dtype: str) -> Iterator[dict[str, object]]:
+    """Models as people write them: a pre-norm tower, a tabular ResNet, a skip, heads, gates with norms, halves."""
+    for index, (title, spec) in enumerate(written(dtype)):
+        # A row pass is one program per row, and the interpreter is slow.
+        for rows in ((1, 17), (16, 5), (33, 2))[index % 3] if title != "heads" else (130,):
+            yield from compare(spec, rows, title=title, all_blocks=rows > 16)
+
+
+def programs(dtype: str) -> Iterator[dict[str, object]]:
+    """Any graph of all steps. Narrow ones fit `whole`, wide ones do not."""
+    for seed in range(PROGRAMS):
+        spec = random_program(seed, steps=4 + seed % 7, max_width=(40, 70, 140)[seed % 3], dtype=dtype)
+        yield from compare(spec, (1, 5, 18)[seed % 3], all_blocks=seed % 5 == 0, title=f"program {seed}")
 
 
 def launches(dtype: str) -> Iterator[dict[str, object]]:
@@ -167,14 +206,20 @@ def invariance(dtype: str) -> Iterator[dict[str, object]]:
     """Each row alone, then in batches that do and do not fill blocks, at other positions: the same bits."""
     InterpreterBuilder.create_dot = sum_in_fixed_order
     spec = make_spec((37, 50, 50, 70), "gelu", gated=(True, False, False), output="softmax", dtype=dtype)
-    mlp = make_mlp(spec)
-    x = torch.randn(130, 37, generator=torch.Generator().manual_seed(2))
-    for tile in tiles(spec):
-        whole = run(mlp, tile, x)
-        for rows in (1, 15, 16, 17, 65, 129):
-            part = run(mlp, tile, x[130 - rows :].contiguous())
-            same = torch.equal(part.view(torch.int32), whole[130 - rows :].view(torch.int32))
-            yield {"case": f"{spec.dtype} rows={rows} of 130 {tile.label}", "ok": same}
+    chosen = [
+        ("chain", spec),
+        *((title, each) for title, each in written(dtype) if title in ("skip", "pre-norm 33")),
+    ]
+    for title, each in chosen:
+        mlp = make_mlp(each)
+        rows_in_all = 130 if title == "chain" else 34
+        x = torch.randn(rows_in_all, each.in_features, generator=torch.Generator().manual_seed(2))
+        for tile in tiles(each, all_blocks=title == "chain"):
+            whole = run(mlp, tile, x)
+            for rows in (1, 15, 16, 17, 65, 129) if title == "chain" else (1, 17):
+                part = run(mlp, tile, x[rows_in_all - rows :].contiguous())
+                same = torch.equal(part.view(torch.int32), whole[rows_in_all - rows :].view(torch.int32))
+                yield {"case": f"{title} {spec.dtype} rows={rows} {tile.label}", "ok": same}
 
 
 POISONS = (
@@ -196,6 +241,13 @@ def poison(dtype: str) -> Iterator[dict[str, object]]:
         yield from poisoned(make_spec((8, 20, 18, 4), "sigmoid", gated=gated, dtype=dtype))
     yield from poisoned(make_spec((8, 20, 4), "relu", output="softmax", dtype=dtype))
     yield from poisoned(make_spec((8, 20, 70), "relu", output="log_softmax", dtype=dtype))
+    # Products, norms and tiles put together, all of them narrower than what holds them.
+    sketch = Sketch(8, dtype)
+    h = sketch.linear("input", 20, "clip(x, 0, 1)")
+    h = sketch.combine(
+        "maximum", sketch.linear(sketch.norm(sketch.combine("concat", h, "input"), "rms"), 8), "input"
+    )
+    yield from poisoned(sketch.spec(out=sketch.linear(h, 4, "sigmoid"), h=h))
 
 
 def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
@@ -207,8 +259,7 @@ def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
         x[row] = 0.0  # beside an overflow, the order of a sum would decide
         x[row, 2] = value
     others = [row for row in range(18) if row not in rows]
-    with torch.inference_mode():
-        eager = mlp.to_torch()(x.to(TORCH_DTYPES[spec.dtype])).float()
+    eager = eager_results(mlp, x.to(TORCH_DTYPES[spec.dtype])).float()
     for tile in tiles(spec, all_blocks=False):
         y, expected = run(mlp, tile, x), run(mlp, tile, clean)
         alike = torch.allclose(y[rows], eager[rows], rtol=0.02, atol=0.02, equal_nan=True)
@@ -225,8 +276,11 @@ def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
 def positive_after_first(mlp: Mlp) -> Mlp:
     """Weights of later layers without a sign: infinities add up instead of cancelling to NaN, which would hide
     a NaN that should not be there."""
-    later = [LayerWeights(**{name: abs(array) for name, array in w.named()}) for w in mlp.layers[1:]]
-    return Mlp(mlp.spec, (mlp.layers[0], *later))
+    first = next(step.prefix for step in mlp.spec.steps if step.op in ("linear", "gated"))
+    tensors = {
+        name: array if name.startswith(f"{first}.") else abs(array) for name, array in mlp.tensors().items()
+    }
+    return Mlp(mlp.spec, tensors)
 
 
 def minus_infinity(_: str) -> Iterator[dict[str, object]]:
@@ -250,6 +304,7 @@ def minus_infinity(_: str) -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
-    for group in (widths, depths, batches, activations, poison, minus_infinity, launches, invariance, served):
+    groups = (widths, depths, batches, activations, formulas, idioms, programs, poison, minus_infinity)
+    for group in (*groups, launches, invariance, served):
         for result in group(sys.argv[1]):
             print(json.dumps({"group": group.__name__, **result}))

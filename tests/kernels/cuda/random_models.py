@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 
 
 def make_spec(
@@ -33,16 +33,9 @@ def make_spec(
 
 def make_mlp(spec: MlpSpec, seed: int = 0) -> Mlp:
     generator = torch.Generator().manual_seed(seed)
-    layers = []
-    for fan_in, layer in zip(spec.widths, spec.layers, strict=False):
-        matrix, vector = (layer.out_features, fan_in), (layer.out_features,)
-        names = {"weight": matrix}
-        if layer.gated:
-            names["gate_weight"] = matrix
-        if layer.bias:
-            names |= {name.replace("weight", "bias"): vector for name in names}
-        scale = fan_in**-0.5
-        layers.append(
-            LayerWeights(**{n: torch.randn(s, generator=generator) * scale for n, s in names.items()})
-        )
-    return Mlp(spec, tuple(layers))
+    tensors = {}
+    for step in spec.steps:
+        for name, shape in step.shapes(spec.source_widths(step)).items():
+            scale = spec.source_widths(step)[0] ** -0.5 if step.op in ("linear", "gated") else 1.0
+            tensors[f"{step.prefix}.{name}"] = torch.randn(shape, generator=generator) * scale
+    return Mlp(spec, tensors)

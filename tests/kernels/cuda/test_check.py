@@ -10,9 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
 from fused_mlp.kernels.cuda.check_jobs import jobs
+from fused_mlp.kernels.cuda.check_models import Sketch
+from fused_mlp.kernels.cuda.plans import LaunchPlan
+from fused_mlp.kernels.cuda.rule import candidate_tiles
+from tests.kernels.cuda.random_models import make_mlp
 
 ROOT = Path(__file__).parents[3]
 
@@ -70,3 +75,51 @@ def test_tile_that_spills_makes_the_check_fail(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     assert check.main(["--json", str(tmp_path / "report.json"), "--processes", "1"]) == 1
     assert "spills" in capsys.readouterr().out
+
+
+class Device:
+    """What Triton's launcher asks of a GPU before it compiles for it."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> object:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 80, 32)
+
+
+def test_launcher_compiles_programs_and_finds_them_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The check hands plans to the compiler itself; here they go the way that they take on a GPU, up to the launch."""
+    from triton.runtime.driver import driver
+
+    from fused_mlp.kernels.cuda import triton_programs
+
+    monkeypatch.setattr(driver, "_active", Device())
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    launched: list[object] = []
+
+    def launch(plan: LaunchPlan, rows: int, *arguments: object) -> None:
+        kernel = triton_programs.KERNELS[plan.kernel]
+        launched.append(kernel.warmup(*arguments, **plan.constants, **plan.options, grid=(plan.grid(rows),)))
+
+    monkeypatch.setattr(triton_programs, "launch", launch)
+    sketch = Sketch(20, "float16")
+    h = sketch.combine("add", sketch.linear(sketch.norm("input", "layer"), 20, "quick_gelu"), "input")
+    mlp = make_mlp(sketch.spec(output=sketch.linear(h, 3, "softmax")))
+    for tile in candidate_tiles(mlp.spec, ARCHITECTURES[0]):
+        if tile.block_m == 16:
+            kind = (
+                triton_programs.WholeProgram if tile.strategy == "whole" else triton_programs.LayeredProgram
+            )
+            program = kind(mlp, tile, torch.device("cpu"))
+            workspace = program.workspace(5, lambda shape, dtype: torch.empty(shape, dtype=dtype))
+            for _ in range(2):
+                program.enqueue(torch.empty(5, 20), torch.empty(5, 3), 5, workspace)
+    assert len(launched) == 2 * (1 + 3)
+    assert len({id(kernel) for kernel in launched}) == 1 + 3

@@ -21,7 +21,9 @@ from fused_mlp.kernels.cuda.runtime import TorchRuntime
 from fused_mlp.kernels.cuda.selection import is_batch_invariant
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
+from tests.kernels.cuda.idioms import written
 from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support.random_programs import random_weights
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [
@@ -38,7 +40,20 @@ SHAPES = {
 }
 
 
+PROGRAMS = (
+    "pre-norm 33",
+    "pre-norm 129",
+    "tabular ResNet",
+    "skip",
+    "heads",
+    "gates with norms",
+    "split halves",
+)
+
+
 def model(name: str, dtype: str) -> Mlp:
+    if name in PROGRAMS:
+        return random_weights(dict(written(dtype))[name])
     widths, activation, gated = SHAPES[name]
     return make_mlp(make_spec(widths, activation, gated=gated, output="softmax", dtype=dtype))
 
@@ -59,7 +74,7 @@ def every_candidate(mlp: Mlp) -> list[object]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", [*SHAPES, *PROGRAMS])
 def test_every_tile_is_right_and_batch_invariant(name: str, dtype: str) -> None:
     from dataclasses import replace
 
@@ -76,7 +91,7 @@ def test_every_tile_is_right_and_batch_invariant(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", [*SHAPES, *PROGRAMS])
 def test_served_kernel_gives_the_same_bits_in_every_batch(name: str, dtype: str) -> None:
     mlp = model(name, dtype)
     kernel = kernels.compile(mlp, device="cuda", backend="triton")
@@ -155,7 +170,7 @@ def test_warm_kernel_cache_needs_no_compiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", [*SHAPES, *PROGRAMS])
 def test_speed_against_eager(name: str, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Prints ratios of median times, inputs and outputs on the GPU; asserts only that both ran."""
     mlp = model(name, dtype)

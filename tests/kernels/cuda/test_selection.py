@@ -12,14 +12,18 @@ import torch
 
 from fused_mlp.kernels import Backend, KernelError, KernelInfo, registry
 from fused_mlp.kernels.backends.eager import EagerKernel
+from fused_mlp.kernels.cuda.check_models import Sketch
 from fused_mlp.kernels.cuda.contexts import BUCKETS
 from fused_mlp.kernels.cuda.cublas import CublasProgram
 from fused_mlp.kernels.cuda.kernel import CudaKernel
 from fused_mlp.kernels.cuda.program import Program
 from fused_mlp.kernels.cuda.selection import Candidate, Trial, choose, select
+from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.importers.torch_modules import make_module
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import CountingKernels, EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support.random_programs import random_program, random_rows, random_weights
 
 SPEC = make_spec((5, 7, 3))
 MLP = make_mlp(SPEC)
@@ -171,3 +175,32 @@ def test_cublas_program_is_right(dtype: str, activation: str, gated: bool) -> No
         eager = mlp.to_torch()(x.to(dtype_of)).double()
     allowed = 2 * (eager - exact).abs().max() + 4 * torch.finfo(dtype_of).eps * exact.abs().max()
     assert (y.double() - exact).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_cublas_program_runs_every_program(dtype: str) -> None:
+    for seed in range(12):
+        mlp = random_weights(random_program(seed, max_width=60, dtype=dtype), seed)
+        x = torch.from_numpy(random_rows(mlp, 40))
+        y = torch.full((40, mlp.spec.out_features), torch.nan)
+        program = CublasProgram(mlp, torch.device("cpu"))
+        program.enqueue(x, y, 40, ())
+        dtype_of = getattr(torch, dtype)
+        exact = torch.from_numpy(evaluate(mlp, x.to(dtype_of).double().numpy()))
+        with torch.inference_mode():
+            eager = make_module(mlp, joined=True)(x.to(dtype_of)).double()
+        allowed = 2 * (eager - exact).abs().max() + 4 * torch.finfo(dtype_of).eps * exact.abs().max()
+        assert (y.double() - exact).abs().max() <= allowed, seed
+
+
+def test_cublas_program_counts_the_launches_of_a_program() -> None:
+    sketch = Sketch(6, "float32")
+    h = sketch.norm(sketch.gated("input", 5, "silu"), "layer")
+    h = sketch.combine("add", sketch.linear(h, 6, "relu"), "input")
+    h = sketch.combine("concat", sketch.function(h, "softmax"), sketch.part(sketch.affine(h), 1, 3))
+    mlp = make_mlp(sketch.spec(out=sketch.linear(h, 3, "quick_gelu"), h=h))
+    program = CublasProgram(mlp, torch.device("cpu"))
+    x, y = torch.ones(2, 6), torch.empty(2, 11)
+    with torch.inference_mode(), CountingKernels() as launched:
+        program.enqueue(x, y, 2, ())
+    assert launched.count == program.launches

@@ -8,12 +8,17 @@ import pytest
 import torch
 
 from fused_mlp.kernels.cuda.architectures import ARCHITECTURES, Architecture, architecture_of
-from fused_mlp.kernels.cuda.check_jobs import Job, jobs
-from fused_mlp.kernels.cuda.check_models import ACTIVATIONS, EXAMPLES, SOFTMAXES
-from fused_mlp.kernels.cuda.plans import eager_launches, layered_plans
-from fused_mlp.kernels.cuda.rule import tile_by_rule
-from fused_mlp.kernels.cuda.tiles import PRECISIONS, TILES, Precision, select_tiles
+from fused_mlp.kernels.cuda.check_jobs import jobs
+from fused_mlp.kernels.cuda.check_models import EXAMPLES, FUNCTIONS, NORMS, SOFTMAXES, Sketch
+from fused_mlp.kernels.cuda.launch_counts import eager_launches
+from fused_mlp.kernels.cuda.placement import Place, Y, place
+from fused_mlp.kernels.cuda.plans import layered_plans
+from fused_mlp.kernels.cuda.rule import candidate_tiles, tile_by_rule
+from fused_mlp.kernels.cuda.tiles import PRECISIONS, TILES, Precision
 from fused_mlp.models import MlpSpec
+from fused_mlp.models.formula import PARAMETERS, parse
+from fused_mlp.models.importers.torch_modules import make_module
+from fused_mlp.models.spec import INPUT
 from tests.kernels.cuda.eager_program import CountingKernels
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
@@ -24,16 +29,63 @@ def test_every_width_up_to_256_has_a_single_launch_tile(
     architecture: Architecture, precision: Precision
 ) -> None:
     for width in range(1, 257):
-        tiles = select_tiles(architecture, precision, width)
+        spec = make_spec((300, width, 300), dtype="float16" if precision == "half" else "float32")
+        tiles = candidate_tiles(spec, architecture, tf32=precision == "tf32")
         whole = [tile for tile in tiles if tile.strategy == "whole"]
         assert whole[0].block_m == 16
         assert all(width <= tile.width < max(2 * width, 33) for tile in whole)
         assert any(tile.strategy == "layered" for tile in tiles)
 
 
-@pytest.mark.parametrize("width", [0, 257, 4096])
-def test_models_too_wide_or_without_hidden_layers_run_layered(width: int) -> None:
-    assert {tile.strategy for tile in select_tiles(ARCHITECTURES[0], "half", width)} == {"layered"}
+@pytest.mark.parametrize("widths", [(20, 5), (20, 257, 5), (20, 4096, 5)])
+def test_models_too_wide_or_without_hidden_layers_run_layered(widths: tuple[int, ...]) -> None:
+    tiles = candidate_tiles(make_spec(widths, dtype="float16"), ARCHITECTURES[0])
+    assert {tile.strategy for tile in tiles} == {"layered"}
+
+
+def tower(width: int, hidden: int) -> MlpSpec:
+    sketch = Sketch(width, "float16")
+    h = sketch.linear(sketch.norm(INPUT, "layer"), hidden, "gelu")
+    return sketch.spec(output=sketch.norm(sketch.combine("add", sketch.linear(h, width), INPUT), "layer"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "width"),
+    [
+        # The input, its norm and the hidden layer are on the chip at once: in the room of two layers of that width.
+        (tower(32, 64), 128),
+        (tower(128, 256), 256),
+        (tower(129, 256), 0),
+        (tower(64, 257), 0),
+    ],
+    ids=lambda value: value.summary() if isinstance(value, MlpSpec) else str(value),
+)
+def test_program_gets_the_narrowest_tile_that_holds_its_live_values(spec: MlpSpec, width: int) -> None:
+    tiles = candidate_tiles(spec, ARCHITECTURES[0])
+    assert {tile.width for tile in tiles} == {width, 0}
+
+
+def test_a_slice_is_read_and_a_part_of_a_concat_written_in_place() -> None:
+    sketch = Sketch(40, "float32")
+    halves = sketch.linear(sketch.part(INPUT, 0, 30), 100)
+    gate = sketch.combine("multiply", sketch.part(halves, 0, 50), sketch.part(halves, 50, 100))
+    joined = sketch.combine("concat", gate, sketch.linear(INPUT, 7, "relu"))
+    spec = sketch.spec(output=sketch.linear(joined, 3), joined=joined)
+    placement = place(spec)
+    # The two products, the multiplication, the last product: no copies, and the outputs are made where they belong.
+    assert [type(task.stage).__name__ for task in placement.tasks] == [
+        "Product",
+        "RowPass",
+        "Product",
+        "Product",
+    ]
+    assert placement.tasks[1].target == Place(Y, column=3, row=60)
+    assert placement.tasks[2].target == Place(Y, column=53, row=60)
+    assert placement.scratch == (112,)
+
+
+def test_buffers_are_shared_by_values_that_are_not_needed_at_the_same_time() -> None:
+    assert place(make_spec((5, 100, 20, 100, 20, 3))).scratch == (112, 32)
 
 
 @pytest.mark.parametrize(
@@ -90,20 +142,21 @@ def test_check_compiles_every_row_on_every_architecture_that_can_select_it() -> 
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda entry: entry.name)
-def test_check_compiles_every_activation_in_every_role_on_every_architecture(
-    architecture: Architecture,
-) -> None:
+def test_check_compiles_every_function_and_norm_on_every_architecture(architecture: Architecture) -> None:
     mine = [job for job in jobs() if job.capability == architecture.capability]
-    hidden = {name for job in mine for name in job.activations[:-1]}
-    assert hidden >= {*ACTIVATIONS, *(f"gated {name}" for name in ACTIVATIONS)}
-    assert {job.activations[-1] for job in mine} >= {*ACTIVATIONS, *SOFTMAXES}
-    # A softmax within a tile and one over several are different code, in both strategies.
-    in_tile = {(job.plan.kernel, job.activations[-1]) for job in mine if holds_whole_rows(job)}
-    over_tiles = {(job.plan.kernel, job.activations[-1]) for job in mine if not holds_whole_rows(job)}
+    uses = {use for job in mine for use in job.uses}
+    assert uses >= {f"gated {parse(name)}" for name in FUNCTIONS}
+    assert uses >= {*(f"norm {kind}" for kind in NORMS), *SOFTMAXES, "add", "multiply"}
+    # A softmax within a tile and one over several are different code, in `whole`; over rows, a kernel of its own.
     for softmax in SOFTMAXES:
-        assert {("whole", softmax), ("layer", softmax)} <= in_tile
-        assert ("whole", softmax) in over_tiles
-    assert {kernel for kernel, _ in over_tiles} == {"whole", "layer", "softmax"}
+        assert {(True, softmax), (False, softmax)} <= {
+            (step.counts[0] <= step.block, step.norm)
+            for job in mine
+            if job.plan.kernel == "whole"
+            for step in job.plan.constants["STEPS"]
+            if step.kind == "stream"
+        }
+    assert {job.plan.kernel for job in mine if set(job.uses) & set(SOFTMAXES)} == {"whole", "layer", "row"}
     assert {job.precision for job in mine if job.use.endswith("last")} >= {
         "float16",
         "bfloat16",
@@ -112,26 +165,39 @@ def test_check_compiles_every_activation_in_every_role_on_every_architecture(
     }
 
 
-def holds_whole_rows(job: Job) -> bool:
-    constants = job.plan.constants
-    return "BLOCK_N" in constants and constants["OUT"] <= constants["BLOCK_N"]
+def test_architectures_between_them_compile_every_function_in_every_role() -> None:
+    uses = {use for job in jobs() for use in job.uses}
+    functions = {parse(name).text for name in FUNCTIONS} - {"x"}
+    assert uses >= functions
+    assert uses >= {f"last {name}" for name in functions}
+    layers = {use for job in jobs() if job.plan.kernel == "layer" for use in job.uses}
+    assert layers >= {*SOFTMAXES, "add", "norm layer"}
+    every = {instruction.op for name in functions for instruction in parse(name).instructions}
+    assert every >= {*PARAMETERS, "add", "subtract", "multiply", "divide", "maximum", "minimum"} - {
+        "identity"
+    }
 
 
-def test_architectures_between_them_compile_every_layer_kernel() -> None:
-    layers = {name for job in jobs() if job.plan.kernel == "layer" for name in job.activations}
-    assert layers >= {*ACTIVATIONS, *(f"gated {name}" for name in ACTIVATIONS), *SOFTMAXES}
+def test_check_compiles_programs_in_every_tile_that_takes_them() -> None:
+    found = {(job.label, job.width, job.precision) for job in jobs() if job.use == "program"}
+    for tile in TILES:
+        if tile.strategy == "whole":
+            precision = "float16" if tile.precision == "half" else tile.precision
+            assert (tile.label, tile.width, precision) in found
 
 
 def test_quick_check_has_every_kernel_and_every_way_to_multiply_on_every_architecture() -> None:
     for architecture in ARCHITECTURES:
         mine = [job for job in jobs(quick=True) if job.capability == architecture.capability]
-        assert {job.plan.kernel for job in mine} == {"whole", "layer", "softmax"}
-        assert {job.precision for job in mine} == {"float16", "bfloat16", "tf32", "ieee", "fp32"}
+        assert {job.plan.kernel for job in mine} == {"whole", "layer", "row"}
+        assert {job.precision for job in mine} == {"float16", "bfloat16", "tf32", "ieee"}
 
 
-@pytest.mark.parametrize("spec", EXAMPLES[:5], ids=lambda spec: spec.summary())
+@pytest.mark.parametrize("spec", [*EXAMPLES[:5], *EXAMPLES[6:]], ids=lambda spec: spec.summary())
 def test_eager_launches_are_what_eager_really_runs(spec: MlpSpec) -> None:
-    module = make_mlp(spec.model_copy(update={"dtype": "float32"})).to_torch()
+    module = make_module(
+        make_mlp(MlpSpec.model_validate({**spec.model_dump(), "dtype": "float32"})), joined=True
+    )
     x = torch.zeros(2, spec.in_features)
     with torch.inference_mode(), CountingKernels() as kernels:
         module(x)

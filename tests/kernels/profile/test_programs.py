@@ -33,7 +33,7 @@ ROWS = ["blocks.0.norm", "blocks.0.fc1", "blocks.0.fc2", "skip", "half", "pi", "
 
 @pytest.fixture(scope="module")
 def profiled():
-    options = Options(batches=(1, 4), variants=("eager",), budget_s=0.01)
+    options = Options(batches=(1, 4), variants=("eager", "fused"), budget_s=0.01)
     return profile(with_random_weights(SPEC), options)
 
 
@@ -47,7 +47,7 @@ def test_eager_runs_a_launch_for_every_step_that_computes(profiled):
 
 
 def test_steps_are_told_by_name_with_what_their_product_finishes(profiled):
-    assert profiled.model.endswith("=> pi 6, v 1")
+    assert profiled.model.startswith("24 -> ln -> 48 gelu -> 24 -> + -> ")
     for batch in (1, 4):
         steps = [step for step in profiled.steps if step.batch == batch]
         assert [step.name for step in steps] == ROWS
@@ -55,6 +55,15 @@ def test_steps_are_told_by_name_with_what_their_product_finishes(profiled):
         assert steps[1].flops == batch * (2 * 24 * 48 + 48 + 48)  # the product, the bias, gelu
         assert steps[1].weight_bytes == 4 * (24 * 48 + 48)
         assert all(step.limit_us > 0 for step in steps if step.what not in ("concat", "[12:36]"))
+
+
+def test_the_fused_kernel_times_its_operations_by_the_names_of_steps(profiled):
+    for batch in (1, 4):
+        times = {step.name: step.fused_us for step in profiled.steps if step.batch == batch}
+        for name in ("blocks.0.norm", "blocks.0.fc1", "blocks.0.fc2", "pi", "policy"):
+            assert times[name] > 0
+        assert times["half"] is None  # a part of another value: there is nothing to do
+    assert profiled.point("fused", 4).counts.launches == {"fused_mlp::mlp": 1}
 
 
 def test_the_limit_of_a_step_is_its_arithmetic_or_its_weights():
