@@ -32,6 +32,7 @@ from fused_mlp.models.importers.onnx_functions import (
     shortest,
 )
 from fused_mlp.models.importers.onnx_graph import Graph, Node
+from fused_mlp.models.importers.building.einsum import einsum
 from fused_mlp.models.spec import Combination
 
 # Stands for the number of rows in shapes that a graph computes with: a prime above every width.
@@ -155,6 +156,8 @@ def _apply(reader: RowsReader, node: Node, inputs: list[Value]) -> Sequence[Valu
         made = builder.where(*map(_operand, inputs))
     elif op in ("MatMul", "Gemm"):
         made = _product(builder, node, inputs)
+    elif op == "Einsum":
+        made = einsum(builder, node.attributes["equation"], [_needed(each) for each in inputs])
     elif op == "Concat":
         made = builder.concat([_needed(each) for each in inputs], node.attributes.get("axis", 1))
     elif isinstance(first, Rows) and op in FUNCTIONS:

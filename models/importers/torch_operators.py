@@ -25,7 +25,7 @@ from fused_mlp.models.importers.building.rows import (
     reshaped,
     taken,
 )
-from fused_mlp.models.importers.torch_einsum import einsum
+from fused_mlp.models.importers.building.einsum import einsum
 from fused_mlp.models.spec import Combination
 
 _MIXES = "it mixes rows with features: the answer for a row must not depend on the rows beside it"

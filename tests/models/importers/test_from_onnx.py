@@ -13,6 +13,7 @@ from torch import nn
 
 from fused_mlp import models
 from fused_mlp.models import ModelLoadError
+from fused_mlp.models.evaluation import evaluate
 
 DATA = Path(__file__).parent / "data"
 SQRT2 = float(np.sqrt(2))
@@ -294,7 +295,10 @@ def test_half_precision_weights_stay_as_they_are(tmp_path):
     inner = graph.node("Add", graph.node("Erf", graph.node("Div", hidden, constants[0])), constants[1])
     graph.node("Mul", graph.node("Mul", hidden, inner), constants[2])
     mlp = read(graph, tmp_path)
-    assert (mlp.spec.dtype, mlp.spec.output_activation) == ("float16", "gelu")
+    x = np.linspace(-3, 3, 12).reshape(4, 3)
+    gelu = torch.nn.functional.gelu(torch.from_numpy(x.sum(1, keepdims=True).repeat(2, 1))).numpy()
+    assert mlp.spec.dtype == "float16"
+    np.testing.assert_allclose(evaluate(mlp, x), gelu, atol=1e-4)  # sqrt(2) is 1.4141 in float16
 
 
 def test_bfloat16_bits_are_carried_over(tmp_path):
