@@ -103,7 +103,9 @@ class Mlp:
         return other
 
     def to_torch(self) -> nn.Module:
-        """Eager layers as a PyTorch user would write them, in eval mode, with copies of the weights."""
+        """Eager modules as a PyTorch user would write them, in eval mode, with copies of the weights: an nn.Sequential
+        for a chain of layers, else a module with the steps' names whose `code` is its forward. Answers what the model
+        itself does: (rows,) where it squeezes, a tuple where it has several outputs."""
         try:
             from fused_mlp.models.importers.torch_modules import make_module  # noqa: PLC0415 - brings torch
         except ModuleNotFoundError as error:

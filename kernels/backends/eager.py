@@ -1,4 +1,4 @@
-"""The unfused variant: eager nn.Linear and activation modules under inference_mode. The baseline:
+"""The unfused variant: eager modules (nn.Linear, nn.LayerNorm, activations) under inference_mode. The baseline:
 exactly what a PyTorch user would run."""
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import torch
 from fused_mlp.kernels.base import Device, Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.models import Mlp
+from fused_mlp.models.importers.torch_modules import make_module
 from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
 
 
@@ -29,7 +30,7 @@ class EagerKernel(Kernel):
         )
         self._device = device
         self._dtype = TORCH_DTYPES[mlp.spec.dtype]
-        self._module = mlp.to_torch().to(device)
+        self._module = make_module(mlp, joined=True).to(device)
 
     def run(self, x: Float32, y: Float32) -> str:
         with torch.inference_mode():
