@@ -1,20 +1,18 @@
-"""Puts an MLP together from the steps an importer reads, in order: linear, gated, activation, affine.
-Owns folding and what may follow what; knows nothing of modules, graphs or files."""
+"""Puts a chain of layers together from the steps of a checkpoint, in order: linear, gated, activation, affine. Owns
+folding and what may follow what; graphs, which say more, go through building/."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.building.finishing import resolve_dtype
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, LayerSpec, MlpSpec, OutputActivation
 from fused_mlp.models.weights import LayerWeights, Mlp
-
-_SERVED: tuple[Dtype, ...] = get_args(Dtype)
 
 
 @dataclass
@@ -134,12 +132,12 @@ class Assembler:
             output, output_slope = last.activation, last.slope
             last.activation, last.slope = None, DEFAULT_SLOPE
         try:
-            spec = MlpSpec(
+            spec = MlpSpec.of_layers(
                 in_features=self._layers[0].weight.shape[1],
                 layers=tuple(map(_layer_spec, self._layers)),
                 output_activation=output or "identity",
                 output_negative_slope=output_slope,
-                dtype=self._resolve_dtype(dtype),
+                dtype=resolve_dtype({each.name: where for each, where in self._dtypes.items()}, dtype),
             )
         except ValueError as error:
             raise ModelLoadError.from_validation(error) from error
@@ -189,23 +187,6 @@ class Assembler:
         moved = weight.astype(np.float64) @ shift
         return weight.astype(np.float64) * scale, moved if bias is None else bias.astype(np.float64) + moved
 
-    def _resolve_dtype(self, asked: Dtype | None) -> Dtype:
-        for dtype, where in self._dtypes.items():
-            if dtype.name not in (*_SERVED, "float64"):
-                raise ModelLoadError(f"{where}: {dtype.name} weights are not served, only {_one_of(_SERVED)}")
-        if asked is not None:
-            if asked not in _SERVED:
-                raise ModelLoadError(f"dtype: expected {_one_of(_SERVED)}, got {asked!r}")
-            return asked
-        if len(self._dtypes) > 1:
-            found = ", ".join(f"{dtype.name} ({where})" for dtype, where in self._dtypes.items())
-            raise ModelLoadError(f"weights of several dtypes: {found}; choose one with dtype=...")
-        (dtype,) = self._dtypes
-        for name in _SERVED:
-            if dtype.name == name:
-                return name
-        raise ModelLoadError("the weights are float64, which is not served; round them with dtype='float32'")
-
 
 def _layer_spec(layer: _Layer) -> LayerSpec:
     # Softmax never gets here: `_open` keeps it last, where it has become the output activation.
@@ -226,8 +207,3 @@ def _spread(where: str, values: Array, features: int) -> Array:
     if tuple(values.shape) != (features,):
         raise ModelLoadError(f"{where}: expected {features} features, got {tuple(values.shape)}")
     return values
-
-
-def _one_of(names: Iterable[str]) -> str:
-    *head, tail = names
-    return f"{', '.join(head)} or {tail}"

@@ -18,7 +18,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.importers.building.builder import Builder
-from fused_mlp.models.importers.building.nodes import Place, SliceNode, live_nodes
+from fused_mlp.models.importers.building.nodes import Place
 from fused_mlp.models.importers.building.rows import Rows
 from fused_mlp.models.importers.torch_copy import prepare, unwrapped
 from fused_mlp.models.importers.torch_export import (
@@ -30,12 +30,20 @@ from fused_mlp.models.importers.torch_export import (
     run_once,
 )
 from fused_mlp.models.importers.torch_graph import GraphReader
+from fused_mlp.models.importers.torch_operators import REFUSED
 from fused_mlp.models.importers.verification import TOLERANCE, verify
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
 # Widths that are tried where none is given.
 _MAX_CANDIDATES = 24
+# Layers that take something other than rows of floats: what is said where no width fits.
+_NO_ROWS: dict[tuple[type[nn.Module], ...], str] = {
+    (nn.modules.conv._ConvNd,): REFUSED["convolution"],
+    (nn.Embedding, nn.EmbeddingBag): REFUSED["embedding"],
+    (nn.RNNBase, nn.RNNCellBase): REFUSED["lstm"],
+    (nn.MultiheadAttention,): REFUSED["scaled_dot_product_attention"],
+}
 # Of a module that only runs in float32, because its code casts to it.
 _SINGLE_TOLERANCE = 2e-3
 
@@ -58,8 +66,8 @@ def from_torch(
     """The MLP that `module` computes in eval mode, with copies of its weights: any forward that answers each row of one
     float tensor by itself. What is no step of a program is refused by the line of the user's code that asks for it.
 
-    The width of a row is found by itself where the module's weights tell it; otherwise give `in_features`, or `example`:
-    rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). Of their values nothing is kept.
+    The width of a row is found by itself where the weights tell it. Otherwise give `in_features`, or `example`:
+    rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). Their values do not matter.
     `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is refused. Before it is
     handed out, the program is compared with the module itself, both in float64, on random rows."""
     return read_module(module, example, in_features=in_features, dtype=dtype).mlp
@@ -71,8 +79,8 @@ def parameter_names(
     *,
     in_features: int | None = None,
 ) -> dict[str, str]:
-    """Which entry of `module.state_dict()` each tensor of the MLP is: `fc1.weight` is `fc1.weight`, say. An entry that is
-    folded into others, or that others are computed from, is refused by name."""
+    """Which entry of `module.state_dict()` each tensor of the MLP is, by our name of it. An entry that is folded into
+    others, or that others are computed from, is refused by name."""
     entries = unwrapped(module).state_dict(keep_vars=True)
     reading = read_module(module, example, in_features=in_features, dtype="float32")
     names = {ours: theirs for ours, theirs in reading.origins.items() if theirs in entries}
@@ -114,11 +122,11 @@ def read_module(
     x = _rows(copied, found)
     builder = Builder(math.prod(found), found if len(found) > 1 else None)
     _read(builder, export_rows(copied, x), copied, prepared.dtypes)
-    mlp = builder.finish(dtype)
-    if shape is None and _is_cut(builder):
+    if shape is None and builder.takes_parts():
         raise ModelLoadError(
             f"{type(module).__name__} takes parts of its input, so that its width is not known: give in_features"
         )
+    mlp = builder.finish(dtype)
     verify(builder.exact(), lambda rows: _answers(copied, rows, found), tolerance)
     return Reading(mlp, builder.origins())
 
@@ -143,13 +151,6 @@ def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, dty
             if not isinstance(value, Rows):
                 raise ModelLoadError(f"output {name!r} does not depend on the input")
             builder.output(name, value)
-
-
-def _is_cut(builder: Builder) -> bool:
-    return any(
-        isinstance(node, SliceNode) and node.sources[0] is builder.input.node
-        for node in live_nodes(builder.output_nodes())
-    )
 
 
 class _FixedDtypeError(Exception):
@@ -210,23 +211,32 @@ def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
 
 def _find_width(module: NamedOutputs) -> tuple[int, ...]:
     """The first width, of those that the weights suggest, on which the module runs."""
-    candidates = list(dict.fromkeys(_candidates(module.module)))[:_MAX_CANDIDATES]
     first: ModelLoadError | None = None
-    for width in candidates:
+    for width in row_widths(module.module):
         try:
             _try(module, (width,))
         except ModelLoadError as error:
             first = first or error
         else:
             return (width,)
+    for path, part in module.module.named_modules():
+        for kinds, why in _NO_ROWS.items():
+            if isinstance(part, kinds):
+                where = f"layer {path}: {type(part).__name__}" if path else type(part).__name__
+                raise ModelLoadError(f"{where}: {why}")
     name = type(module.module).__name__
     if first is None:
         raise ModelLoadError(
             f"{name} has no weights that tell the width of its rows: give in_features, or an example of (rows, ...)"
         )
     raise ModelLoadError(
-        f"{first}; if that is not the shape of its rows, give in_features, or an example of (rows, ...)"
+        f"{first}; if its rows have another shape, give in_features, or an example of (rows, ...)"
     )
+
+
+def row_widths(module: nn.Module) -> list[int]:
+    """What the width of a row may be, by the module's weights, the likeliest first."""
+    return list(dict.fromkeys(_candidates(module)))[:_MAX_CANDIDATES]
 
 
 def _candidates(module: nn.Module) -> Iterator[int]:
@@ -255,6 +265,6 @@ def _check_signature(module: nn.Module) -> None:
     ]
     if len(needed) > 1:
         raise ModelLoadError(
-            f"{type(module).__name__}.forward takes {len(needed)} inputs ({', '.join(needed)}): one tensor of floats is "
-            "served; wrap it in a module that takes one and splits it"
+            f"{type(module).__name__}.forward takes {len(needed)} inputs ({', '.join(needed)}): one tensor of floats "
+            "is served; wrap it in a module that takes one and splits it"
         )

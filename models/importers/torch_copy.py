@@ -1,9 +1,10 @@
-"""A module prepared for reading: a copy of it in eval mode, on the CPU and in float64, so that what is read, and what
-the check compares it with, carry no rounding. The user's module stays as it is. Owns what is refused before a row is run."""
+"""A module prepared for reading: a copy of it in eval mode, on the CPU and in float64, so that neither what is read nor
+what the check compares it with is rounded. The user's module stays as it is. Owns what is refused unseen."""
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,9 @@ def prepare(module: nn.Module, dtype: torch.dtype = torch.float64) -> Prepared:
             if isinstance(attribute, Tensor) and not isinstance(attribute, nn.Parameter):
                 memo[id(attribute)] = _converted(attribute, dtype)
     try:
-        copied = copy.deepcopy(module, memo)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            copied = copy.deepcopy(module, memo)
     except Exception as error:
         raise ModelLoadError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
     for ours, theirs in zip(copied.modules(), module.modules(), strict=False):

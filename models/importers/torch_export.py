@@ -3,8 +3,11 @@ named, and the words for what torch.export cannot follow."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import linecache
+import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -76,6 +79,20 @@ def _leaves(answer: Any, name: str) -> Iterator[tuple[str, Tensor]]:
         )
 
 
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without what torch.export prints about code that it cannot follow; the refusal says it in one line."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
 def run_once(module: NamedOutputs, x: Tensor) -> tuple[Tensor, ...]:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the user's code; theirs to see when they run it
@@ -86,8 +103,7 @@ def run_once(module: NamedOutputs, x: Tensor) -> tuple[Tensor, ...]:
 def export_rows(module: NamedOutputs, x: Tensor) -> ExportedProgram:
     """x: (ROWS, ...)."""
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), quietly():
             exported = export(module, (x,), dynamic_shapes=({0: Dim("rows", min=2)},), strict=False)
             if _has_hidden_writes(exported):
                 exported = exported.run_decompositions({})

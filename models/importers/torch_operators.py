@@ -1,12 +1,14 @@
 """The table of ATen operators: what each is in a program. One function per operator, with the operator's own
 arguments; values that depend on the rows come as Rows, all others as tensors and numbers."""
 
+# ruff: noqa: A002, PLR0917 - the arguments, and their names, are ATen's
+
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -42,7 +44,9 @@ class Call:
     def operand(self, value: Any) -> Operand:
         if isinstance(value, Tensor):
             return self.constant(value)
-        return value if isinstance(value, Rows) else float(one_row(value))
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            raise ModelLoadError("it computes with the number of rows: one row is answered as many are")
+        return value if isinstance(value, Rows) else float(value)
 
     def tensor(self, value: Any) -> Constant:
         if not isinstance(value, Tensor):
@@ -79,11 +83,12 @@ def one_row(value: Any) -> Any:
 
 
 Reader = Callable[..., Any]
+_R = TypeVar("_R", bound=Reader)
 OPERATORS: dict[str, Reader] = {}
 
 
-def _reads(*names: str) -> Callable[[Reader], Reader]:
-    def register(reader: Reader) -> Reader:
+def _reads(*names: str) -> Callable[[_R], _R]:
+    def register(reader: _R) -> _R:
         for name in names:
             OPERATORS[name] = reader
         return reader
@@ -100,18 +105,24 @@ _ATTENTION = (
 _IDS = "it looks up rows of a table by category ids, which are not served yet: pass floats"
 _DROPS = "write F.dropout(x, p, self.training), or keep the module where eval() finds it"
 _RANDOM = "it draws random numbers: every row has one answer"
-REFUSED = {
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d"), _CONVOLUTION),
-    **dict.fromkeys(("max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d"), _CONVOLUTION),
-    **dict.fromkeys(("scaled_dot_product_attention", "_native_multi_head_attention"), _ATTENTION),
-    **dict.fromkeys(("embedding", "embedding_bag", "one_hot", "gather", "bucketize", "searchsorted"), _IDS),
-    **dict.fromkeys(("rand_like", "randn_like", "bernoulli", "normal", "multinomial", "randint_like"), _RANDOM),
-    **dict.fromkeys(("argmax", "argmin", "topk", "sort", "argsort"), "it answers positions, or an order, not a function of features: answer the scores"),
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), "a recurrent layer is no step of an MLP"),
-    **dict.fromkeys(("quantize_per_tensor", "dequantize", "quantized::linear_dynamic", "quantized::linear"), "quantised layers are not read: import the float model"),
-    **dict.fromkeys(("round", "floor", "ceil", "trunc", "frac", "fmod", "remainder"), "a function with steps is no part of a formula"),
-    "instance_norm": _BATCH,
+_ORDER = "it answers positions, or an order: answer the scores"
+_QUANTISED = "quantised layers are not read: import the float model"
+_STEPS = "a function with steps is no part of a formula"
+_GROUPS: dict[str, tuple[str, ...]] = {
+    _CONVOLUTION: (
+        "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "max_pool1d",
+        "max_pool2d", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+    ),
+    _ATTENTION: ("scaled_dot_product_attention", "_native_multi_head_attention"),
+    _IDS: ("embedding", "embedding_bag", "one_hot", "gather", "bucketize", "searchsorted"),
+    _RANDOM: ("rand_like", "randn_like", "bernoulli", "normal", "multinomial", "randint_like"),
+    _ORDER: ("argmax", "argmin", "topk", "sort", "argsort"),
+    _QUANTISED: ("quantize_per_tensor", "dequantize", "quantized::linear_dynamic", "quantized::linear"),
+    _STEPS: ("round", "floor", "ceil", "trunc", "frac", "fmod", "remainder", "hardshrink"),
+    "a recurrent layer is no step of an MLP": ("lstm", "gru", "rnn_tanh", "rnn_relu"),
+    _BATCH: ("instance_norm",),
 }  # fmt: skip
+REFUSED = {name: why for why, names in _GROUPS.items() for name in names}
 
 
 # Products
@@ -159,7 +170,7 @@ def _einsum(call: Call, equation: str, operands: Sequence[Any], path: Any = None
 # Arithmetic
 
 
-def _arithmetic(op: Combination) -> Reader:
+def _arithmetic(op: Combination) -> Callable[..., Rows]:
     def read(call: Call, left: Any, right: Any, *, alpha: float = 1) -> Rows:
         other = call.operand(right)
         if alpha != 1:
@@ -316,7 +327,9 @@ def _celu(call: Call, x: Rows, alpha: float = 1) -> Rows:
 
 
 @_reads("rrelu")
-def _rrelu(call: Call, x: Rows, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any) -> Rows:  # noqa: PLR0917 - ATen's arguments
+def _rrelu(
+    call: Call, x: Rows, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any
+) -> Rows:
     if training:
         raise ModelLoadError(f"it draws random slopes in eval mode too: {_DROPS}")
     return call.builder.function("leaky_relu", x, (lower + upper) / 2)
@@ -336,7 +349,7 @@ def _softshrink(call: Call, x: Rows, size: float = 0.5) -> Rows:
 @_reads("hardtanh", "clamp", "clip")
 def _clamp(
     call: Call, x: Rows, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None
-) -> Rows:  # noqa: A002 - torch's names
+) -> Rows:
     low, high = min if low is None else low, max if high is None else high
     if isinstance(low, (int, float)) and isinstance(high, (int, float)):
         return call.builder.function("clip", x, low, high)
@@ -512,11 +525,9 @@ def _select(call: Call, x: Rows, dim: int, index: int) -> Rows:
 
 @_reads("slice", "slice_copy", "narrow")
 def _slice(call: Call, x: Rows, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Rows:
-    if x.axis(dim) == x.rows_at:
-        if isinstance(call.made.shape[x.rows_at], torch.SymInt) and start in (None, 0) and step == 1:
-            sizes, _ = call.shape()
-            if sizes[x.rows_at] == x.shape[x.rows_at]:
-                return x  # all rows: x[:]
+    all_rows = isinstance(call.made.shape[x.rows_at], torch.SymInt) and start in (None, 0) and step == 1
+    if x.axis(dim) == x.rows_at and all_rows and call.shape()[0] == list(x.shape):
+        return x
     end = end if end is None or not isinstance(end, torch.SymInt) else None
     return taken(x, dim, slice(start, end, step))
 
@@ -524,7 +535,10 @@ def _slice(call: Call, x: Rows, dim: int = 0, start: Any = None, end: Any = None
 OPERATORS["narrow"] = lambda call, x, dim, start, length: taken(x, dim, slice(start, start + length))
 
 
-@_reads("split", "split_with_sizes", "split_copy", "split_with_sizes_copy", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk")  # fmt: skip
+@_reads(
+    "split", "split_with_sizes", "split_copy", "split_with_sizes_copy", "chunk", "tensor_split", "unsafe_split",
+    "unsafe_chunk",
+)  # fmt: skip
 def _split(call: Call, x: Rows, _: Any, dim: int = 0) -> list[Rows]:
     """In the sizes that torch says."""
     parts, start = [], 0
@@ -614,10 +628,14 @@ def _copy(call: Call, target: Any, source: Any, *_: Any) -> Any:
 
 
 @_reads("slice_scatter")
-def _slice_scatter(call: Call, x: Rows, part: Rows, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Rows:  # noqa: PLR0917
+def _slice_scatter(
+    call: Call, x: Rows, part: Rows, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Rows:
     if x.axis(dim) == x.rows_at and start in (None, 0) and step == 1:
         return part  # all rows
-    return call.builder.replaced(x, dim, slice(start, None if isinstance(end, torch.SymInt) else end, step), part)
+    return call.builder.replaced(
+        x, dim, slice(start, None if isinstance(end, torch.SymInt) else end, step), part
+    )
 
 
 @_reads("select_scatter")
@@ -756,7 +774,7 @@ def _layer_norm(
     bias: Any = None,
     eps: float = 1e-5,
     *_: Any,
-) -> Rows:  # noqa: PLR0917 - ATen's arguments
+) -> Rows:
     return call.builder.norm(
         "layer", x, _last(shape), eps=eps, weight=call.optional(weight), bias=call.optional(bias)
     )
@@ -786,7 +804,7 @@ def _fused_rms_norm(
 
 
 @_reads("batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit_no_training")
-def _batch_norm(call: Call, x: Rows, weight: Any, bias: Any, mean: Any, variance: Any, *options: Any) -> Any:  # noqa: PLR0917 - ATen's arguments
+def _batch_norm(call: Call, x: Rows, weight: Any, bias: Any, mean: Any, variance: Any, *options: Any) -> Any:
     functional = len(options) == 2  # without the flag of training: momentum, eps
     if mean is None or variance is None or (not functional and options[0]):
         raise ModelLoadError("it keeps no running statistics: its output depends on the batch")
@@ -804,7 +822,7 @@ def _batch_norm(call: Call, x: Rows, weight: Any, bias: Any, mean: Any, variance
 @_reads("group_norm")
 def _group_norm(
     call: Call, x: Rows, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
-) -> Rows:  # noqa: PLR0917 - ATen's arguments
+) -> Rows:
     if x.rows_at != 0 or x.index.ndim < 2:
         raise ModelLoadError("expected (rows, features)")
     parts = reshaped(x, (x.shape[0], groups, -1), 0)

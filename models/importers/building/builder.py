@@ -48,12 +48,14 @@ from fused_mlp.models.importers.building.nodes import (
     SliceNode,
     SoftmaxNode,
     affine_of,
+    live_nodes,
 )
 from fused_mlp.models.importers.building.norms import normalized
 from fused_mlp.models.importers.building.rows import Rows, aligned, permuted, reshaped, whole
 from fused_mlp.models.spec import Combination, Dtype
 from fused_mlp.models.weights import Mlp
 
+_ANY_FEATURE = Place("a constant", "constant")
 Operand = Rows | Constant | float
 _Function = tuple[formula.Node | None, Callable[[Floats], Floats]]
 # More parts than this are no MLP any more: a convolution or a sequence, whose parts are rows of their own.
@@ -346,7 +348,8 @@ class Builder:
         array = part.exact
         if array.ndim != like.index.ndim or array.shape[like.rows_at] != 1:
             raise ModelLoadError(f"expected a constant with one entry for all rows, got shape {array.shape}")
-        narrow = self._gather(self.input.node, np.zeros(1, np.intp))
+        start = self.input.node  # any one value will do
+        narrow = start if start.width == 1 else SliceNode(_ANY_FEATURE, (start,), 1, 0)
         node = LinearNode(
             self._place,
             (narrow,),
@@ -379,8 +382,12 @@ class Builder:
             )
         self._outputs.append((name, self.flat(x), x.index.ndim == 1))
 
-    def output_nodes(self) -> list[Node]:
-        return [node for _, node, _ in self._outputs]
+    def takes_parts(self) -> bool:
+        """Whether only some features of the input are used, so that its width is not told by what uses them."""
+        return any(
+            isinstance(node, SliceNode) and node.sources[0] is self.input.node and node.place is not _ANY_FEATURE
+            for node in live_nodes([node for _, node, _ in self._outputs])
+        )
 
     def finish(self, dtype: Dtype | None = None) -> Mlp:
         """`dtype` None keeps the source's where it is one we serve; asking for one rounds."""
@@ -562,7 +569,7 @@ class Builder:
         """A norm that is written out, also with its weight in front: (weight * x) / length."""
         node, weight = x.node, None
         if isinstance(node, AffineNode) and node.shift is None:
-            node, weight = node.sources[0], node.scale
+            weight, node = node.scale, node.sources[0]
         found = normalized(op, x.of(node), length)
         if found is None:
             return None

@@ -23,7 +23,7 @@ def einsum(builder: Builder, equation: str, operands: Sequence[Rows | Constant])
     at = 0 if isinstance(operands[0], Rows) else 1
     x, constant = rows[0], operands[1 - at]
     assert isinstance(constant, Constant)
-    own, other, out = _spelled(terms[at], x.index.ndim), terms[1 - at], out
+    own, other = _spelled(terms[at], x.index.ndim), terms[1 - at]
     if "..." in terms[at]:
         ahead = own[: len(own) - len(terms[at].replace("...", ""))]
         out = out.replace("...", ahead)

@@ -45,6 +45,7 @@ class Folding:
             self._pick,
             self._fold_after,
             self._fold_before,
+            self._even_out,
             self._merge,
             self._gate,
             self._flatten,
@@ -173,7 +174,9 @@ class Folding:
         start = 0
         for part in parts:
             cut = slice(start, start + part.width)
-            own = (None if each is None else Constant(each.array[cut], "", each.dtype) for each in (scale, shift))
+            own = (
+                None if each is None else Constant(each.array[cut], "", each.dtype) for each in (scale, shift)
+            )
             factor, offset = own
             part.weight, part.bias = _scaled(part.weight, part.bias, factor, offset)
             part.role, start = "", cut.stop
@@ -203,14 +206,21 @@ class Folding:
         self._bypass(node)
         return True
 
-    def _merge(self, node: Node) -> bool:
-        """A function of a function that nothing else needs is one; so is a function of one scale for all features."""
+    def _even_out(self, node: Node) -> bool:
+        """One scale and shift for all features is a function."""
         if isinstance(node, AffineNode) and (tree := _uniform(node)) is not None:
-            made = ElementNode(node.place, node.sources, node.width, tree, formula.of(tree))
-            self._replace(node, made)
+            self._replace(node, ElementNode(node.place, node.sources, node.width, tree, formula.of(tree)))
             return True
+        return False
+
+    def _merge(self, node: Node) -> bool:
+        """A function of a function that nothing else needs is one."""
         source = node.sources[0] if node.sources else None
-        if not isinstance(node, ElementNode) or not isinstance(source, ElementNode) or not self._only_use(source):
+        if (
+            not isinstance(node, ElementNode)
+            or not isinstance(source, ElementNode)
+            or not self._only_use(source)
+        ):
             return False
         if node.tree is None or source.tree is None:
             return False

@@ -1,47 +1,44 @@
-"""from_torch: what is read, what is folded, and what is refused by name."""
-
-from typing import get_args
+"""from_torch: what is read, what is folded, and what is refused by the user's own line."""
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from tests.models.importers.idioms import IDIOMS, ActorCritic, Llama, Plain, PreNormTower, Recurrent
 from torch import nn
 
 from fused_mlp import models
-from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec, ModelLoadError, OutputActivation
-from fused_mlp.models.importers.torch_modules import GatedLinear, activation_module
+from fused_mlp.models import Mlp, ModelLoadError
+from fused_mlp.models.evaluation import evaluate
 
 
 def assert_same_function(module: nn.Module, mlp: Mlp, x: torch.Tensor) -> None:
     """In float64, where only a wrong formula can differ; folding rounds the weights once, to float32."""
     with torch.inference_mode():
         expected = module.eval().double()(x.double())
-        got = mlp.to_torch().double()(x.flatten(1).double())
-    assert got.shape == expected.shape
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+    if isinstance(expected, torch.Tensor):
+        expected = (expected,)
+    else:
+        expected = tuple((expected if isinstance(expected, dict) else vars(expected)).values())
+    flat = torch.cat([each.reshape(len(x), -1) for each in expected if each is not None], 1)
+    got = evaluate(mlp, x.flatten(1).double().numpy())
+    np.testing.assert_allclose(got, flat.numpy(), rtol=1e-5, atol=2e-6)
 
 
-def batch_norm(features: int) -> nn.BatchNorm1d:
-    norm = nn.BatchNorm1d(features, eps=1e-3)
-    for tensor in (norm.weight, norm.bias, norm.running_mean):
-        assert tensor is not None
-        nn.init.normal_(tensor)
-    assert norm.running_var is not None
-    nn.init.uniform_(norm.running_var, 0.5, 2.0)
-    return norm
+def randomised(module: nn.Module) -> nn.Module:
+    """With statistics and weights of norms that change something."""
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm1d | nn.LayerNorm):
+            for tensor in (part.weight, part.bias, getattr(part, "running_mean", None)):
+                if tensor is not None:
+                    nn.init.normal_(tensor)
+            if getattr(part, "running_var", None) is not None:
+                nn.init.uniform_(part.running_var, 0.5, 2.0)
+    return module
 
 
-class LlamaMlp(nn.Module):
-    def __init__(self, act_fn, bias=False):
-        super().__init__()
-        self.gate_proj = nn.Linear(6, 9, bias=bias)
-        self.up_proj = nn.Linear(6, 9, bias=False)
-        self.down_proj = nn.Linear(9, 6, bias=bias)
-        self.act_fn = act_fn
-        self.dropout = nn.Dropout(0.5)
-
-    def forward(self, x):
-        return self.down_proj(self.dropout(self.act_fn(self.gate_proj(x)) * self.up_proj(x)))
+def batch_norm(features: int) -> nn.Module:
+    return randomised(nn.BatchNorm1d(features, eps=1e-3))
 
 
 @pytest.fixture(autouse=True)
@@ -49,110 +46,136 @@ def _seed():
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("name", [*get_args(models.Activation), "softmax", "log_softmax"])
-def test_every_activation_survives_the_round_trip(name: OutputActivation):
-    slope = 0.3 if name == "leaky_relu" else 0.01
-    hidden = "identity" if name.endswith("softmax") else name
-    spec = MlpSpec(
-        in_features=4,
-        layers=(
-            LayerSpec(out_features=5, activation=hidden, negative_slope=slope),
-            LayerSpec(out_features=3, activation=hidden, negative_slope=slope, gated=True),
-            LayerSpec(out_features=2, bias=False),
-        ),
-        output_activation=name,
-        output_negative_slope=slope,
-    )
-    mlp = Mlp(
-        spec,
-        (
-            LayerWeights(torch.randn(5, 4), torch.randn(5)),
-            LayerWeights(torch.randn(3, 5), torch.randn(3), torch.randn(3, 5), torch.randn(3)),
-            LayerWeights(torch.randn(2, 3)),
-        ),
-    )
-    again = models.from_torch(mlp.to_torch())
-    assert again.spec == spec
-    assert all(np.array_equal(array, again.tensors()[key]) for key, array in mlp.tensors().items())
+@pytest.mark.parametrize(("make", "options", "summary"), IDIOMS, ids=[idiom[0].__name__ for idiom in IDIOMS])
+def test_modules_are_taken_as_people_write_them(make, options, summary):
+    module = randomised(make())
+    mlp = models.from_torch(module, **options)
+    if summary is not None:
+        assert mlp.spec.summary() == summary
+    example = options.get("example")
+    shape = (mlp.spec.in_features,) if example is None else example.shape[1:]
+    assert_same_function(module, mlp, torch.randn(7, *shape))
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("layers", "summary"),
     [
-        lambda: nn.Linear(4, 3),
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 2)),
-        lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 5), nn.Sequential(nn.SiLU())), nn.Linear(5, 2)),
-        lambda: nn.Sequential(nn.Identity(), nn.Linear(4, 5), nn.Dropout(), nn.ReLU(), nn.AlphaDropout()),
-        lambda: nn.Sequential(nn.Linear(4, 5), batch_norm(5), nn.ReLU(), nn.Linear(5, 2), batch_norm(2)),
-        lambda: nn.Sequential(batch_norm(4), nn.Linear(4, 5, bias=False), nn.GELU(), nn.Linear(5, 2)),
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), batch_norm(5), batch_norm(5), nn.Linear(5, 2)),
-        lambda: nn.Sequential(nn.Linear(4, 5, bias=False), nn.BatchNorm1d(5, affine=False), nn.ELU()),
-        lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), batch_norm(6), LlamaMlp(nn.SiLU()), nn.Softmax(1)),
-        lambda: nn.Sequential(LlamaMlp(nn.GELU("tanh")), batch_norm(6), LlamaMlp(nn.GELU(), bias=True)),
-        lambda: nn.Sequential(LlamaMlp(nn.Mish()), nn.ReLU(), nn.Linear(6, 2)),
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.PReLU(init=0.4), nn.Linear(5, 2), nn.Hardtanh(0, 6)),
-        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU6()),
+        (lambda: [nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)], "4-5-2 tanh"),
+        (lambda: [nn.Identity(), nn.Linear(4, 5), nn.Dropout(), nn.ReLU(), nn.AlphaDropout()], "4-5 relu"),
+        (lambda: [nn.Linear(4, 5), batch_norm(5), nn.ReLU(), nn.Linear(5, 2), batch_norm(2)], "4-5-2 relu"),
+        (lambda: [batch_norm(4), nn.Linear(4, 5, bias=False), nn.GELU(), nn.Linear(5, 2)], "4-5-2 gelu"),
+        (lambda: [nn.Linear(4, 5), nn.ReLU(), batch_norm(5), batch_norm(5), nn.Linear(5, 2)], "4-5-2 relu"),
+        (lambda: [nn.Linear(4, 5, bias=False), nn.BatchNorm1d(5, affine=False), nn.ELU()], "4-5 elu"),
+        (lambda: [nn.Linear(4, 5), nn.ReLU(), batch_norm(5), nn.ReLU()], "4 -> 5 relu -> affine -> relu"),
+        (lambda: [nn.Linear(4, 5), nn.PReLU(init=0.4), nn.Linear(5, 2)], "4-5-2 leaky_relu(x, 0.4)"),
+        (lambda: [nn.Linear(4, 5), nn.PReLU(5), nn.RMSNorm(5), nn.GroupNorm(1, 5)], None),
+        (lambda: [nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU6()], "4-3 relu6"),
+        (lambda: [nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)), nn.Softmin(-1)], "4-3 softmax"),
+        (lambda: [nn.Linear(4, 5), nn.ReLU(), nn.Tanh()], "4 -> 5 tanh(relu(x))"),
+        (lambda: [nn.Linear(4, 5), nn.Softmax(-1), nn.Linear(5, 2)], "4 -> 5 -> softmax -> 2"),
+        (lambda: [nn.LayerNorm(4), nn.SiLU()], "4 -> ln -> silu"),
     ],
 )
-def test_modules_become_the_same_function(make):
-    module = make().eval()
-    first = next(part for part in module.modules() if isinstance(part, nn.Linear | nn.BatchNorm1d))
-    width = first.in_features if isinstance(first, nn.Linear) else first.num_features
-    x = torch.randn(7, 3, 4) if width == 12 else torch.randn(7, width)
+def test_layers_become_the_same_function(layers, summary):
+    module = nn.Sequential(*layers())
     mlp = models.from_torch(module)
-    assert_same_function(module, mlp, x)
+    if summary is not None:
+        assert mlp.spec.summary() == summary
+    assert_same_function(module, mlp, torch.randn(7, 4))
 
 
-def test_a_module_used_twice_counts_twice():
-    relu, square = nn.ReLU(), nn.Linear(4, 4)
-    module = nn.Sequential(square, relu, square, relu, nn.Linear(4, 2))
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (nn.SELU(), "selu"),
+        (nn.ELU(0.5), "elu(x, 0.5)"),
+        (nn.CELU(0.7), "0.7 * elu(x / 0.7)"),
+        (nn.Hardtanh(), "clip(x, -1, 1)"),
+        (nn.Hardsigmoid(), "hardsigmoid"),
+        (nn.Softsign(), "softsign"),
+        (nn.Softplus(2, 5), "softplus(x, 2, 5)"),
+        (nn.Threshold(0, 0), "relu"),
+        (lambda x: x * torch.sigmoid(1.702 * x), "quick_gelu"),
+        (lambda x: x / (1 + torch.exp(-x)), "silu"),
+        (lambda x: torch.relu(x) ** 2, "relu(x) * relu(x)"),
+        (lambda x: 1.7159 * torch.tanh(x * 2 / 3), "tanh(x * 2 / 3) * 1.7159"),
+        (lambda x: torch.where(x > 0, x, torch.exp(x) - 1), "elu"),
+        (lambda x: x * (x > 0), "relu"),
+        (lambda x: torch.log(1 + x.abs().sqrt()), "log(1 + sqrt(abs(x)))"),
+    ],
+)
+def test_arithmetic_of_one_value_is_one_function(function, text):
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 5)
+
+        def forward(self, x):
+            return function(self.fc(x))
+
+    module = Module()
     mlp = models.from_torch(module)
-    assert [layer.activation for layer in mlp.spec.layers] == ["relu", "relu", "identity"]
-    assert_same_function(module, mlp, torch.randn(3, 4))
+    assert [getattr(step, "function", "") for step in mlp.spec.steps] == ["", text]
+    assert_same_function(module, mlp, 5 * torch.randn(9, 4))
+
+
+def test_steps_and_tensors_have_the_names_of_the_module():
+    mlp = models.from_torch(PreNormTower())
+    state = PreNormTower().state_dict()
+    assert set(mlp.tensors()) == set(state)
+    assert "blocks.2.fc1" in [step.name for step in mlp.spec.steps]
+    assert models.parameter_names(PreNormTower()) == {name: name for name in state}
+
+
+def test_a_module_that_is_called_twice_has_its_weights_once():
+    mlp = models.from_torch(Recurrent())
+    assert [step.prefix for step in mlp.spec.steps if step.op == "linear"] == ["fc", "fc", "fc", "out"]
+    assert mlp.spec.parameters == 4 * 4 + 4 + 4 * 2 + 2
+
+
+def test_parameters_that_are_folded_are_refused_by_name():
+    with pytest.raises(ModelLoadError, match=r"'0\.weight' is no weight or bias of a linear layer"):
+        models.parameter_names(nn.Sequential(nn.Linear(3, 2), batch_norm(2)))
+
+
+def test_outputs_keep_their_names_and_are_known_to_be_squeezed():
+    outputs = models.from_torch(ActorCritic()).spec.outputs
+    assert [(output.name, output.squeeze) for output in outputs] == [("pi", False), ("v", True)]
+
+
+def test_input_of_several_axes_keeps_its_shape():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    assert models.from_torch(module).spec.input_shape is None
+    mlp = models.from_torch(module, torch.zeros(1, 3, 4))
+    assert (mlp.spec.in_features, mlp.spec.input_shape) == (12, (3, 4))
 
 
 def test_a_module_in_training_is_read_as_in_eval_mode_and_left_as_it_was():
-    module = nn.Sequential(nn.Linear(6, 6), batch_norm(6), nn.ReLU(), LlamaMlp(nn.SiLU())).train()
+    module = nn.Sequential(nn.Linear(6, 6), batch_norm(6), nn.Dropout(), Llama()).train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     mlp = models.from_torch(module)
     assert all(part.training for part in module.modules())
+    assert all(parameter.requires_grad for parameter in module.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
     assert_same_function(module, mlp, torch.randn(3, 6))
 
 
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (torch.nn.functional.silu, "silu"),
-        (torch.nn.functional.gelu, "gelu"),
-        (lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3))), "gelu_tanh"),
-        (torch.relu, "relu"),
-        (nn.LeakyReLU(0.25), "leaky_relu"),
-        (nn.Identity(), "identity"),
-    ],
-)
-def test_the_activation_of_a_gated_block_may_be_any_callable(function, name):
-    block = LlamaMlp(function)
-    mlp = models.from_torch(block)
-    assert mlp.spec.layers[0].activation == name
-    assert_same_function(block, mlp, torch.randn(5, 6))
-
-
-def test_a_gated_block_that_computes_something_else_is_refused():
-    class Swapped(LlamaMlp):
-        def forward(self, x):
-            return self.down_proj(self.gate_proj(x) * self.act_fn(self.up_proj(x)))
-
-    with pytest.raises(ModelLoadError, match=r"Swapped has gate_proj.* but does not compute"):
-        models.from_torch(Swapped(nn.SiLU()))
-    with pytest.raises(ModelLoadError, match="is none of the activations"):
-        models.from_torch(LlamaMlp(torch.sin))
-    with pytest.raises(ModelLoadError, match="softmax cannot be the activation of a gate"):
-        models.from_torch(LlamaMlp(nn.Softmax(-1)))
+def test_hooks_and_wrappers_are_part_of_what_is_read():
+    module = nn.Linear(3, 2)
+    module.register_forward_hook(lambda module, args, output: output * 2)
+    assert_same_function(module, models.from_torch(module), torch.randn(3, 3))
+    compiled = torch.compile(Plain())
+    assert models.from_torch(compiled).spec.summary() == "20-16-16-3 relu"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_dtypes_we_serve_are_kept(dtype):
     module = nn.Linear(3, 2).to(getattr(torch, dtype))
-    assert models.from_torch(module).spec.dtype == dtype
+    mlp = models.from_torch(module)
+    assert mlp.spec.dtype == dtype
+    assert np.array_equal(
+        mlp.tensors()["linear.weight"].astype(np.float64), module.weight.detach().double().numpy()
+    )
 
 
 def test_nothing_is_rounded_without_being_asked():
@@ -167,30 +190,26 @@ def test_nothing_is_rounded_without_being_asked():
         models.from_torch(nn.Linear(3, 2), dtype="int8")
 
 
-class HasForward(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(3, 2)
+def test_a_module_that_casts_to_float32_is_read_in_float32():
+    class Casts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
 
-    def forward(self, x):
-        return self.body(x)
+        def forward(self, x):
+            return torch.sigmoid(self.fc(x.float()))
 
-
-class ShiftedLinear(nn.Linear):
-    def forward(self, x):
-        return super().forward(x) + 1
+    assert models.from_torch(Casts()).spec.summary() == "4-3 sigmoid"
 
 
-def hooked() -> nn.Module:
-    module = nn.Linear(3, 2)
-    module.register_forward_hook(lambda module, args, output: output * 2)
-    return module
+def with_forward(forward, *, width=4):
+    class Written(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(width, 8)
 
-
-def patched() -> nn.Module:
-    module = nn.ReLU()
-    module.forward = lambda x: x + 1
-    return nn.Sequential(nn.Linear(3, 2), module)
+    Written.forward = forward
+    return Written
 
 
 def with_weight(value: float) -> nn.Module:
@@ -200,62 +219,57 @@ def with_weight(value: float) -> nn.Module:
     return module
 
 
-def after_linear(*modules: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 2), *modules)
+def branch(self, x):
+    if x.sum() > 0:
+        return self.fc(x)
+    return x
+
+
+def quantised() -> nn.Module:
+    class Linear(nn.Linear):
+        __module__ = "torch.ao.nn.quantized.dynamic.modules.linear"
+
+    return nn.Sequential(Linear(3, 2))
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Conv1d(1, 1, 1)), r"^layer 1: Conv1d.*: a convolution is no step"),
+        (lambda: nn.Conv2d(1, 1, 1), "^Conv2d: a convolution is no step"),
+        (lambda: nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2)), "^layer 0: Embedding: .* category ids"),
         (
-            lambda: after_linear(nn.ReLU(), nn.Linear(2, 2), nn.Conv1d(1, 1, 1)),
-            "^layer 3: Conv1d is not part of an MLP$",
+            with_forward(lambda self, x: torch.softmax(self.fc(x) @ self.fc(x).T, -1)),
+            r"^Written: matmul \(test_from_torch.py:\d+, .*@.*a product of two computed matrices \(attention",
         ),
-        (
-            lambda: after_linear(nn.Sequential(nn.ReLU(), nn.LayerNorm(2))),
-            "^layer 1.1: LayerNorm is not part of an MLP$",
-        ),
-        (lambda: nn.Conv2d(1, 1, 1), "^Conv2d is not part of an MLP$"),
-        (lambda: after_linear(nn.Threshold(0, 0)), "layer 1: Threshold is not part"),
-        (lambda: after_linear(nn.ELU(alpha=0.5)), r"layer 1: ELU\(alpha=0.5\) is not part"),
-        (lambda: after_linear(nn.Softplus(beta=2)), r"layer 1: Softplus\(beta=2.*\) is not part"),
-        (lambda: after_linear(nn.Softplus(threshold=5)), r"layer 1: Softplus\(.*threshold=5.*\)"),
-        (lambda: after_linear(nn.Softmax(dim=0)), r"layer 1: Softmax\(dim=0\) is not part"),
-        (lambda: after_linear(nn.Softmax(dim=None)), r"layer 1: Softmax\(dim=None\) is not part"),
-        (lambda: after_linear(nn.LogSoftmax(dim=0)), r"layer 1: LogSoftmax\(dim=0\)"),
-        (lambda: after_linear(nn.Hardtanh()), r"layer 1: Hardtanh\(.*\) is not part"),
-        (lambda: after_linear(nn.PReLU(2)), r"layer 1: PReLU\(num_parameters=2\) is not part"),
-        (lambda: nn.Sequential(nn.ReLU(), nn.Linear(3, 2)), "layer 0: ReLU comes before the first linear"),
-        (lambda: after_linear(nn.ReLU(), nn.Tanh()), "layer 2: Tanh follows another activation"),
-        (lambda: after_linear(nn.Softmax(-1), nn.Linear(2, 2)), "layer 2: Linear follows a softmax"),
-        (
-            lambda: nn.Sequential(
-                GatedLinear(nn.Linear(3, 2), nn.Linear(3, 2), nn.ReLU()), nn.Tanh(), nn.Linear(2, 2)
-            ),
-            "layer 2: Linear follows a tanh after a gated layer",
-        ),
-        (lambda: after_linear(nn.ReLU(), batch_norm(2)), "layer 2: BatchNorm1d has no linear layer"),
-        (
-            lambda: after_linear(nn.ReLU(), batch_norm(2), nn.ReLU(), nn.Linear(2, 2)),
-            "layer 3: ReLU follows layer 2: BatchNorm1d",
-        ),
-        (lambda: after_linear(nn.BatchNorm1d(2, track_running_stats=False)), "depends on the batch"),
-        (lambda: after_linear(batch_norm(3)), "layer 1: BatchNorm1d: expected 2 features, got"),
-        (lambda: after_linear(nn.Linear(3, 2)), "layer 1: Linear takes 3 inputs, but layer 0"),
-        (lambda: nn.Sequential(nn.Flatten(0), nn.Linear(3, 2)), r"layer 0: Flatten\(0, -1\)"),
-        (nn.Sequential, "no linear layer"),
+        (with_forward(branch), r"branch|if x.sum\(\) > 0.*depends on the values of the rows"),
+        (with_forward(lambda self, x: self.fc(x - x.mean(0))), "Written: mean .*it goes over the rows"),
+        (with_forward(lambda self, x: self.fc(x).softmax(0)), "it goes over the rows"),
+        (with_forward(lambda self, x: self.fc(x) / x.shape[0]), "the number of rows"),
+        (with_forward(lambda self, x: self.fc(x).flatten()[None]), "mixes rows|over the rows"),
+        (with_forward(lambda self, x: self.fc(x)[:2]), "rows"),
+        (with_forward(lambda self, x: F.dropout(self.fc(x))), "drops values in eval mode too"),
+        (with_forward(lambda self, x: self.fc(x) + torch.rand_like(self.fc(x))), "random numbers"),
+        (with_forward(lambda self, x: torch.round(self.fc(x))), "a function with steps"),
+        (with_forward(lambda self, x: (self.fc(x) > 0).float()), "no function that is known by name"),
+        (with_forward(lambda self, x: self.fc(x).argmax(-1)), "answer the scores"),
+        (with_forward(lambda self, x: self.fc(x).view(-1, 2, 4)), r"output 'output' has shape \(rows, 2, 4\)"),
+        (with_forward(lambda self, x: "text"), "answers str: expected tensors"),
+        (with_forward(lambda self, x: (self.fc(x), self.fc.bias)), "'output_1' does not depend on the input"),
+        (with_forward(lambda self, x, y: self.fc(x) + y), r"forward takes 2 inputs \(x, y\)"),
+        (with_forward(lambda self, x: self.fc(x[:, :4])), "takes parts of its input.*give in_features"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, track_running_stats=False)), "depends on the batch"),
+        (lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), r"could not be run on \(rows, 3\) inputs"),
+        (lambda: nn.Sequential(nn.ReLU()), "no weights that tell the width of its rows: give in_features"),
+        (nn.Sequential, "give in_features"),
         (lambda: nn.LazyLinear(3), "no weights yet"),
         (lambda: nn.Linear(3, 2, device="meta"), "not a plain dense tensor"),
         (lambda: nn.Linear(3, 2).to(torch.float8_e4m3fn), "float8_e4m3fn weights are not served"),
-        (HasForward, "^HasForward is not part of an MLP: its forward is code of its own"),
-        (lambda: nn.Sequential(ShiftedLinear(3, 2)), "layer 0: ShiftedLinear is not part of an MLP"),
-        (hooked, "Linear has forward hooks"),
-        (patched, "layer 1: ReLU is not part of an MLP"),
-        (lambda: with_weight(torch.nan), "'layers.0.weight': 1 of 6 values are NaN or infinite"),
-        (lambda: with_weight(-torch.inf), "'layers.0.weight': 1 of 6 values are NaN or infinite"),
+        (quantised, "layer 0: Linear is quantised"),
+        (lambda: with_weight(torch.nan), "no finite numbers|NaN or infinite"),
     ],
-)
-def test_what_cannot_be_represented_is_refused_by_name(make, text):
+)  # fmt: skip
+def test_what_cannot_be_represented_is_refused_in_one_line(make, text):
     module = make()
     with pytest.raises(ModelLoadError, match=text) as caught:
         models.from_torch(module)
@@ -267,6 +281,9 @@ def test_a_weight_too_large_for_the_dtype_is_refused():
         models.from_torch(with_weight(1e6), dtype="float16")
 
 
-def test_the_table_of_modules_covers_the_spec():
-    for name in get_args(models.Activation):
-        assert activation_module(name)(torch.zeros(1)).shape == (1,)
+def test_a_program_that_is_not_the_module_is_refused(monkeypatch):
+    from fused_mlp.models.importers import torch_operators
+
+    monkeypatch.setitem(torch_operators.OPERATORS, "relu", torch_operators.OPERATORS["silu"])
+    with pytest.raises(ModelLoadError, match="does not compute what the model does"):
+        models.from_torch(Plain())
