@@ -13,6 +13,7 @@ import numpy as np
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.importers.building.builder import Builder, Operand
+from fused_mlp.models.importers.building.einsum import einsum
 from fused_mlp.models.importers.building.nodes import Constant, Place
 from fused_mlp.models.importers.building.rows import (
     Rows,
@@ -32,7 +33,6 @@ from fused_mlp.models.importers.onnx_functions import (
     shortest,
 )
 from fused_mlp.models.importers.onnx_graph import Graph, Node
-from fused_mlp.models.importers.building.einsum import einsum
 from fused_mlp.models.spec import Combination
 
 # Stands for the number of rows in shapes that a graph computes with: a prime above every width.

@@ -17,6 +17,7 @@ from torch import Tensor
 from fused_mlp.models import formula
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.builder import Builder, Operand
+from fused_mlp.models.importers.building.einsum import einsum
 from fused_mlp.models.importers.building.nodes import Constant
 from fused_mlp.models.importers.building.rows import (
     Rows,
@@ -27,7 +28,6 @@ from fused_mlp.models.importers.building.rows import (
     reshaped,
     taken,
 )
-from fused_mlp.models.importers.building.einsum import einsum
 from fused_mlp.models.spec import Combination
 
 _MIXES = "it mixes rows with features: the answer for a row must not depend on the rows beside it"
