@@ -383,11 +383,10 @@ class Builder:
         self._outputs.append((name, self.flat(x), x.index.ndim == 1))
 
     def takes_parts(self) -> bool:
-        """Whether only some features of the input are used, so that its width is not told by what uses them."""
-        return any(
-            isinstance(node, SliceNode) and node.sources[0] is self.input.node and node.place is not _ANY_FEATURE
-            for node in live_nodes([node for _, node, _ in self._outputs])
-        )
+        """Whether nothing uses the whole input, so that its width is not told by what uses it."""
+        nodes = live_nodes([node for _, node, _ in self._outputs])
+        users = [node for node in nodes if self.input.node in node.sources and node.place is not _ANY_FEATURE]
+        return bool(users) and all(isinstance(node, SliceNode) for node in users)
 
     def finish(self, dtype: Dtype | None = None) -> Mlp:
         """`dtype` None keeps the source's where it is one we serve; asking for one rounds."""

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from tests.models.importers.idioms import IDIOMS, ActorCritic, Llama, Plain, PreNormTower, Recurrent
+import torch.nn.functional as F  # noqa: N812 - as everybody writes it
 from torch import nn
 
 from fused_mlp import models
 from fused_mlp.models import Mlp, ModelLoadError
 from fused_mlp.models.evaluation import evaluate
+from tests.models.importers.idioms import IDIOMS, ActorCritic, Llama, Plain, PreNormTower, Recurrent
 
 
 def assert_same_function(module: nn.Module, mlp: Mlp, x: torch.Tensor) -> None:
@@ -67,7 +67,7 @@ def test_modules_are_taken_as_people_write_them(make, options, summary):
         (lambda: [nn.Linear(4, 5), nn.ReLU(), batch_norm(5), batch_norm(5), nn.Linear(5, 2)], "4-5-2 relu"),
         (lambda: [nn.Linear(4, 5, bias=False), nn.BatchNorm1d(5, affine=False), nn.ELU()], "4-5 elu"),
         (lambda: [nn.Linear(4, 5), nn.ReLU(), batch_norm(5), nn.ReLU()], "4 -> 5 relu -> affine -> relu"),
-        (lambda: [nn.Linear(4, 5), nn.PReLU(init=0.4), nn.Linear(5, 2)], "4-5-2 leaky_relu(x, 0.4)"),
+        (lambda: [nn.Linear(4, 5), nn.PReLU(init=0.5), nn.Linear(5, 2)], "4-5-2 leaky_relu(x, 0.5)"),
         (lambda: [nn.Linear(4, 5), nn.PReLU(5), nn.RMSNorm(5), nn.GroupNorm(1, 5)], None),
         (lambda: [nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), nn.ReLU6()], "4-3 relu6"),
         (lambda: [nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)), nn.Softmin(-1)], "4-3 softmax"),
@@ -101,7 +101,7 @@ def test_layers_become_the_same_function(layers, summary):
         (lambda x: 1.7159 * torch.tanh(x * 2 / 3), "tanh(x * 2 / 3) * 1.7159"),
         (lambda x: torch.where(x > 0, x, torch.exp(x) - 1), "elu"),
         (lambda x: x * (x > 0), "relu"),
-        (lambda x: torch.log(1 + x.abs().sqrt()), "log(1 + sqrt(abs(x)))"),
+        (lambda x: torch.log(1 + x.abs().sqrt()), "log(sqrt(abs(x)) + 1)"),
     ],
 )
 def test_arithmetic_of_one_value_is_one_function(function, text):
@@ -164,8 +164,7 @@ def test_hooks_and_wrappers_are_part_of_what_is_read():
     module = nn.Linear(3, 2)
     module.register_forward_hook(lambda module, args, output: output * 2)
     assert_same_function(module, models.from_torch(module), torch.randn(3, 3))
-    compiled = torch.compile(Plain())
-    assert models.from_torch(compiled).spec.summary() == "20-16-16-3 relu"
+    assert models.from_torch(nn.DataParallel(Plain())).spec.summary() == "20-16-16-3 relu"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -225,6 +224,17 @@ def branch(self, x):
     return x
 
 
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 8)
+
+    def forward(self, x):
+        x = self.fc(x)
+        weights = torch.softmax(x @ x.T, -1)
+        return weights @ x
+
+
 def quantised() -> nn.Module:
     class Linear(nn.Linear):
         __module__ = "torch.ao.nn.quantized.dynamic.modules.linear"
@@ -239,14 +249,14 @@ def quantised() -> nn.Module:
         (lambda: nn.Conv2d(1, 1, 1), "^Conv2d: a convolution is no step"),
         (lambda: nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2)), "^layer 0: Embedding: .* category ids"),
         (
-            with_forward(lambda self, x: torch.softmax(self.fc(x) @ self.fc(x).T, -1)),
-            r"^Written: matmul \(test_from_torch.py:\d+, .*@.*a product of two computed matrices \(attention",
+            lambda: nn.Sequential(nn.Linear(4, 4), Attention()),
+            r"^1: matmul \(test_from_torch.py:\d+, `weights = .*a product of two computed matrices \(attention",
         ),
-        (with_forward(branch), r"branch|if x.sum\(\) > 0.*depends on the values of the rows"),
-        (with_forward(lambda self, x: self.fc(x - x.mean(0))), "Written: mean .*it goes over the rows"),
+        (with_forward(branch), r"if x.sum\(\) > 0.*depends on the values of the rows"),
+        (with_forward(lambda self, x: self.fc(x - x.mean(0))), "Written: mean.*it goes over the rows"),
         (with_forward(lambda self, x: self.fc(x).softmax(0)), "it goes over the rows"),
         (with_forward(lambda self, x: self.fc(x) / x.shape[0]), "the number of rows"),
-        (with_forward(lambda self, x: self.fc(x).flatten()[None]), "mixes rows|over the rows"),
+        (with_forward(lambda self, x: self.fc(x).flatten()[None]), r"shape \(1, rows\)"),
         (with_forward(lambda self, x: self.fc(x)[:2]), "rows"),
         (with_forward(lambda self, x: F.dropout(self.fc(x))), "drops values in eval mode too"),
         (with_forward(lambda self, x: self.fc(x) + torch.rand_like(self.fc(x))), "random numbers"),
@@ -257,7 +267,10 @@ def quantised() -> nn.Module:
         (with_forward(lambda self, x: "text"), "answers str: expected tensors"),
         (with_forward(lambda self, x: (self.fc(x), self.fc.bias)), "'output_1' does not depend on the input"),
         (with_forward(lambda self, x, y: self.fc(x) + y), r"forward takes 2 inputs \(x, y\)"),
-        (with_forward(lambda self, x: self.fc(x[:, :4])), "takes parts of its input.*give in_features"),
+        (
+            with_forward(lambda self, x: self.fc(torch.cat([x[:, :2].sin(), x[:, :2].cos()], 1))),
+            "takes parts of its input.*give in_features",
+        ),
         (lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, track_running_stats=False)), "depends on the batch"),
         (lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), r"could not be run on \(rows, 3\) inputs"),
         (lambda: nn.Sequential(nn.ReLU()), "no weights that tell the width of its rows: give in_features"),
