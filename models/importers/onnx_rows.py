@@ -28,7 +28,6 @@ from fused_mlp.models.importers.onnx_functions import (
     ARITHMETIC,
     COMPARISONS,
     FUNCTIONS,
-    cast_name,
     fold,
     shortest,
 )
@@ -37,6 +36,7 @@ from fused_mlp.models.spec import Combination
 
 # Stands for the number of rows in shapes that a graph computes with: a prime above every width.
 MANY = 1048583
+_FLOATS = (1, 10, 11, 16)  # of TensorProto.DataType: float, float16, double, bfloat16
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,11 @@ def _apply(reader: RowsReader, node: Node, inputs: list[Value]) -> Sequence[Valu
 
 
 def _hint(op: str) -> str:
-    if "quant" in op.lower() or op.startswith("QLinear") or op in ("MatMulInteger", "MatMulNBits", "ConvInteger"):
+    if (
+        "quant" in op.lower()
+        or op.startswith("QLinear")
+        or op in ("MatMulInteger", "MatMulNBits", "ConvInteger")
+    ):
         return ": it is quantised; export the model in float32, quantised graphs are not read yet"
     if op in ("Loop", "If", "Scan"):
         return ": it decides or repeats while it runs"
@@ -258,7 +262,7 @@ def _same(_: RowsReader, __: Node, x: Rows, ___: list[Value]) -> Rows:
 
 
 def _cast(_: RowsReader, node: Node, x: Rows, __: list[Value]) -> Rows:
-    if cast_name(node.attributes.get("to", 1)) is None:
+    if node.attributes.get("to", 1) not in _FLOATS:
         raise ModelLoadError(f"{node.where} to a type that is not a float is not part of an MLP")
     return x
 
