@@ -32,7 +32,7 @@ ONLY_IN = {
     ),
     "prometheus_client": ("service/observe/metrics.py",),
     "triton": ("kernels/cuda/*.py",),
-    "onnx": ("models/importers/onnx_graph.py",),
+    "onnx": ("models/importers/onnx_*.py",),
     "sklearn": ("models/demo/train_digits.py",),
     "safetensors": ("models/version_directory.py", "models/safetensors_file.py"),
     "torch": (

@@ -4,14 +4,11 @@ same function in many ways (gelu alone has a dozen); its values are what they ag
 from __future__ import annotations
 
 import math
-from typing import get_args
 
 import numpy as np
 
 from fused_mlp.models import formula
 from fused_mlp.models.activations import Floats
-from fused_mlp.models.chain import activate
-from fused_mlp.models.spec import DEFAULT_SLOPE, Activation
 
 # Where to evaluate the function: densely where activations bend, then far out, where a clipped one shows its
 # limits. float64, (n,).
@@ -19,8 +16,6 @@ _FAR = np.array([50.0, 80.0, 300.0, 3e3, 3e4, 3e6])
 POINTS = np.concatenate([np.linspace(-12, 12, 2401), _FAR, -_FAR])
 # gelu and gelu_tanh, the closest pair, are 5e-4 apart; constants written as float32 move values by 1e-7.
 TOLERANCE = 1e-5
-# Constants written as float16 (sqrt(2) = 1.4141) move gelu by up to 3e-5.
-HALF_TOLERANCE = 1e-4
 # Functions that have a name, besides those with parameters.
 _NAMED = (
     "x", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "elu", "softplus", "hardswish", "relu6", "mish",
@@ -28,17 +23,6 @@ _NAMED = (
 )  # fmt: skip
 # Beyond this a spelling such as log(1 + exp(x)) overflows in float32, where the spec's function does not.
 _OVERFLOW = 80.0
-
-
-def match_activation(values: Floats, tolerance: float = TOLERANCE) -> tuple[Activation, float] | None:
-    """The activation with these values at POINTS, and its slope; None if there is none."""
-    if values.shape != POINTS.shape:
-        return None
-    for name in get_args(Activation):
-        slope = DEFAULT_SLOPE if name != "leaky_relu" else _tidy(-_value_at(-1.0, values))
-        if _close(values, activate(name, POINTS, slope), tolerance):
-            return name, slope
-    return None
 
 
 def match_formula(values: Floats, tolerance: float = TOLERANCE) -> formula.Node | None:
@@ -58,13 +42,6 @@ def match_formula(values: Floats, tolerance: float = TOLERANCE) -> formula.Node 
         if _close(values, found(POINTS), tolerance):
             return found.root
     return None
-
-
-def match_affine(values: Floats) -> tuple[float, float] | None:
-    """(scale, shift) if the function is x * scale + shift, else None."""
-    shift = _value_at(0.0, values)
-    scale = _value_at(1.0, values) - shift
-    return (scale, shift) if _close(values, POINTS * scale + shift, TOLERANCE) else None
 
 
 def _value_at(point: float, values: Floats) -> float:

@@ -15,7 +15,8 @@ from fused_mlp.models.importers.building.nodes import Place
 from fused_mlp.models.importers.building.rows import Rows
 from fused_mlp.models.importers.onnx_check import check
 from fused_mlp.models.importers.onnx_graph import Graph, read_graph
-from fused_mlp.models.importers.onnx_rows import RowsReader, Unreadable, Value
+from fused_mlp.models.importers.onnx_operators import Unreadable, Value
+from fused_mlp.models.importers.onnx_rows import RowsReader
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 

@@ -148,11 +148,3 @@ def _size(node: Node, inputs: list[Array | None]) -> int:
     if node.op == "Gather":
         return arrays[1].size * max(1, arrays[0].size // max(1, min(arrays[0].shape, default=1)))
     return sum(array.size for array in arrays)
-
-
-def cast_name(code: int) -> str | None:
-    """The dtype of a number of TensorProto.DataType, if it is one of floats."""
-    return {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}.get(code)
-
-
-__all__ = ["ARITHMETIC", "COMPARISONS", "FUNCTIONS", "cast_name", "fold", "shortest"]

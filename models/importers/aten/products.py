@@ -10,7 +10,7 @@ from fused_mlp.models.importers.aten.calls import (
     matrix,
     reads,
 )
-from fused_mlp.models.importers.aten.einsum import einsum
+from fused_mlp.models.importers.building.einsum import einsum
 from fused_mlp.models.importers.building.rows import (
     Rows,
 )

@@ -594,7 +594,7 @@ class Builder:
         if any(isinstance(each, Constant) for each in given):
             raise ModelLoadError("a condition with a constant per feature is no step of an MLP")
         rows = [each for each in given if isinstance(each, Rows)]
-        shaped = [aligned(rows[0], each)[1] for each in rows]
+        shaped = [self._compact(aligned(rows[0], each)[1]) for each in rows]
         found = self._one_value(*shaped)
         if found is None:
             raise ModelLoadError("a choice between two values is no step of an MLP: maximum and minimum are")

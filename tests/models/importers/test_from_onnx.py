@@ -9,10 +9,13 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 from fused_mlp import models
 from fused_mlp.models import ModelLoadError
+from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.importers import onnx_functions
 
 DATA = Path(__file__).parent / "data"
 SQRT2 = float(np.sqrt(2))
@@ -48,11 +51,13 @@ class Graph:
         inputs = [source, weight, np.arange(out) / 4 - 0.5] if bias else [source, weight]
         return self.node("Gemm", *inputs, transB=1)
 
-    def save(self, path, output=None, **options):
-        result = helper.make_tensor_value_info(output or self.last, TensorProto.FLOAT, None)
-        graph = helper.make_graph(self.nodes, "g", [self.input], [result], self.initializers)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
-        onnx.save(model, path, **options)
+    def save(self, path, output=None, heads=None, **options):
+        """`heads`: several outputs, and the type of each."""
+        heads = heads or {output or self.last: TensorProto.FLOAT}
+        results = [helper.make_tensor_value_info(name, kind, None) for name, kind in heads.items()]
+        graph = helper.make_graph(self.nodes, "g", [self.input], results, self.initializers)
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("ai.onnx.ml", 3)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets), path, **options)
         return path
 
 
@@ -294,7 +299,10 @@ def test_half_precision_weights_stay_as_they_are(tmp_path):
     inner = graph.node("Add", graph.node("Erf", graph.node("Div", hidden, constants[0])), constants[1])
     graph.node("Mul", graph.node("Mul", hidden, inner), constants[2])
     mlp = read(graph, tmp_path)
-    assert (mlp.spec.dtype, mlp.spec.output_activation) == ("float16", "gelu")
+    x = np.linspace(-3, 3, 12).reshape(4, 3)
+    gelu = torch.nn.functional.gelu(torch.from_numpy(x.sum(1, keepdims=True).repeat(2, 1))).numpy()
+    assert mlp.spec.dtype == "float16"
+    np.testing.assert_allclose(evaluate(mlp, x), gelu, atol=1e-4)  # sqrt(2) is 1.4141 in float16
 
 
 def test_bfloat16_bits_are_carried_over(tmp_path):
@@ -313,6 +321,199 @@ def test_double_weights_are_rounded_only_when_asked(tmp_path):
     with pytest.raises(ModelLoadError, match="float64, which is not served"):
         read(graph, tmp_path)
     assert read(graph, tmp_path, dtype="float32").spec.dtype == "float32"
+
+
+# -- programs
+
+
+def residual(g):
+    hidden = g.node("Relu", g.linear("x", 3))
+    return g.node("Add", hidden, g.linear(hidden, 3))
+
+
+def layer_norm(g):
+    return g.linear(
+        g.node("LayerNormalization", g.linear("x", 3), [1.0, 2.0, 3.0], [0.0, 1.0, 2.0], epsilon=1e-3), 2
+    )
+
+
+def rms_norm_by_hand(g):
+    h = g.linear("x", 3)
+    mean = g.node("ReduceMean", g.node("Pow", h, 2.0), g.constant([-1], np.int64))
+    return g.node(
+        "Mul",
+        g.node("Mul", h, g.node("Reciprocal", g.node("Sqrt", g.node("Add", mean, 1e-6)))),
+        [1.0, 2.0, 3.0],
+    )
+
+
+def layer_norm_by_hand(g):  # as exporters for opset 16 and below write it
+    h = g.linear("x", 3)
+    centred = g.node("Sub", h, g.node("ReduceMean", h, g.constant([-1], np.int64)))
+    variance = g.node("ReduceMean", g.node("Mul", centred, centred), g.constant([-1], np.int64))
+    return g.node(
+        "Add", g.node("Div", centred, g.node("Sqrt", g.node("Add", variance, 1e-5))), [1.0, 2.0, 3.0]
+    )
+
+
+def l2_norm_by_hand(g):
+    h = g.linear("x", 3)
+    length = g.node("ReduceL2", h, g.constant([1], np.int64), keepdims=1)
+    return g.node("Div", h, g.node("Expand", g.node("Clip", length, 1e-12), g.node("Shape", h)))
+
+
+def quick_gelu(g):
+    hidden = g.linear("x", 3)
+    return g.node("Mul", hidden, g.node("Sigmoid", g.node("Mul", hidden, 1.702)))
+
+
+def dueling(g):
+    h = g.node("Relu", g.linear("x", 5))
+    value, advantage = g.linear(h, 1, width=5), g.linear(h, 4, width=5)
+    return g.node(
+        "Add", value, g.node("Sub", advantage, g.node("ReduceMean", advantage, g.constant([1], np.int64)))
+    )
+
+
+def split_and_concat(g):
+    a, b, c = g.node("Split", g.linear("x", 6), g.constant([1, 2, 3], np.int64), outputs=3, axis=1)
+    bounds = [g.constant([n], np.int64) for n in (-1, -4, -1, -1)]  # the last three, backwards
+    part = g.node("Slice", g.node("Concat", c, "x", b, axis=-1), *bounds)
+    return g.node("Concat", a, part, g.node("Gather", "x", g.constant([2, 0], np.int64), axis=1), axis=1)
+
+
+def grouped_softmax(g):  # C51
+    parts = g.node("Reshape", g.linear("x", 6), g.constant([-1, 2, 3], np.int64))
+    weighted = g.node("Mul", g.node("Softmax", parts, axis=2), [-1.0, 0.0, 1.0])
+    return g.node("ReduceSum", weighted, g.constant([2], np.int64), keepdims=0)
+
+
+def keras_dense(g):
+    """As tf2onnx writes Dense layers: MatMul and Add, channels moved about before a Flatten, a scaling in front."""
+    scaled = g.node("Mul", g.node("Sub", g.node("Cast", "x", to=TensorProto.FLOAT), 0.5), 2.0)
+    moved = g.node(
+        "Transpose", g.node("Reshape", scaled, g.constant([-1, 1, 1, 3], np.int64)), perm=[0, 2, 3, 1]
+    )
+    flat = g.node("Reshape", moved, g.constant([0, -1], np.int64))
+    rng = np.random.default_rng(0)
+    hidden = g.node(
+        "Elu", g.node("Add", g.node("MatMul", flat, rng.normal(size=(3, 4))), rng.normal(size=4)), alpha=0.5
+    )
+    return g.node("Add", g.node("MatMul", hidden, rng.normal(size=(4, 2))), rng.normal(size=2))
+
+
+def torch_group_norm(g):
+    parts = g.node("Reshape", g.linear("x", 6), g.constant([0, 2, -1], np.int64))
+    normal = g.node("InstanceNormalization", parts, [1.0, 1.0], [0.0, 0.0])
+    flat = g.node("Reshape", normal, g.node("Shape", g.nodes[0].output[0]))
+    return g.node("Add", g.node("Mul", flat, np.arange(6)), np.ones(6))
+
+
+PROGRAMS = {
+    "a residual": (residual, "3 relu -> 3 -> +"),
+    "a layer norm": (layer_norm, "3 -> ln -> 2"),
+    "a layer norm by hand": (layer_norm_by_hand, "3 -> ln"),
+    "a norm of squares by hand": (rms_norm_by_hand, "3 -> rms"),
+    "a length by hand": (l2_norm_by_hand, "3 -> l2"),
+    "quick gelu": (quick_gelu, "3 quick_gelu"),
+    "elu of another alpha": (lambda g: g.node("Elu", g.linear("x", 3), alpha=0.5), "elu(x, 0.5)"),
+    "a clip of other limits": (lambda g: g.node("Clip", g.linear("x", 3), 0.0, 1e4), "clip(x, 0, 10000)"),
+    "a slope per feature": (lambda g: g.node("PRelu", g.linear("x", 3), [0.1, 0.2, 0.3]), "relu"),
+    "a gate of another function": (
+        lambda g: g.linear(g.node("Mul", g.node("Erf", g.linear("x", 3)), g.linear("x", 3)), 2),
+        "3 gated erf",
+    ),
+    "a product of branches": (
+        lambda g: g.node("Mul", g.linear("x", 3), g.node("Relu", g.linear(g.linear("x", 3), 3))),
+        "*",
+    ),
+    "a softmax inside": (lambda g: g.linear(g.node("Softmax", g.linear("x", 3)), 2), "softmax -> 2"),
+    "no linear layer": (lambda g: g.node("Relu", "x"), "3 -> relu"),
+    "an einsum": (lambda g: g.node("Einsum", "x", np.eye(4, 3), equation="bi,oi->bo"), "3-4"),
+    "a dueling network": (dueling, "+"),
+    "splits, slices and concats": (split_and_concat, "concat"),
+    "a softmax over each part": (grouped_softmax, "softmax"),
+    "dense layers of Keras": (keras_dense, "3 -> 4 elu(x, 0.5) -> 2"),
+    "a group norm of torch": (torch_group_norm, "ln"),
+    "the mean of two": (lambda g: g.node("Mean", g.linear("x", 3), "x"), "+"),
+    "the largest of three": (lambda g: g.node("Max", g.linear("x", 3), "x", g.linear("x", 3)), "max"),
+    "shrinking": (
+        lambda g: g.node("Shrink", g.linear("x", 3), lambd=0.25, bias=0.25),
+        "clip(x, -0.25, 0.25)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_graphs_of_any_shape_become_programs(name, tmp_path):
+    make, words = PROGRAMS[name]
+    graph = Graph()
+    make(graph)
+    mlp = read(graph, tmp_path)
+    assert words in mlp.spec.summary()
+    x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    (expected,) = ReferenceEvaluator(str(tmp_path / "m.onnx")).run(None, {"x": x})
+    np.testing.assert_allclose(evaluate(mlp, x.astype(np.float64)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_several_outputs_become_heads_by_their_names(tmp_path):
+    graph = Graph()
+    hidden = graph.node("Tanh", graph.linear("x", 5))
+    graph.nodes.append(helper.make_node("Softmax", [graph.linear(hidden, 4, width=5)], ["pi"]))
+    graph.nodes.append(
+        helper.make_node("Squeeze", [graph.linear(hidden, 1, width=5), graph.constant([1], np.int64)], ["v"])
+    )
+    graph.save(tmp_path / "m.onnx", heads={"pi": TensorProto.FLOAT, "v": TensorProto.FLOAT})
+    spec = models.from_onnx(tmp_path / "m.onnx").spec
+    assert [(each.name, each.squeeze) for each in spec.outputs] == [("pi", False), ("v", True)]
+    assert spec.output_widths == (4, 1)
+
+
+def test_class_labels_beside_probabilities_are_left_out_and_it_is_said(tmp_path):
+    graph = Graph()
+    scores = graph.node("Softmax", graph.linear("x", 4))
+    graph.nodes.append(helper.make_node("ArgMax", [scores], ["label"], axis=1, keepdims=0))
+    graph.nodes.append(helper.make_node("Identity", [scores], ["probabilities"]))
+    graph.save(tmp_path / "m.onnx", heads={"label": TensorProto.INT64, "probabilities": TensorProto.FLOAT})
+    mlp = models.from_onnx(tmp_path / "m.onnx")
+    assert mlp.spec.summary() == "3-4 softmax"
+    assert mlp.source == "imported from m.onnx without its output 'label': class labels, not numbers"
+
+
+def test_a_graph_that_is_read_wrong_is_not_handed_out(tmp_path, monkeypatch):
+    monkeypatch.setitem(onnx_functions.FUNCTIONS, "Relu", onnx_functions.FUNCTIONS["Tanh"])
+    graph = Graph()
+    graph.node("Relu", graph.linear("x", 3))
+    with pytest.raises(ModelLoadError, match="does not compute what the model does"):
+        read(graph, tmp_path)
+
+
+def test_a_fixed_number_of_rows_is_no_limit(tmp_path):
+    """Files are often exported with one row, or two, and the sizes written into reshapes."""
+    for rows in (1, 2):
+        graph = Graph(width=4, shape=(rows, 2))
+        flat = graph.node("Reshape", "x", graph.constant([rows, 8], np.int64))
+        graph.node("Reshape", graph.linear(flat, 1, width=8), graph.constant([rows], np.int64))
+        spec = read(graph, tmp_path).spec
+        assert (spec.in_features, spec.outputs[0].squeeze) == (8, True)
+
+
+def test_steps_have_the_names_of_the_modules_that_they_come_from(tmp_path):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fc2, self.norm = nn.Linear(4, 6), nn.Linear(6, 4, bias=False), nn.LayerNorm(4)
+
+        def forward(self, x):
+            return x + self.fc2(torch.relu(self.fc1(self.norm(x))))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this exporter is deprecated
+        torch.onnx.export(
+            nn.Sequential(Block(), Block()).eval(), (torch.randn(2, 4),), tmp_path / "m.onnx", dynamo=False
+        )
+    names = [step.name for step in models.from_onnx(tmp_path / "m.onnx").spec.steps if step.op == "linear"]
+    assert names == ["0.fc1", "0/fc2", "1.fc1", "1/fc2"] or names == ["0.fc1", "0.fc2", "1.fc1", "1.fc2"]
 
 
 # -- refusals

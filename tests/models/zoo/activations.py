@@ -197,7 +197,7 @@ def unusual_activations_of_torch():
 
 
 # They jump: next to the jump, rounding decides.
-@model(5, refused="no step of an mlp", gap=True)
+@model(5, refused="a function with steps", gap=True)
 def activations_that_jump():
     return nn.Sequential(nn.Linear(5, 12), nn.Hardshrink(0.3), nn.Linear(12, 12), nn.Threshold(0.1, -0.5))
 

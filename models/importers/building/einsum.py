@@ -1,4 +1,4 @@
-"""torch.einsum of rows and one constant, as the products that it is."""
+"""An einsum of rows and one constant, as the products that it is."""
 
 from __future__ import annotations
 
