@@ -10,7 +10,7 @@ from typing import Any
 
 from fused_mlp.kernels.fusion import Combined, FusedStep, Product, fuse
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.formula import Formula, parse
+from fused_mlp.models.formula import Formula, FormulaError, parse
 from fused_mlp.models.spec import (
     INPUT,
     Affine,
@@ -302,16 +302,24 @@ def _with_functions(steps: tuple[FusedStep, ...], spec: MlpSpec) -> list[Any]:
     result: list[Any] = []
     found: dict[str, int] = {}
     for step in steps:
-        at = found.get(step.input) if isinstance(step, Elementwise) and reads[step.input] == 1 else None
-        if isinstance(step, Elementwise) and at is not None:
-            before: Any = result[at]
-            if isinstance(before, _WithFunction):
-                result[at] = _WithFunction(before.step, step.name, before.then.then(step.formula))
-            else:
-                result[at] = _WithFunction(before, step.name, step.formula)
-            found[step.name] = at
-            continue
+        if isinstance(step, Elementwise) and reads[step.input] == 1 and step.input in found:
+            at = found[step.input]
+            joined = _followed_by(result[at], step)
+            if joined is not None:
+                result[at] = joined
+                found[step.name] = at
+                continue
         if isinstance(step, (Combine, Norm, Affine)):
             found[step.name] = len(result)
         result.append(step)
     return result
+
+
+def _followed_by(before: Any, step: Elementwise) -> _WithFunction | None:
+    """None if the two functions together are too long for one formula."""
+    if not isinstance(before, _WithFunction):
+        return _WithFunction(before, step.name, step.formula)
+    try:
+        return _WithFunction(before.step, step.name, before.then.then(step.formula))
+    except FormulaError:
+        return None
