@@ -1,5 +1,5 @@
-"""Error bounds of functions of one value and of two values combined: the exact range of each primitive over the interval
-that its input may be in, and the roundings of a kernel's own arithmetic. A formula is bounded instruction by
+"""Error bounds of functions of one value and of two values combined: the exact range of each primitive over the
+interval that its input may be in, and the roundings of a kernel's own arithmetic. A formula is bounded instruction by
 instruction, so that its errors grow as those of a kernel do. numpy only."""
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ class ModelFile(BaseModel):
 
     format: Literal["fused-mlp/1", "fused-mlp/2"]
     spec: MlpSpec
-    example: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, strict=False, fail_fast=True)] | None = None
+    example: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, strict=False, fail_fast=True)] | None = (
+        None
+    )
     source: str = ""
 
     @model_validator(mode="before")

@@ -177,7 +177,7 @@ def main() -> None:
     else:
         show(console, result)
         for line in summary(result):
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, markup=False)
     if arguments.plot:
         plot(result, arguments.plot)
         console.print(f"drawn to {arguments.plot}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fused_mlp.service.reports.style import COLOURS
@@ -66,7 +67,12 @@ def show(console: Console, result: dict[str, Any]) -> None:
         colour = "green" if ratio >= 1 else "yellow" if ratio >= 1 - NOISE else "red"
         share = f"{_share(cell):.0%} {'fma' if cell['limited_by'] == 'compute' else 'read'}"
         table.add_row(
-            str(cell["threads"]), shape, str(cell["batch"]), *times, f"[{colour}]{ratio:.2f}x[/]", share
+            str(cell["threads"]),
+            escape(shape),
+            str(cell["batch"]),
+            *times,
+            f"[{colour}]{ratio:.2f}x[/]",
+            share,
         )
     console.print(table)
 

@@ -302,17 +302,22 @@ def _with_functions(steps: tuple[FusedStep, ...], spec: MlpSpec) -> list[Any]:
     result: list[Any] = []
     found: dict[str, int] = {}
     for step in steps:
-        at = found.get(step.input) if isinstance(step, Elementwise) and reads[step.input] == 1 else None
-        if isinstance(step, Elementwise) and at is not None:
-            before: Any = result[at]
-            if not isinstance(before, _WithFunction):
-                before = _WithFunction(before, before.name, _IDENTITY)
-            then = compose(before.then, step.formula)
-            if then is not None:
-                result[at] = _WithFunction(before.step, step.name, then)
+        if isinstance(step, Elementwise) and reads[step.input] == 1 and step.input in found:
+            at = found[step.input]
+            joined = _followed_by(result[at], step)
+            if joined is not None:
+                result[at] = joined
                 found[step.name] = at
                 continue
         if isinstance(step, (Combine, Norm, Affine)):
             found[step.name] = len(result)
         result.append(step)
     return result
+
+
+def _followed_by(before: Any, step: Elementwise) -> _WithFunction | None:
+    """None if the two functions together are too long for one formula."""
+    if not isinstance(before, _WithFunction):
+        return _WithFunction(before, step.name, step.formula)
+    then = compose(before.then, step.formula)
+    return None if then is None else _WithFunction(before.step, step.name, then)

@@ -10,8 +10,9 @@ import torch
 from fused_mlp.kernels import _cpu
 from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.models import Mlp, MlpSpec
+from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.formula import PARAMETERS, parse
-from fused_mlp.models.spec import INPUT, Combine, Elementwise, Gated, Linear
+from fused_mlp.models.spec import INPUT, Combine, Elementwise, Gated, Linear, Norm
 from tests.support.random_programs import FUNCTIONS
 
 ISAS = _cpu.usable_isas()
@@ -132,6 +133,23 @@ def test_longest_formula() -> None:
     deep = parse(text)
     x = np.linspace(-2, 2, 300, dtype=np.float32)
     np.testing.assert_allclose(apply(text, x, ISAS[0]), deep(x.astype(np.float64)), rtol=0, atol=2e-6)
+
+
+def test_functions_too_long_for_one_formula() -> None:
+    """After a norm, where functions are joined as long as they fit."""
+    names = [f"f{index}" for index in range(12)]
+    sources = ["norm", *names[:-1]]
+    text = "sin(x) * 0.5 + cos(x) * 0.25 + tanh(x) * 0.5"
+    steps = [
+        Elementwise(name=name, input=source, function=text)
+        for name, source in zip(names, sources, strict=True)
+    ]
+    norm = Norm(name="norm", input=INPUT, kind="rms", eps=0.1, weight=False, bias=False)
+    mlp = Mlp(MlpSpec(in_features=50, steps=(norm, *steps)), {})
+    x = np.random.default_rng(0).standard_normal((7, 50), dtype=np.float32)
+    y = np.empty((7, 50), np.float32)
+    CpuKernel(mlp, 1).run(x, y)
+    np.testing.assert_allclose(y, evaluate(mlp, x.astype(np.float64)), rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -235,3 +235,24 @@ def test_scratch_buffers_are_shared() -> None:
         return MlpSpec(in_features=32, steps=tuple(steps))
 
     assert sum(place(tower(20)).scratch) == sum(place(tower(3)).scratch) <= 2 * 128 + 2 * 32
+
+
+def test_phases_name_every_operation() -> None:
+    mlp = program(
+        16,
+        Norm(name="norm", input=INPUT, kind="layer"),
+        Linear(name="fc", input="norm", out_features=24),
+        Softmax(name="soft", input="fc"),
+        Concat(name="cat", inputs=(INPUT, "soft")),
+    )
+    kernel = CpuKernel(mlp, 1)
+    _cpu.start_recording_phases(100)
+    run(kernel, random_rows(mlp, 5))
+    spans, dropped = _cpu.stop_recording_phases()
+    assert dropped == 0
+    assert [(span[0], span[1], span[3]) for span in spans] == [
+        ("norm", 0, 5),
+        ("layer", 1, 5),
+        ("softmax", 2, 5),
+        ("map", 3, 5),
+    ]
