@@ -1,5 +1,6 @@
 """The ways to run an MLP that the benchmark compares: each takes a model and returns its fastest call from
-Python, x (rows, in_features) float32 in, an array out. Imports an engine only when asked for it."""
+Python, x (rows, in_features) float32 in, an array out, or several where the model has several outputs. Imports an
+engine only when asked for it."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.kernels.onnx_export import onnx_bytes
 from fused_mlp.models import Mlp
-from fused_mlp.models.dtypes import Array
 
 Call = Callable[[np.ndarray], Callable[[], Any]]  # x -> a call without arguments, for the timer
 
@@ -36,12 +37,20 @@ def torch_compile(mlp: Mlp, threads: int) -> Call:
     return _torch_call(torch.compile(mlp.to_torch(), dynamic=True))
 
 
-def _torch_call(module: Callable[[torch.Tensor], torch.Tensor]) -> Call:
-    def bind(x: np.ndarray) -> Callable[[], torch.Tensor]:
+def last_row(result: Any) -> list[float]:
+    """Of an engine's answer, all outputs side by side."""
+    if isinstance(result, dict):
+        result = list(result.values())
+    parts = result if isinstance(result, (list, tuple)) else [result]
+    return [float(value) for part in parts for value in np.atleast_1d(np.asarray(part)[-1])]
+
+
+def _torch_call(module: Callable[[torch.Tensor], Any]) -> Call:
+    def bind(x: np.ndarray) -> Callable[[], Any]:
         tensor = torch.from_numpy(x)
 
         # no_grad, not inference_mode: freezing asks for it, and it costs the same.
-        def call() -> torch.Tensor:
+        def call() -> Any:
             with torch.no_grad():
                 return module(tensor)
 
@@ -57,7 +66,7 @@ def onnx_runtime(mlp: Mlp, threads: int) -> Call:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(onnx_bytes(mlp), options, providers=["CPUExecutionProvider"])
-    return lambda x: lambda: session.run(None, {"x": x})[0]
+    return lambda x: lambda: session.run(None, {"input": x})
 
 
 def openvino(mlp: Mlp, threads: int) -> Call:
@@ -72,7 +81,16 @@ def openvino(mlp: Mlp, threads: int) -> Call:
             "INFERENCE_PRECISION_HINT": "f32",
         }
         request = openvino.Core().compile_model(str(path), "CPU", config).create_infer_request()
-    return lambda x: lambda: request.infer([x], share_inputs=True, share_outputs=True)[0]
+    outputs = range(len(mlp.spec.outputs))
+
+    def bind(x: np.ndarray) -> Callable[[], Any]:
+        def call() -> list[np.ndarray]:
+            answer = request.infer([x], share_inputs=True, share_outputs=True)
+            return [answer[index] for index in outputs]
+
+        return call
+
+    return bind
 
 
 ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
@@ -86,52 +104,3 @@ ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
 
 def versions() -> dict[str, str]:
     return {name: version(name) for name in ("torch", "numpy", "onnxruntime", "openvino")}
-
-
-def onnx_bytes(mlp: Mlp) -> bytes:
-    """The model as ONNX with a dynamic batch: what PyTorch's exporter makes of it (Gemm and activations)."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    nodes: list[Any] = []
-    constants: list[Any] = []
-
-    def linear(x: str, weight: Array | None, bias: Array | None, name: str) -> str:
-        assert weight is not None
-        assert bias is not None
-        constants.append(numpy_helper.from_array(weight, f"{name}.weight"))
-        constants.append(numpy_helper.from_array(bias, f"{name}.bias"))
-        nodes.append(helper.make_node("Gemm", [x, f"{name}.weight", f"{name}.bias"], [name], transB=1))
-        return name
-
-    def activate(x: str, activation: str) -> str:
-        if activation == "identity":
-            return x
-        result = f"{x}.{activation}"
-        if activation == "silu":
-            nodes.append(helper.make_node("Sigmoid", [x], [f"{x}.sigmoid"]))
-            nodes.append(helper.make_node("Mul", [x, f"{x}.sigmoid"], [result]))
-        else:
-            nodes.append(helper.make_node({"relu": "Relu", "gelu": "Gelu"}[activation], [x], [result]))
-        return result
-
-    value = "x"
-    for index, (spec, layer) in enumerate(zip(mlp.spec.layers, mlp.layers, strict=True)):
-        if spec.gated:
-            gate = activate(
-                linear(value, layer.gate_weight, layer.gate_bias, f"gate{index}"), spec.activation
-            )
-            up = linear(value, layer.weight, layer.bias, f"up{index}")
-            value = f"gated{index}"
-            nodes.append(helper.make_node("Mul", [gate, up], [value]))
-        else:
-            value = activate(linear(value, layer.weight, layer.bias, f"linear{index}"), spec.activation)
-    graph = helper.make_graph(
-        nodes,
-        "mlp",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", mlp.spec.in_features])],
-        [helper.make_tensor_value_info(value, TensorProto.FLOAT, ["rows", mlp.spec.out_features])],
-        constants,
-    )
-    # Opset 20 is the first with Gelu; the IR version is the one that came with it.
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    return model.SerializeToString()
