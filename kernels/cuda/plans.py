@@ -116,18 +116,28 @@ def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[Launch], tuple[int
 def _with_tails(spec: MlpSpec, tile: Tile) -> tuple[tuple[Stage, ...], dict[str, RowPass]]:
     """The stages, with row passes over rows that a tile holds taken into the products before them; and those passes, by
     the name of the product, which is then that of the pass."""
-    stages = list(stages_of(spec))
-    uses = count_uses(spec, stages)
-    products = {stage.name: stage for stage in stages if isinstance(stage, Product)}
+    found = stages_of(spec)
+    uses = count_uses(spec, found)
+    stages: list[Stage] = []
+    products: dict[str, int] = {}  # name -> its place in `stages`
     tails: dict[str, RowPass] = {}
-    for stage in list(stages):
-        if not isinstance(stage, RowPass) or stage.combined is not None or uses[stage.source] > 1:
-            continue
-        product = products.get(stage.source)
-        if product is not None and spec.widths_by_name[stage.name] <= tile.block_n:
-            stages[stages.index(product)] = replace(product, name=stage.name)
-            stages.remove(stage)
+    for stage in found:
+        if (
+            isinstance(stage, RowPass)
+            and stage.source in products
+            and stage.combined is None
+            and uses[stage.source] == 1
+            and spec.widths_by_name[stage.name] <= tile.block_n
+        ):
+            at = products[stage.source]
+            product = stages[at]
+            assert isinstance(product, Product)
+            stages[at] = replace(product, name=stage.name)
             tails[stage.name] = stage
+            continue
+        if isinstance(stage, Product):
+            products[stage.name] = len(stages)
+        stages.append(stage)
     return tuple(stages), tails
 
 
