@@ -9,25 +9,61 @@ from numpy.typing import NDArray
 Float32 = NDArray[np.float32]
 _Array = TypeVar("_Array")
 
-class Layer:
-    """The weights of one layer, not copied: weight (out, in), bias (out,), float32, C-contiguous."""
+# Where a value is: buffer (0 is x, 1 is y, the others are scratch) and first column.
+_Place = tuple[int, int]
+# A function as its steps: name, operands (registers, or -1 for the constant), register of the result, constant,
+# parameters. Register 0 is x, and holds the result at the end. No steps: the identity.
+_Steps = Sequence[tuple[str, Sequence[int], int, float, Sequence[float]]]
+
+class Product:
+    """then(function(input W^T + b) combined with another value), arrays not copied: weight (out, in), bias (out,),
+    float32, C-contiguous. Gated, if there is a gate_weight: function(gate(input G^T + g) * (input W^T + b))."""
     def __init__(
         self,
+        *,
         weight: Float32,
         bias: Float32 | None,
         gate_weight: Float32 | None,
         gate_bias: Float32 | None,
-        activation: str,
-        negative_slope: float,
+        gate: _Steps,
+        function: _Steps,
+        input: _Place,  # noqa: A002
+        output: _Place,
+        free_to_the_right: bool,
+        other: _Place | None,
+        combination: str,
+        swapped: bool,
+        then: _Steps,
+    ) -> None:
+        """`free_to_the_right`: nothing that is still needed lies to the right of the output in its buffer.
+        `swapped`: the other value is the first operand of the combination."""
+
+class Row:
+    """An operation row by row: map, combine, affine, layer, rms, l2, softmax or log_softmax; then `then`."""
+    def __init__(
+        self,
+        *,
+        kind: str,
+        width: int,
+        input: _Place,  # noqa: A002
+        output: _Place,
+        other: _Place | None,
+        combination: str,
+        eps: float,
+        weight: Float32 | None,
+        bias: Float32 | None,
+        then: _Steps,
     ) -> None: ...
 
 class Kernel:
-    """Packs a copy of the layers. Raises ValueError for an unknown activation or instruction set."""
+    """Packs a copy of the operations' arrays; `scratch` are the widths of the scratch buffers. Raises ValueError for an
+    unknown instruction set, and for operations outside of their buffers."""
     def __init__(
         self,
-        layers: Sequence[Layer],
-        output_activation: str,
-        output_slope: float,
+        in_features: int,
+        out_features: int,
+        scratch: Sequence[int],
+        ops: Sequence[Product | Row],
         threads: int,
         isa: str | None = None,
     ) -> None: ...
@@ -55,8 +91,8 @@ def start_recording_phases(capacity: int) -> None:
 def stop_recording_phases() -> tuple[
     list[tuple[str, int, int, int, int, int, int, int, int, int, int, int]], int
 ]:
-    """The recorded spans and the number of dropped ones. A span: phase, layer, thread, rows, in, out, start_ns, end_ns
-    (of time.monotonic_ns), product_ns, epilogue_ns, tiles, flops."""
+    """The recorded spans and the number of dropped ones. A span: phase, operation, thread, rows, in, out, start_ns,
+    end_ns (of time.monotonic_ns), product_ns, epilogue_ns, tiles, flops."""
 
 def probe_flops(threads: int) -> float:
     """Floating point operations per second, from one measurement of about a millisecond."""

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.kernels.engines import ENGINES, versions
 from bench.kernels.report import markdown_table, plot, show, summary
-from bench.kernels.shapes import BATCHES, SHAPES, multiply_adds
+from bench.kernels.shapes import BATCHES, SHAPES, WITHOUT_NORMS, multiply_adds
 from bench.kernels.worker import set_priority
 from bench.provenance import describe_commit
 from fused_mlp.kernels.profile.machine import MachineProbe, describe_machine
@@ -81,6 +81,10 @@ def measure_shape(
     for worker in workers:
         progress(f"{worker.engine} loads {shape}", 0)
         worker.ask(do="load", shape=shape)
+    # What norms and additions cost: the same products without them, in one more process of the fused kernel.
+    plain = Worker("fused", threads) if shape in WITHOUT_NORMS else None
+    if plain is not None:
+        plain.ask(do="load", shape=WITHOUT_NORMS[shape])
     weights = 4 * multiply_adds(shape)
     cells = []
     for batch in batches:
@@ -88,7 +92,9 @@ def measure_shape(
         _check_agreement(shape, batch, samples)
         best = {worker.engine: math.inf for worker in workers}
         medians: dict[str, list[float]] = {worker.engine: [] for worker in workers}
-        flops, read_s = 0.0, math.inf
+        flops, read_s, plain_s = 0.0, math.inf, math.inf
+        if plain is not None:
+            plain.ask(do="bind", batch=batch)
         for _ in range(ROUNDS):
             if realtime:
                 set_priority(True)
@@ -102,6 +108,9 @@ def measure_shape(
                 best[worker.engine] = min(best[worker.engine], reply["best"])
                 medians[worker.engine].append(reply["median"])
                 time.sleep(0.003)  # a pool that still spins should not slow down the next engine
+            if plain is not None:
+                reply = plain.ask(do="time", batch=batch, budget_s=TURN_S, realtime=realtime)
+                plain_s = min(plain_s, reply["best"])
         compute_s = 2.0 * multiply_adds(shape) * batch / flops
         cells.append(
             {
@@ -116,7 +125,11 @@ def measure_shape(
                 "limited_by": "compute" if compute_s > read_s else "reading weights",
             }
         )
+        if plain is not None:
+            cells[-1]["without_norms_us"] = plain_s * 1e6
         progress("", 1)
+    if plain is not None:
+        plain.close()
     return cells
 
 

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.kernels.onnx_graph import onnx_bytes
 from fused_mlp.models import Mlp
-from fused_mlp.models.dtypes import Array
+from fused_mlp.models.spec import Affine
 
-Call = Callable[[np.ndarray], Callable[[], Any]]  # x -> a call without arguments, for the timer
+# x -> a call without arguments, for the timer. It answers an array, or several: one per output.
+Call = Callable[[np.ndarray], Callable[[], Any]]
 
 
 def fused(mlp: Mlp, threads: int) -> Call:
@@ -27,21 +29,34 @@ def fused(mlp: Mlp, threads: int) -> Call:
 
 def eager(mlp: Mlp, threads: int) -> Call:
     torch.set_num_threads(threads)
-    return _torch_call(mlp.to_torch())
+    return _torch_call(_module(mlp))
 
 
 def torch_compile(mlp: Mlp, threads: int) -> Call:
     torch.set_num_threads(threads)
     torch._inductor.config.freezing = True  # weights become constants, and are packed for oneDNN
-    return _torch_call(torch.compile(mlp.to_torch(), dynamic=True))
+    return _torch_call(torch.compile(_module(mlp), dynamic=True))
 
 
-def _torch_call(module: Callable[[torch.Tensor], torch.Tensor]) -> Call:
-    def bind(x: np.ndarray) -> Callable[[], torch.Tensor]:
+def _module(mlp: Mlp) -> torch.nn.Module:
+    """With the batch norms that people write, where the program has only their scale and shift."""
+    module = mlp.to_torch()
+    for step in mlp.spec.steps:
+        if isinstance(step, Affine):
+            parent, _, last = step.name.rpartition(".")
+            found = module.get_submodule(step.name)
+            norm = torch.nn.BatchNorm1d(mlp.spec.widths_by_name[step.name], eps=0.0).eval()
+            norm.weight, norm.bias = found.weight, found.bias
+            setattr(module.get_submodule(parent), last, norm)
+    return module.requires_grad_(False)
+
+
+def _torch_call(module: Callable[[torch.Tensor], Any]) -> Call:
+    def bind(x: np.ndarray) -> Callable[[], Any]:
         tensor = torch.from_numpy(x)
 
         # no_grad, not inference_mode: freezing asks for it, and it costs the same.
-        def call() -> torch.Tensor:
+        def call() -> Any:
             with torch.no_grad():
                 return module(tensor)
 
@@ -57,7 +72,7 @@ def onnx_runtime(mlp: Mlp, threads: int) -> Call:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(onnx_bytes(mlp), options, providers=["CPUExecutionProvider"])
-    return lambda x: lambda: session.run(None, {"x": x})[0]
+    return lambda x: lambda: session.run(None, {"input": x})
 
 
 def openvino(mlp: Mlp, threads: int) -> Call:
@@ -72,7 +87,11 @@ def openvino(mlp: Mlp, threads: int) -> Call:
             "INFERENCE_PRECISION_HINT": "f32",
         }
         request = openvino.Core().compile_model(str(path), "CPU", config).create_infer_request()
-    return lambda x: lambda: request.infer([x], share_inputs=True, share_outputs=True)[0]
+
+    def bind(x: np.ndarray) -> Callable[[], Any]:
+        return lambda: list(request.infer([x], share_inputs=True, share_outputs=True).values())
+
+    return bind
 
 
 ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
@@ -88,50 +107,7 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("torch", "numpy", "onnxruntime", "openvino")}
 
 
-def onnx_bytes(mlp: Mlp) -> bytes:
-    """The model as ONNX with a dynamic batch: what PyTorch's exporter makes of it (Gemm and activations)."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    nodes: list[Any] = []
-    constants: list[Any] = []
-
-    def linear(x: str, weight: Array | None, bias: Array | None, name: str) -> str:
-        assert weight is not None
-        assert bias is not None
-        constants.append(numpy_helper.from_array(weight, f"{name}.weight"))
-        constants.append(numpy_helper.from_array(bias, f"{name}.bias"))
-        nodes.append(helper.make_node("Gemm", [x, f"{name}.weight", f"{name}.bias"], [name], transB=1))
-        return name
-
-    def activate(x: str, activation: str) -> str:
-        if activation == "identity":
-            return x
-        result = f"{x}.{activation}"
-        if activation == "silu":
-            nodes.append(helper.make_node("Sigmoid", [x], [f"{x}.sigmoid"]))
-            nodes.append(helper.make_node("Mul", [x, f"{x}.sigmoid"], [result]))
-        else:
-            nodes.append(helper.make_node({"relu": "Relu", "gelu": "Gelu"}[activation], [x], [result]))
-        return result
-
-    value = "x"
-    for index, (spec, layer) in enumerate(zip(mlp.spec.layers, mlp.layers, strict=True)):
-        if spec.gated:
-            gate = activate(
-                linear(value, layer.gate_weight, layer.gate_bias, f"gate{index}"), spec.activation
-            )
-            up = linear(value, layer.weight, layer.bias, f"up{index}")
-            value = f"gated{index}"
-            nodes.append(helper.make_node("Mul", [gate, up], [value]))
-        else:
-            value = activate(linear(value, layer.weight, layer.bias, f"linear{index}"), spec.activation)
-    graph = helper.make_graph(
-        nodes,
-        "mlp",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", mlp.spec.in_features])],
-        [helper.make_tensor_value_info(value, TensorProto.FLOAT, ["rows", mlp.spec.out_features])],
-        constants,
-    )
-    # Opset 20 is the first with Gelu; the IR version is the one that came with it.
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    return model.SerializeToString()
+def side_by_side(result: Any) -> np.ndarray:
+    """All outputs of a call in one array, as the fused kernel answers them."""
+    several = result if isinstance(result, (list, tuple)) else [result]
+    return np.concatenate([np.asarray(each) for each in several], axis=1)

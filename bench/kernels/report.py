@@ -36,6 +36,11 @@ def _share(cell: dict[str, Any]) -> float:
     return cell["limit_us"] / cell["best_us"]["fused"]
 
 
+def _norms_cost(cell: dict[str, Any]) -> float:
+    """Of norms and additions, as a share of the time without them."""
+    return cell["best_us"]["fused"] / cell["without_norms_us"] - 1
+
+
 def number(us: float | None) -> str:
     if us is None:
         return "-"
@@ -116,6 +121,12 @@ def summary(result: dict[str, Any]) -> list[str]:
                 f"{name}, batch >= 128, widths >= 512: {min(large):.0%} to {max(large):.0%} of the FMA peak, "
                 f"mean {geometric_mean(large):.0%}"
             )
+        normed = [cell for cell in cells if "without_norms_us" in cell]
+        if normed:
+            costs = [f"{c['shape']} batch {c['batch']} {_norms_cost(c):+.0%}" for c in normed]
+            lines.append(
+                f"{name}, norms and additions cost, over the same products alone: {', '.join(costs)}"
+            )
         single = [f"{c['shape']} {_share(c):.0%}" for c in cells if c["batch"] == 1 and c["limit_us"] > 10]
         if single:
             lines.append(f"{name}, batch 1, over 1 MB of weights, of the read bandwidth: {', '.join(single)}")
@@ -152,7 +163,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
     threads = min(cell["threads"] for cell in result["cells"])
     cells = [cell for cell in result["cells"] if cell["threads"] == threads]
     shapes = list(dict.fromkeys(cell["shape"] for cell in cells))
-    figure, axes = pyplot.subplots(2, 3, figsize=(12, 6.5), sharex=True)
+    figure, axes = pyplot.subplots(
+        -(-len(shapes) // 3), 3, figsize=(12, 3.25 * -(-len(shapes) // 3)), sharex=True, squeeze=False
+    )
+    for axis in axes.flat[len(shapes) :]:
+        axis.axis("off")
     styles = {
         "fused": (COLOURS["fused"].light, "o", 2.2),
         "eager": (COLOURS["eager"].light, "", 1.4),

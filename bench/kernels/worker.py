@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from bench.kernels.engines import ENGINES, Call
-from bench.kernels.shapes import SHAPES, build
+from bench.kernels.engines import ENGINES, Call, side_by_side
+from bench.kernels.shapes import ALL, build
 
 
 def time_call(call: Callable[[], Any], budget_s: float) -> dict[str, float]:
@@ -61,10 +61,10 @@ def serve(engine: str, threads: int, replies: TextIO) -> None:
             assert call is not None
             batch = command["batch"]
             generator = np.random.default_rng(batch)
-            x = generator.standard_normal((batch, SHAPES[shape].in_features), dtype=np.float32)
+            x = generator.standard_normal((batch, ALL[shape].in_features), dtype=np.float32)
             rows[batch] = call(x)
             rows[batch]()
-            reply["sample"] = np.asarray(rows[batch]())[-1].tolist()
+            reply["sample"] = side_by_side(rows[batch]())[-1].tolist()
         else:
             if command["realtime"]:
                 set_priority(True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fused_mlp.kernels.backends.cpu_lowering import lower
 from fused_mlp.kernels.base import Array, Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.errors import KernelInputError, KernelUnavailable
-from fused_mlp.models import LayerWeights, Mlp, MlpSpec
+from fused_mlp.models import Mlp, MlpSpec
 from fused_mlp.models.dtypes import Array as Weights
-from fused_mlp.models.dtypes import widen
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,7 @@ class CpuKernel(Kernel):
     and computed in float32: closer to the exact result than eager in that dtype."""
 
     def __init__(self, mlp: Mlp, threads: int | None, isa: str | None = None) -> None:
-        self._adopt(_build(mlp.spec, mlp.layers, threads or usable_cores(), isa))
+        self._adopt(_build(mlp.spec, mlp.tensors(), threads or usable_cores(), isa))
         self._in_features = mlp.spec.in_features
         self._out_features = mlp.spec.out_features
         super().__init__(
@@ -50,10 +50,10 @@ class CpuKernel(Kernel):
             ),
         )
 
-    def repacked(self, layers: Sequence[LayerWeights]) -> CpuKernel:
-        """The same model with other weights, unchecked: for weights that change while they are in use."""
+    def repacked(self, tensors: Mapping[str, Weights]) -> CpuKernel:
+        """The same model with other tensors, unchecked: for weights that change while they are in use."""
         other = copy.copy(self)
-        other._adopt(_build(self.spec, layers, self._compiled.threads, self._compiled.isa))
+        other._adopt(_build(self.spec, tensors, self._compiled.threads, self._compiled.isa))
         return other
 
     def _adopt(self, compiled: _cpu.Kernel) -> None:
@@ -138,23 +138,11 @@ def _rows_in_place(tensor: Tensor, width: int) -> int:
     return -1
 
 
-def _build(spec: MlpSpec, weights: Sequence[LayerWeights], threads: int, isa: str | None) -> _cpu.Kernel:
-    def widen_if_there(array: Weights | None) -> Float32 | None:
-        return None if array is None else widen(array)
-
-    layers = [
-        _cpu.Layer(
-            weight=widen(layer.weight),
-            bias=widen_if_there(layer.bias),
-            gate_weight=widen_if_there(layer.gate_weight),
-            gate_bias=widen_if_there(layer.gate_bias),
-            activation=each.activation,
-            negative_slope=each.negative_slope,
-        )
-        for each, layer in zip(spec.layers, weights, strict=True)
-    ]
+def _build(spec: MlpSpec, tensors: Mapping[str, Weights], threads: int, isa: str | None) -> _cpu.Kernel:
+    scratch, operations = lower(spec, tensors)
     try:
-        return _cpu.Kernel(layers, spec.output_activation, spec.output_negative_slope, threads, isa)
+        ops = [(_cpu.Product if kind == "product" else _cpu.Row)(**record) for kind, record in operations]
+        return _cpu.Kernel(spec.in_features, spec.out_features, scratch, ops, threads, isa)
     except (ValueError, MemoryError) as error:
         raise KernelUnavailable(f"CPU kernel: {error}") from error
 

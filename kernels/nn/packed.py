@@ -19,7 +19,7 @@ from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.base import Kernel
 from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.kernels.registry import compile  # noqa: A004 - as everywhere
-from fused_mlp.models import LayerWeights, Mlp, MlpSpec
+from fused_mlp.models import Mlp, MlpSpec
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES, to_array
 from fused_mlp.models.weights import expected_shapes
@@ -93,7 +93,7 @@ def kernel_for(weights: Sequence[Tensor], spec: str, backend: str, threads: int)
         elif found.is_of(versions):  # another thread was faster
             return found.kernel
         elif isinstance(found.kernel, CpuKernel):
-            kernel = found.kernel.repacked(_layers(parse_spec(spec), weights))
+            kernel = found.kernel.repacked(_by_name(parse_spec(spec), weights))
         else:
             kernel = _compile(weights, spec, backend, threads)
         storages = [StorageWeakRef(w.untyped_storage()) for w in weights]  # type: ignore[no-untyped-call]
@@ -116,15 +116,11 @@ def forget_expired() -> None:
 
 def _compile(weights: Sequence[Tensor], text: str, backend: str, threads: int) -> Kernel:
     spec = parse_spec(text).model_copy(update={"dtype": _DTYPE_NAMES[weights[0].dtype]})
-    mlp = Mlp(spec, _layers(spec, weights))
+    mlp = Mlp(spec, _by_name(spec, weights))
     device = "cuda" if weights[0].is_cuda else "cpu"
     with torch.no_grad():
         return compile(mlp, device=device, backend=backend, threads=threads or None)  # type: ignore[arg-type]
 
 
-def _layers(spec: MlpSpec, weights: Sequence[Tensor]) -> list[LayerWeights]:
-    fields: list[dict[str, Array]] = [{} for _ in spec.layers]
-    for name, tensor in zip(expected_shapes(spec), weights, strict=True):
-        _, index, field = name.split(".")
-        fields[int(index)][field] = to_array(tensor, name)
-    return [LayerWeights(**each) for each in fields]
+def _by_name(spec: MlpSpec, weights: Sequence[Tensor]) -> dict[str, Array]:
+    return {name: to_array(tensor, name) for name, tensor in zip(expected_shapes(spec), weights, strict=True)}

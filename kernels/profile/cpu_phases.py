@@ -102,7 +102,7 @@ def merge(trace: Event, recording: Recording, strategy: str) -> None:
 
 def _events(span: PhaseSpan, start: float, strategy: str) -> Iterator[Event]:
     us = (span.end_ns - span.start_ns) / 1000
-    name = "finish" if span.phase == "finish" else f"{span.phase} {span.layer}"
+    name = f"{span.phase} {span.layer}"
     args: Event = {"rows": span.rows, "in": span.in_features, "columns": span.columns}
     if span.phase == "layer":
         args |= {

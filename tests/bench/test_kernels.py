@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.kernels.engines import onnx_bytes
+from bench.kernels.onnx_graph import onnx_bytes
 from bench.kernels.shapes import SHAPES, build
 from fused_mlp import from_onnx, kernels
 

@@ -18,8 +18,16 @@ const char* name_of(Phase phase) {
       return "pack";
     case Phase::kLayer:
       return "layer";
-    case Phase::kFinish:
-      return "finish";
+    case Phase::kNorm:
+      return "norm";
+    case Phase::kSoftmax:
+      return "softmax";
+    case Phase::kCombine:
+      return "combine";
+    case Phase::kAffine:
+      return "affine";
+    case Phase::kMap:
+      return "map";
   }
   return "unknown";
 }

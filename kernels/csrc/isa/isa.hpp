@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "tile/activation.hpp"
+#include "tile/function.hpp"
 
 namespace fused_mlp {
 
@@ -14,6 +14,16 @@ namespace fused_mlp {
 // to hide the latency of FMA.
 inline constexpr std::size_t kSumBlock = 64;
 
+// What follows a product, and a gate, while a tile is in the L1 cache: then(function(value) combined with the
+// same element of another value).
+struct Epilogue {
+  Function function;  // of a gated layer's product of halves; identity for the others
+  bool combined;
+  bool swapped;  // the other value is the first operand
+  Combination combination;
+  Function then;
+};
+
 // A layer as packed by pack.hpp: [panels][in][panel width] weights, zero-padded columns.
 // A gated layer's panel holds the gate's columns in its first half and the up projection's in its second.
 struct PackedLayer {
@@ -22,14 +32,15 @@ struct PackedLayer {
   std::size_t in;
   std::size_t out;
   std::size_t panels;
-  Activation activation;
+  Function function;  // of the product, or of the gate
   bool gated;
-  bool streamed;  // the model does not fit in the caches: every call reads its weights from memory
-  float negative_slope;
+  bool streamed;             // the model does not fit in the caches: every call reads its weights from memory
+  const Epilogue* epilogue;  // null if nothing follows
 };
 
 // x: (rows, stride) -> y: (rows, stride), for the columns of panels [first, last) of a layer.
 // If `padded`, y has space for whole panels: columns past `out` may be overwritten with any value.
+// y overlaps neither x nor `other`.
 struct LayerCall {
   const float* x;
   std::size_t x_stride;
@@ -39,13 +50,48 @@ struct LayerCall {
   std::size_t first;
   std::size_t last;
   bool padded;
+  const float* other = nullptr;  // what the epilogue combines the product with: (rows, out)
+  std::size_t other_stride = 0;
+};
+
+enum class RowKind : unsigned char {
+  kMap,      // nothing: copies, or applies `then`
+  kCombine,  // x combined with the other value
+  kAffine,   // x * weight + bias
+  kLayerNorm,
+  kRmsNorm,
+  kL2Norm,
+  kSoftmax,
+  kLogSoftmax,
+};
+
+// A step that is no matrix product. Norms multiply by `weight` and add `bias`; `then` comes last.
+struct RowOp {
+  RowKind kind;
+  Combination combination;
+  float eps;
+  std::size_t width;
+  const float* weight;  // padded to whole registers, or null
+  const float* bias;
+  Function then;
+};
+
+// x, other, y: (rows, width). y may be x or other; otherwise they do not overlap.
+struct RowCall {
+  const float* x;
+  std::size_t x_stride;
+  const float* other;  // x again where there is none
+  std::size_t other_stride;
+  std::size_t rows;
+  float* y;
+  std::size_t y_stride;
 };
 
 // The time of a layer call by part, summed over its tiles, in ticks of the processor's counter. Bias and relu
 // are applied in the registers of the tile and therefore count as product.
 struct TileTimes {
   unsigned long long product = 0;
-  unsigned long long epilogue = 0;  // activation, gate, and the copy of a partial tile
+  unsigned long long epilogue = 0;  // functions, gate, combination, and the copy of a partial tile
   unsigned long long tiles = 0;
 };
 
@@ -54,8 +100,8 @@ struct Isa {
   std::size_t panel;     // columns of a weight panel
   std::size_t max_rows;  // rows of the largest register tile
   void (*run_layer)(const PackedLayer&, const LayerCall&);
-  void (*activate)(Activation, float negative_slope, const float* x, float* y, std::size_t n);
-  void (*softmax)(float* row, std::size_t n, bool log);
+  void (*run_rows)(const RowOp&, const RowCall&);
+  void (*apply)(const Function&, const float* x, float* y, std::size_t n);
   // Like run_layer, but reads the counter two or three times per tile.
   void (*run_layer_timed)(const PackedLayer&, const LayerCall&, TileTimes*);
   // For probe.hpp.

@@ -5,7 +5,7 @@
 #include "isa/isa.hpp"
 #include "profile/probe_loops.hpp"
 #include "tile/layer.hpp"
-#include "tile/softmax.hpp"
+#include "tile/row_op.hpp"
 #include "tile/tile_activation.hpp"
 
 namespace fused_mlp {
@@ -17,8 +17,8 @@ constexpr Isa isa_table(const char* name) {
       Layer<V>::kPanel,
       V::kMaxRows,
       Layer<V>::run,
+      RowOps<V>::run,
       TileActivation<V>::run,
-      Softmax<V>::run,
       Layer<V>::run_timed,
       ProbeLoops<V>::multiply_add,
       ProbeLoops<V>::read,

@@ -33,7 +33,30 @@ struct Avx2 {
     return _mm256_or_ps(magnitude, _mm256_and_ps(set1(-0.0f), sign));
   }
 
+  static constexpr bool kFused = true;  // fma rounds once
+  static Reg sqrt(Reg v) { return _mm256_sqrt_ps(v); }
+  static Mask is_nan(Reg v) { return _mm256_cmp_ps(v, v, _CMP_UNORD_Q); }
+  static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
+  static float add_lanes(Reg v) {
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+  }
+  // x = m 2^exponent with m between sqrt(1/2) and sqrt(2); for positive normal numbers.
+  static Reg split(Reg x, Reg& exponent) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i n = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3F3504F3)), 23);
+    exponent = _mm256_cvtepi32_ps(n);
+    return _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(n, 23)));
+  }
+
   // t = 1.5 * 2^23 + n: the integer n sits in the low bits of t.
+  static Mask is_odd(Reg t) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 31)); }
+  // Negates v where the second bit of n is set.
+  static Reg negate_by_second_bit(Reg v, Reg t) {
+    const __m256i moved = _mm256_slli_epi32(_mm256_castps_si256(t), 30);
+    return _mm256_xor_ps(v, _mm256_and_ps(_mm256_castsi256_ps(moved), set1(-0.0f)));
+  }
   static Reg pow2(Reg t) {
     const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 << 23)));

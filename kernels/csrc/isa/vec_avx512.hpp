@@ -34,7 +34,33 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_or_epi32(_mm512_castps_si512(magnitude), bits));
   }
 
+  static constexpr bool kFused = true;  // fma rounds once
+  static Reg sqrt(Reg v) { return _mm512_sqrt_ps(v); }
+  static Mask is_nan(Reg v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
+  static bool any(Mask m) { return m != 0; }
+  static float add_lanes(Reg v) {
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), high);
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+  }
+  // x = m 2^exponent with m between sqrt(1/2) and sqrt(2); for positive normal numbers.
+  static Reg split(Reg x, Reg& exponent) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i n = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3F3504F3)), 23);
+    exponent = _mm512_cvtepi32_ps(n);
+    return _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(n, 23)));
+  }
+
   // t = 1.5 * 2^23 + n: the integer n sits in the low bits of t.
+  static Mask is_odd(Reg t) { return _mm512_test_epi32_mask(_mm512_castps_si512(t), _mm512_set1_epi32(1)); }
+  // Negates v where the second bit of n is set.
+  static Reg negate_by_second_bit(Reg v, Reg t) {
+    const __m512i moved = _mm512_slli_epi32(_mm512_castps_si512(t), 30);
+    const __m512i sign = _mm512_and_epi32(moved, _mm512_set1_epi32(1 << 31));
+    return _mm512_castsi512_ps(_mm512_xor_epi32(_mm512_castps_si512(v), sign));
+  }
   static Reg pow2(Reg t) {
     const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
     return _mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32(127 << 23)));

@@ -13,6 +13,7 @@ namespace fused_mlp {
 struct Portable {
   using Reg = float __attribute__((vector_size(16)));
   using Mask = std::int32_t __attribute__((vector_size(16)));
+  using Unsigned = std::uint32_t __attribute__((vector_size(16)));
   static constexpr int kLanes = 4;
   static constexpr int kVectors = 4;  // registers per panel row
 #if defined(__aarch64__)
@@ -50,7 +51,30 @@ struct Portable {
   static Reg abs(Reg v) { return (Reg)((Mask)v & 0x7FFFFFFF); }
   static Reg copysign(Reg magnitude, Reg sign) { return (Reg)((Mask)magnitude | ((Mask)sign & INT32_MIN)); }
 
+#if defined(__aarch64__)
+  static constexpr bool kFused = true;  // fma rounds once
+#else
+  static constexpr bool kFused = false;
+#endif
+  static Reg sqrt(Reg v) {
+    return Reg{__builtin_sqrtf(v[0]), __builtin_sqrtf(v[1]), __builtin_sqrtf(v[2]), __builtin_sqrtf(v[3])};
+  }
+  static Mask is_nan(Reg v) { return (Mask)(v != v); }
+  static bool any(Mask m) { return (m[0] | m[1] | m[2] | m[3]) != 0; }
+  static float add_lanes(Reg v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+  // x = m 2^exponent with m between sqrt(1/2) and sqrt(2); for positive normal numbers.
+  static Reg split(Reg x, Reg& exponent) {
+    const Mask n = (Mask)((Unsigned)x - 0x3F3504F3u) >> 23;
+    exponent = __builtin_convertvector(n, Reg);
+    return (Reg)((Unsigned)x - ((Unsigned)n << 23));
+  }
+
   // t = 1.5 * 2^23 + n: the integer n sits in the low bits of t.
+  static Mask is_odd(Reg t) { return -((Mask)t & 1); }
+  // Negates v where the second bit of n is set.
+  static Reg negate_by_second_bit(Reg v, Reg t) {
+    return (Reg)((Unsigned)v ^ (((Unsigned)t << 30) & 0x80000000u));
+  }
   static Reg pow2(Reg t) { return exponent((Mask)t - kMagicBits); }
   // 2^n as a product of two factors that are both normal numbers, for -252 <= n <= 254.
   static void pow2_factors(Reg t, Reg& first, Reg& second) {
@@ -61,7 +85,6 @@ struct Portable {
   }
 
  private:
-  using Unsigned = std::uint32_t __attribute__((vector_size(16)));
   static constexpr std::int32_t kMagicBits = 0x4B400000;
   // Unsigned, because the shift of a NaN's n would overflow, which is undefined for signed integers.
   static Reg exponent(Mask n) { return (Reg)(((Unsigned)n + 127u) << 23); }

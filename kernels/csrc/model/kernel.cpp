@@ -8,16 +8,11 @@
 #include <string>
 
 #include "model/float_mode.hpp"
-#include "profile/phases.hpp"
 #include "threads/pool.hpp"
 
 namespace fused_mlp {
 
 namespace {
-
-// Larger models are read from memory on every call, not from a cache. A constant, because virtual machines do
-// not report the size of their share of the last level cache.
-constexpr std::size_t kStreamedBytes = std::size_t{24} << 20;
 
 int run_c(void* ctx, const float* x, std::size_t rows, float* y, unsigned busy, char* error,
           std::size_t error_size) {
@@ -36,40 +31,23 @@ const char* strategy_c(void* ctx, std::size_t rows) {
 
 }  // namespace
 
-MlpKernel::MlpKernel(const std::vector<LayerSource>& layers, Activation output, float output_slope,
-                     unsigned threads, const char* isa)
-    : isa_(choose_isa(isa)), threads_(threads) {
-  if (layers.empty()) throw std::invalid_argument("expected at least one layer, got none");
+MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char* isa)
+    : isa_(choose_isa(isa)), threads_(threads), program_(program, isa_) {
   if (threads == 0 || threads > Pool::kMaxThreads) {
     throw std::invalid_argument("threads: expected 1 to " + std::to_string(Pool::kMaxThreads) + ", got " +
                                 std::to_string(threads));
   }
-  for (const LayerSource& source : layers) {
-    const RecordedPhase phase(Phase::kPack, storage_.size(), source.out, source.in, source.out);
-    storage_.push_back(pack_layer(source, isa_.panel));
+  const std::vector<Op>& ops = program_.ops();
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    const bool joins = !ops[i].product && !stages_.empty() && !ops[i - 1].product;
+    if (joins) {
+      stages_.back().last = i + 1;
+    } else {
+      stages_.push_back({i, i + 1});
+    }
   }
-  for (const LayerStorage& storage : storage_) layers_.push_back(storage.packed);
-
-  PackedLayer& last = layers_.back();
-  if (is_elementwise(output) && !last.gated) {
-    last.activation = output;
-    last.negative_slope = output_slope;
-  } else {
-    finish_ = output;
-    finish_slope_ = output_slope;
-  }
-
-  std::size_t widest = 0;
-  std::size_t floats = 0;
-  for (const LayerStorage& storage : storage_) {
-    widest = std::max(widest, storage.packed.panels * isa_.panel);
-    floats += storage.weights.size();
-  }
-  for (PackedLayer& layer : layers_) layer.streamed = floats * sizeof(float) > kStreamedBytes;
-  // An odd number of cache lines: with a power of two, all rows would map to the same cache sets.
-  scratch_stride_ = (widest + 31) / 32 * 32 + 16;
-  planner_ = std::make_unique<Planner>(layers_, isa_, threads_);
-  api_ = {FUSED_MLP_KERNEL_ABI, this, layers_.front().in, last.out, run_c, strategy_c};
+  planner_ = std::make_unique<Planner>(program_, stages_.size(), isa_, threads_);
+  api_ = {FUSED_MLP_KERNEL_ABI, this, program_.in_features(), program_.out_features(), run_c, strategy_c};
 }
 
 void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) const {

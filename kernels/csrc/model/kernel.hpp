@@ -1,4 +1,4 @@
-// A compiled MLP: packed layers, a planner, and the C interface of kernel_api.h. Immutable after
+// A compiled MLP: its program, a planner, and the C interface of kernel_api.h. Immutable after
 // construction; any number of threads may call run() at once.
 #pragma once
 
@@ -8,16 +8,14 @@
 
 #include "isa/isa.hpp"
 #include "kernel_api.h"
-#include "model/pack.hpp"
 #include "model/plan.hpp"
+#include "model/program.hpp"
 
 namespace fused_mlp {
 
 class MlpKernel {
  public:
-  // `output` replaces the last layer's activation; if that layer is gated, it is applied after the gate.
-  MlpKernel(const std::vector<LayerSource>& layers, Activation output, float output_slope, unsigned threads,
-            const char* isa);
+  MlpKernel(const ProgramSource& program, unsigned threads, const char* isa);
   MlpKernel(const MlpKernel&) = delete;
   MlpKernel& operator=(const MlpKernel&) = delete;
 
@@ -33,25 +31,38 @@ class MlpKernel {
   const fused_mlp_kernel* api() const { return &api_; }
 
  private:
+  // The arrays of one call, or of one block of its rows.
+  struct Frame {
+    float* bases[3];  // x, which nothing writes to, y, and the scratch buffers, one after the other
+    std::size_t rows;
+
+    float* at(const Location& location) const {
+      return bases[location.base] + rows * location.per_row + location.column;
+    }
+  };
+  // Operations that run without a barrier in between: one product, or several operations row by row.
+  struct Stage {
+    std::size_t first;
+    std::size_t last;
+  };
   struct RowBlockJob;
-  struct LayerJob;
+  struct StageJob;
 
   // In strategies.cpp.
   void run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const;
-  void run_layer(std::size_t layer, const LayerCall& call) const;
-  void run_layer_recorded(std::size_t layer, const LayerCall& call) const;
+  Frame frame(const float* x, std::size_t rows, float* y) const;
+  void run_product(std::size_t op, const Frame& frame, std::size_t first, std::size_t last) const;
+  void run_product_recorded(std::size_t op, const LayerCall& call) const;
+  void run_rows(std::size_t op, const Frame& frame, std::size_t row, std::size_t rows) const;
+  void run_rows_recorded(std::size_t op, const RowCall& call) const;
   void run_block(const float* x, std::size_t rows, float* y) const;
   void run_row_blocks(const Plan& plan, const float* x, std::size_t rows, float* y) const;
-  void run_layers(const Plan& plan, const float* x, std::size_t rows, float* y) const;
-  void finish_rows(float* y, std::size_t rows) const;
+  void run_stages(const Plan& plan, const float* x, std::size_t rows, float* y) const;
 
   const Isa& isa_;
   unsigned threads_;
-  std::vector<LayerStorage> storage_;
-  std::vector<PackedLayer> layers_;
-  Activation finish_ = Activation::kIdentity;  // applied to y after the last layer
-  float finish_slope_ = 0;
-  std::size_t scratch_stride_ = 0;  // of the activations between layers, in floats
+  Program program_;
+  std::vector<Stage> stages_;
   std::unique_ptr<Planner> planner_;
   fused_mlp_kernel api_;
 };

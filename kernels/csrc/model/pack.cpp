@@ -47,10 +47,10 @@ LayerStorage pack_layer(const LayerSource& source, std::size_t panel) {
                              .in = source.in,
                              .out = source.out,
                              .panels = panels,
-                             .activation = source.activation,
+                             .function = {},
                              .gated = gated,
                              .streamed = false,
-                             .negative_slope = source.negative_slope};
+                             .epilogue = nullptr};
   return layer;
 }
 

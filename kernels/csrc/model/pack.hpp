@@ -5,7 +5,6 @@
 
 #include "isa/isa.hpp"
 #include "model/float_buffer.hpp"
-#include "tile/activation.hpp"
 
 namespace fused_mlp {
 
@@ -17,8 +16,6 @@ struct LayerSource {
   const float* gate_bias;    // (out,)
   std::size_t in;
   std::size_t out;
-  Activation activation;
-  float negative_slope;
 };
 
 struct LayerStorage {

@@ -35,14 +35,15 @@ double l2_bytes() {
 // Estimates the time of a batch on one thread and on several.
 class CostModel {
  public:
-  CostModel(const std::vector<PackedLayer>& layers, const Isa& isa)
+  CostModel(const Program& program, std::size_t stages, const Isa& isa)
       : max_rows_(static_cast<double>(isa.max_rows)),
         multiply_adds_per_us_(isa.panel == 32     ? 80e3
                               : isa.max_rows >= 6 ? 45e3
                                                   : 10e3),
-        barriers_us_(kBarrierUs * static_cast<double>(layers.size())) {
-    for (const PackedLayer& layer : layers) {
-      multiply_adds_ += static_cast<double>(layer.panels * isa.panel) * static_cast<double>(layer.in);
+        barriers_us_(kBarrierUs * static_cast<double>(stages)) {
+    for (const Op& op : program.ops()) {
+      if (!op.product) continue;
+      multiply_adds_ += static_cast<double>(op.layer.panels * isa.panel) * static_cast<double>(op.layer.in);
     }
   }
 
@@ -89,10 +90,12 @@ const char* name_of(Strategy strategy) {
   return "unknown";
 }
 
-Planner::Planner(const std::vector<PackedLayer>& layers, const Isa& isa, unsigned threads)
+Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads)
     : threads_(threads), by_columns_from_(kNever), by_rows_from_(kNever) {
   std::size_t widest = 1;
-  for (const PackedLayer& layer : layers) widest = std::max({widest, layer.in, layer.out});
+  for (const Op& op : program.ops()) {
+    widest = std::max(widest, op.product ? std::max(op.layer.in, op.layer.out) : op.row.width);
+  }
   // The input and output of a layer should fit in half of the L2 cache. But every block reads all weights
   // again, so blocks have a minimum size.
   const double row_bytes = 2.0 * sizeof(float) * static_cast<double>(widest);
@@ -100,14 +103,14 @@ Planner::Planner(const std::vector<PackedLayer>& layers, const Isa& isa, unsigne
   max_block_rows_ = std::clamp(fitting, 16 * isa.max_rows, 48 * isa.max_rows);
 
   if (threads == 1) return;
-  const CostModel cost(layers, isa);
-  const bool streamed = layers.front().streamed;
+  const CostModel cost(program, stages, isa);
   for (std::size_t rows = 1; rows <= kSearchedRows && by_rows_from_ == kNever; ++rows) {
     const double alone = cost.alone(rows);
     const double columns = cost.by_columns(rows, threads);
     if (columns < alone) by_columns_from_ = std::min(by_columns_from_, rows);
     // Split by rows, every thread would read all weights from memory: never for streamed models.
-    if (!streamed && rows % threads == 0 && cost.by_rows(rows, threads) < std::min(alone, columns)) {
+    if (!program.streamed() && rows % threads == 0 &&
+        cost.by_rows(rows, threads) < std::min(alone, columns)) {
       by_rows_from_ = rows;
     }
   }

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
 #include "isa/isa.hpp"
+#include "model/program.hpp"
 
 namespace fused_mlp {
 
@@ -25,7 +25,7 @@ struct Plan {
 
 class Planner {
  public:
-  Planner(const std::vector<PackedLayer>& layers, const Isa& isa, unsigned threads);
+  Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads);
   Plan plan(std::size_t rows) const;
   Plan plan_alone(std::size_t rows) const;  // on one thread
 

@@ -1,4 +1,4 @@
-// How a plan is run: all layers for a block of rows on one thread, or layer by layer on all threads.
+// How a plan is run: all operations for a block of rows on one thread, or one by one on all threads.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace {
 // activations fit in the caches.
 constexpr std::size_t kLayerRows = 512;
 
-// The activations between layers. Each thread keeps one buffer, so that later calls allocate nothing.
+// The values between operations. Each thread keeps one buffer, so that later calls allocate nothing.
 float* scratch(std::size_t floats) {
   thread_local FloatBuffer buffer;
   if (buffer.size() < floats) {
@@ -29,6 +29,25 @@ float* scratch(std::size_t floats) {
   return buffer.data();
 }
 
+Phase phase_of(RowKind kind) {
+  switch (kind) {
+    case RowKind::kMap:
+      return Phase::kMap;
+    case RowKind::kCombine:
+      return Phase::kCombine;
+    case RowKind::kAffine:
+      return Phase::kAffine;
+    case RowKind::kLayerNorm:
+    case RowKind::kRmsNorm:
+    case RowKind::kL2Norm:
+      return Phase::kNorm;
+    case RowKind::kSoftmax:
+    case RowKind::kLogSoftmax:
+      return Phase::kSoftmax;
+  }
+  return Phase::kMap;
+}
+
 }  // namespace
 
 void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const {
@@ -36,49 +55,77 @@ void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, 
     run_row_blocks(plan, x, rows, y);
   } else {
     for (std::size_t row = 0; row < rows; row += kLayerRows) {
-      run_layers(plan, x + row * in_features(), std::min(kLayerRows, rows - row), y + row * out_features());
+      run_stages(plan, x + row * in_features(), std::min(kLayerRows, rows - row), y + row * out_features());
     }
   }
 }
 
-void MlpKernel::finish_rows(float* y, std::size_t rows) const {
-  if (finish_ == Activation::kIdentity) return;
-  const std::size_t n = out_features();
-  const RecordedPhase phase(Phase::kFinish, layers_.size(), rows, n, n);
-  if (is_elementwise(finish_)) return isa_.activate(finish_, finish_slope_, y, y, rows * n);
-  for (std::size_t r = 0; r < rows; ++r) isa_.softmax(y + r * n, n, finish_ == Activation::kLogSoftmax);
+MlpKernel::Frame MlpKernel::frame(const float* x, std::size_t rows, float* y) const {
+  const std::size_t floats = rows * program_.scratch_per_row();
+  return {{const_cast<float*>(x), y, floats > 0 ? scratch(floats) : nullptr}, rows};
 }
 
-void MlpKernel::run_layer(std::size_t l, const LayerCall& call) const {
+// All rows of the frame, panels [first, last).
+void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t first,
+                            std::size_t last) const {
+  const Op& op = program_.ops()[index];
+  const LayerCall call = {.x = frame.at(op.in),
+                          .x_stride = op.in.stride,
+                          .rows = frame.rows,
+                          .y = frame.at(op.out),
+                          .y_stride = op.out.stride,
+                          .first = first,
+                          .last = last,
+                          .padded = op.padded,
+                          .other = frame.at(op.other),
+                          .other_stride = op.other.stride};
   if (recording_phases()) [[unlikely]]
-    return run_layer_recorded(l, call);
-  isa_.run_layer(layers_[l], call);
+    return run_product_recorded(index, call);
+  isa_.run_layer(op.layer, call);
 }
 
-void MlpKernel::run_layer_recorded(std::size_t l, const LayerCall& call) const {
-  const PackedLayer& layer = layers_[l];
+void MlpKernel::run_product_recorded(std::size_t index, const LayerCall& call) const {
+  const PackedLayer& layer = program_.ops()[index].layer;
   const std::size_t width = layer.gated ? isa_.panel / 2 : isa_.panel;  // output columns per panel
   const std::size_t columns = std::min(width * call.last, layer.out) - width * call.first;
   const std::uint64_t products = std::uint64_t{call.rows} * layer.in * columns * (layer.gated ? 2 : 1);
-  RecordedPhase phase(Phase::kLayer, l, call.rows, layer.in, columns, 2 * products);
+  RecordedPhase phase(Phase::kLayer, index, call.rows, layer.in, columns, 2 * products);
   isa_.run_layer_timed(layer, call, phase.tiles());
 }
 
-// ---- row blocks: all layers on one thread ----
+// Rows [row, row + rows) of the frame.
+void MlpKernel::run_rows(std::size_t index, const Frame& frame, std::size_t row, std::size_t rows) const {
+  const Op& op = program_.ops()[index];
+  const RowCall call = {.x = frame.at(op.in) + row * op.in.stride,
+                        .x_stride = op.in.stride,
+                        .other = frame.at(op.other) + row * op.other.stride,
+                        .other_stride = op.other.stride,
+                        .rows = rows,
+                        .y = frame.at(op.out) + row * op.out.stride,
+                        .y_stride = op.out.stride};
+  if (recording_phases()) [[unlikely]]
+    return run_rows_recorded(index, call);
+  isa_.run_rows(op.row, call);
+}
+
+void MlpKernel::run_rows_recorded(std::size_t index, const RowCall& call) const {
+  const RowOp& op = program_.ops()[index].row;
+  const RecordedPhase phase(phase_of(op.kind), index, call.rows, op.width, op.width);
+  isa_.run_rows(op, call);
+}
+
+// ---- row blocks: all operations on one thread ----
 
 void MlpKernel::run_block(const float* x, std::size_t rows, float* y) const {
-  float* const space = layers_.size() > 1 ? scratch(2 * rows * scratch_stride_) : nullptr;
-  const float* in = x;
-  std::size_t in_stride = in_features();
-  for (std::size_t l = 0; l < layers_.size(); ++l) {
-    const bool last = l + 1 == layers_.size();
-    float* const out = last ? y : space + (l % 2) * rows * scratch_stride_;
-    const std::size_t out_stride = last ? out_features() : scratch_stride_;
-    run_layer(l, {in, in_stride, rows, out, out_stride, 0, layers_[l].panels, !last});
-    in = out;
-    in_stride = out_stride;
+  const Frame frame = this->frame(x, rows, y);
+  const std::vector<Op>& ops = program_.ops();
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].product) {
+      run_product(i, frame, 0, ops[i].layer.panels);
+    } else {
+      run_rows(i, frame, 0, rows);
+    }
   }
-  finish_rows(y, rows);
 }
 
 struct MlpKernel::RowBlockJob {
@@ -117,57 +164,59 @@ void MlpKernel::run_row_blocks(const Plan& plan, const float* x, std::size_t row
   if (job.failed.load(std::memory_order_relaxed)) throw std::bad_alloc();
 }
 
-// ---- layer by layer: each layer's columns split between the threads ----
+// ---- one by one: each product's columns, and the rows of the other operations, split between the threads
+// ----
 
-struct MlpKernel::LayerJob {
-  // A layer's columns are cut into up to 64 chunks, which participants claim one by one. Each begins at its
-  // own position, so that a core reads the same weights in every call and finds them in its cache; then it
-  // takes over the chunks that slower participants have not begun.
+struct MlpKernel::StageJob {
+  // A stage is cut into up to 64 chunks, which participants claim one by one. Each begins at its own
+  // position, so that a core reads the same weights in every call and finds them in its cache; then it takes
+  // over the chunks that slower participants have not begun.
   struct alignas(64) Progress {
     std::atomic<std::uint64_t> claimed{0};
     std::atomic<std::uint32_t> done{0};
   };
-  static constexpr std::size_t kMaxLayers = 256;
+  static constexpr std::size_t kMaxStages = 256;
 
   const MlpKernel& kernel;
-  const float* x;
-  float* y;
-  std::size_t rows;
+  const Frame frame;
   unsigned threads;
-  float* space;
   alignas(Progress) std::byte
-      progress_space[kMaxLayers * sizeof(Progress)];  // initialised only for the layers in use
+      progress_space[kMaxStages * sizeof(Progress)];  // initialised only for the stages in use
 
-  Progress& progress(std::size_t l) {
-    return *std::launder(reinterpret_cast<Progress*>(progress_space + l * sizeof(Progress)));
+  Progress& progress(std::size_t s) {
+    return *std::launder(reinterpret_cast<Progress*>(progress_space + s * sizeof(Progress)));
   }
 
-  LayerJob(const MlpKernel& kernel, const float* x, float* y, std::size_t rows, unsigned threads,
-           float* space)
-      : kernel(kernel), x(x), y(y), rows(rows), threads(threads), space(space) {
-    for (std::size_t l = 0; l < kernel.layers_.size(); ++l)
-      new (&progress_space[l * sizeof(Progress)]) Progress;
+  StageJob(const MlpKernel& kernel, const Frame& frame, unsigned threads)
+      : kernel(kernel), frame(frame), threads(threads) {
+    for (std::size_t s = 0; s < kernel.stages_.size(); ++s)
+      new (&progress_space[s * sizeof(Progress)]) Progress;
   }
 
-  std::size_t chunk_panels(const PackedLayer& layer) const {
-    // Four chunks per thread, so that fast threads can take over from slow ones. Few rows: multiples of four
-    // panels, the number that a tile of one row computes at once.
+  // Panels or rows per chunk. Four chunks per thread, so that fast threads can take over from slow ones. Few
+  // rows: multiples of four panels, the number that a tile of one row computes at once.
+  std::size_t chunk_size(const Op& op) const {
     const std::size_t wanted = std::min<std::size_t>(threads * std::size_t{4}, 64);
-    const std::size_t panels = (layer.panels + wanted - 1) / wanted;
-    return rows <= 3 ? (panels + 3) / 4 * 4 : panels;
+    if (!op.product) return (frame.rows + wanted - 1) / wanted;
+    const std::size_t panels = (op.layer.panels + wanted - 1) / wanted;
+    return frame.rows <= 3 ? (panels + 3) / 4 * 4 : panels;
+  }
+
+  void run_chunk(const Stage& stage, std::size_t first, std::size_t last) const {
+    if (kernel.program_.ops()[stage.first].product) {
+      return kernel.run_product(stage.first, frame, first, last);
+    }
+    for (std::size_t op = stage.first; op < stage.last; ++op) kernel.run_rows(op, frame, first, last - first);
   }
 
   void work(unsigned participant) {
-    const float* in = x;
-    std::size_t in_stride = kernel.in_features();
-    for (std::size_t l = 0; l < kernel.layers_.size(); ++l) {
-      const PackedLayer& layer = kernel.layers_[l];
-      const bool last = l + 1 == kernel.layers_.size();
-      float* const out = last ? y : space + (l % 2) * rows * kernel.scratch_stride_;
-      const std::size_t out_stride = last ? kernel.out_features() : kernel.scratch_stride_;
-      const std::size_t step = chunk_panels(layer);
-      const std::size_t chunks = (layer.panels + step - 1) / step;
-      Progress& state = progress(l);
+    for (std::size_t s = 0; s < kernel.stages_.size(); ++s) {
+      const Stage& stage = kernel.stages_[s];
+      const Op& op = kernel.program_.ops()[stage.first];
+      const std::size_t size = op.product ? op.layer.panels : frame.rows;
+      const std::size_t step = chunk_size(op);
+      const std::size_t chunks = (size + step - 1) / step;
+      Progress& state = progress(s);
       const std::size_t start = chunks * participant / threads;
       for (std::size_t i = 0; i < chunks; ++i) {
         const std::size_t chunk = (start + i) % chunks;
@@ -175,26 +224,21 @@ struct MlpKernel::LayerJob {
         if ((state.claimed.load(std::memory_order_relaxed) & bit) != 0) continue;
         if ((state.claimed.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) continue;
         const std::size_t first = chunk * step;
-        kernel.run_layer(
-            l, {in, in_stride, rows, out, out_stride, first, std::min(first + step, layer.panels), !last});
-        // Release this chunk's output; the threads that see the layer done acquire it.
+        run_chunk(stage, first, std::min(first + step, size));
+        // Release this chunk's output; the threads that see the stage done acquire it.
         if (state.done.fetch_add(1, std::memory_order_acq_rel) + 1 == chunks) state.done.notify_all();
       }
       std::uint32_t done = state.done.load(std::memory_order_acquire);
       while (done != chunks) done = wait_while_equal(state.done, done);
-      in = out;
-      in_stride = out_stride;
     }
   }
-  static void task(void* self, unsigned participant) { static_cast<LayerJob*>(self)->work(participant); }
+  static void task(void* self, unsigned participant) { static_cast<StageJob*>(self)->work(participant); }
 };
 
-void MlpKernel::run_layers(const Plan& plan, const float* x, std::size_t rows, float* y) const {
-  if (layers_.size() > LayerJob::kMaxLayers) return run_row_blocks({plan.strategy, 1, rows}, x, rows, y);
-  float* const space = layers_.size() > 1 ? scratch(2 * rows * scratch_stride_) : nullptr;
-  LayerJob job(*this, x, y, rows, plan.threads, space);
-  Pool::shared().run(plan.threads - 1, LayerJob::task, &job);
-  finish_rows(y, rows);
+void MlpKernel::run_stages(const Plan& plan, const float* x, std::size_t rows, float* y) const {
+  if (stages_.size() > StageJob::kMaxStages) return run_row_blocks({plan.strategy, 1, rows}, x, rows, y);
+  StageJob job(*this, frame(x, rows, y), plan.threads);
+  Pool::shared().run(plan.threads - 1, StageJob::task, &job);
 }
 
 }  // namespace fused_mlp

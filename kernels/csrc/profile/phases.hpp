@@ -12,18 +12,23 @@
 namespace fused_mlp {
 
 enum class Phase : unsigned char {
-  kPack,    // packing a layer's weights, at load
-  kLayer,   // one layer over some rows and some columns
-  kFinish,  // after the last layer: softmax, or an activation after a gate
+  kPack,   // packing a product's weights, at load
+  kLayer,  // one product with its epilogue, over some rows and some columns
+  // Operations row by row:
+  kNorm,
+  kSoftmax,
+  kCombine,
+  kAffine,
+  kMap,  // a function, or a copy
 };
 
 struct PhaseSpan {
   Phase phase;
-  std::uint32_t layer;
+  std::uint32_t layer;   // the operation's number in its program
   std::uint32_t thread;  // the operating system's thread id
   std::size_t rows;
   std::size_t in;
-  std::size_t out;        // columns of this span, not of the layer
+  std::size_t out;        // columns of this span, not of the operation
   std::int64_t start_ns;  // of the steady clock
   std::int64_t end_ns;
   std::int64_t product_ns;   // the part in products of tiles, including bias and relu

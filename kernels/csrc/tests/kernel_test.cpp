@@ -2,6 +2,7 @@
 // sized heap arrays, so that a sanitizer finds every out-of-bounds access.
 #include "model/kernel.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -28,23 +29,54 @@ std::unique_ptr<float[]> random_floats(std::size_t n, float scale = 1.0f) {
   return data;
 }
 
-// A model that owns its arrays, and a reference in double precision.
+FunctionSource named(Activation activation) {
+  if (activation == Activation::kIdentity) return {};
+  FormulaStep step{};
+  step.activation = activation;
+  return {step};
+}
+
+// A chain of layers that owns its arrays, and a reference in double precision.
 struct Model {
+  struct Layer {
+    LayerSource source;
+    Activation activation;
+  };
   std::vector<std::unique_ptr<float[]>> arrays;
-  std::vector<LayerSource> layers;
+  std::vector<Layer> layers;
 
   const float* make(std::size_t n, float scale) { return arrays.emplace_back(random_floats(n, scale)).get(); }
 
   void add(std::size_t in, std::size_t out, Activation activation, bool bias, bool gated) {
     const float scale = 1.0f / std::sqrt(static_cast<float>(in));
-    layers.push_back({make(in * out, scale), bias ? make(out, 1.0f) : nullptr,
-                      gated ? make(in * out, scale) : nullptr, gated && bias ? make(out, 1.0f) : nullptr, in,
-                      out, activation, 0.1f});
+    layers.push_back(
+        {{make(in * out, scale), bias ? make(out, 1.0f) : nullptr, gated ? make(in * out, scale) : nullptr,
+          gated && bias ? make(out, 1.0f) : nullptr, in, out},
+         activation});
+  }
+
+  // The values between the layers alternate between two buffers.
+  ProgramSource program() const {
+    ProgramSource program{layers.front().source.in, layers.back().source.out, {1, 1}, {}};
+    Region in{Region::kInput, 0};
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      const auto& [source, activation] = layers[l];
+      const bool gated = source.gate_weight != nullptr, last = l + 1 == layers.size();
+      ProductSource product{
+          .layer = source, .gate = {}, .function = {}, .in = in, .out = {}, .other = {}, .then = {}};
+      (gated ? product.gate : product.function) = named(activation);
+      product.out = {last ? Region::kOutput : Region::kScratch + l % 2, 0};
+      product.free_to_the_right = true;
+      if (!last) program.scratch[l % 2] = std::max(program.scratch[l % 2], source.out);
+      in = product.out;
+      program.ops.emplace_back(product);
+    }
+    return program;
   }
 
   std::vector<double> reference(const float* x) const {
-    std::vector<double> value(x, x + layers.front().in);
-    for (const LayerSource& layer : layers) {
+    std::vector<double> value(x, x + layers.front().source.in);
+    for (const auto& [layer, activation] : layers) {
       std::vector<double> next(layer.out);
       for (std::size_t o = 0; o < layer.out; ++o) {
         const auto linear = [&](const float* weight, const float* bias) {
@@ -55,7 +87,7 @@ struct Model {
         };
         const double up = linear(layer.weight, layer.bias);
         const double gate = layer.gate_weight != nullptr ? linear(layer.gate_weight, layer.gate_bias) : up;
-        const double active = layer.activation == Activation::kRelu ? std::fmax(gate, 0.0) : gate;
+        const double active = activation == Activation::kRelu ? std::fmax(gate, 0.0) : gate;
         next[o] = layer.gate_weight != nullptr ? active * up : active;
       }
       value = next;
@@ -65,9 +97,7 @@ struct Model {
 };
 
 void check_model(const Model& model, const char* isa, unsigned threads, std::size_t rows) {
-  const Activation last =
-      model.layers.back().gate_weight != nullptr ? Activation::kIdentity : model.layers.back().activation;
-  const MlpKernel kernel(model.layers, last, 0.1f, threads, isa);
+  const MlpKernel kernel(model.program(), threads, isa);
   const std::size_t in = kernel.in_features(), out = kernel.out_features();
   const auto x = random_floats(rows * in);
   const auto y = std::make_unique<float[]>(rows * out);
@@ -127,7 +157,11 @@ void callers_share_a_kernel() {
   Model model;
   model.add(300, 600, Activation::kRelu, true, false);
   model.add(600, 300, Activation::kIdentity, true, false);
-  const MlpKernel kernel(model.layers, Activation::kSoftmax, 0.0f, 2, nullptr);
+  ProgramSource program = model.program();
+  const Region y{Region::kOutput, 0};
+  program.ops.emplace_back(
+      RowSource{.kind = RowKind::kSoftmax, .width = 300, .in = y, .other = {}, .out = y, .then = {}});
+  const MlpKernel kernel(program, 2, nullptr);
   const auto x = random_floats(40 * 300);
   std::vector<float> expected(40 * 300);
   kernel.run(x.get(), 40, expected.data());
@@ -150,15 +184,24 @@ void every_activation_runs_on_special_values() {
   std::size_t count = 0;
   const Isa* const* list = usable_isas(&count);
   for (std::size_t i = 0; i < count; ++i) {
-    for (int a = 0; a < kElementwiseActivations; ++a) {
+    for (int a = 0; a < kPlainActivations; ++a) {
+      Function function{.activation = static_cast<Activation>(a)};
+      function.parameters[0] = function.parameters[1] = function.parameters[2] = 0.1f;
       float y[std::size(special)];
-      list[i]->activate(static_cast<Activation>(a), 0.1f, special, y, std::size(special));
+      list[i]->apply(function, special, y, std::size(special));
       CHECK(std::isnan(y[0]));
     }
-    for (bool log : {false, true}) {
+    for (RowKind kind : {RowKind::kSoftmax, RowKind::kLogSoftmax, RowKind::kLayerNorm, RowKind::kL2Norm}) {
       for (std::size_t n : {1, 3, 8, 17}) {
         const auto row = random_floats(n);
-        list[i]->softmax(row.get(), n, log);
+        const RowOp op{.kind = kind,
+                       .combination = {},
+                       .eps = 0.1f,
+                       .width = n,
+                       .weight = nullptr,
+                       .bias = nullptr,
+                       .then = {}};
+        list[i]->run_rows(op, {row.get(), n, row.get(), n, 1, row.get(), n});
       }
     }
   }
@@ -190,6 +233,14 @@ struct Wide {
   static Reg max(Reg a, Reg b) { return select(less(b, a), a, b); }
   static Reg abs(Reg v) { return max(v, -v); }
   static Reg copysign(Reg magnitude, Reg sign) { return select(less(sign, zero()), -magnitude, magnitude); }
+  static constexpr bool kFused = false;
+  static Reg sqrt(Reg v) { return v; }
+  static Mask is_nan(Reg v) { return (Mask)(v != v); }
+  static bool any(Mask) { return false; }
+  static float add_lanes(Reg v) { return v[0]; }
+  static Reg split(Reg x, Reg& exponent) { return exponent = x; }
+  static Mask is_odd(Reg t) { return (Mask)(t != t); }
+  static Reg negate_by_second_bit(Reg v, Reg) { return v; }
   static Reg pow2(Reg t) { return t; }
   static void pow2_factors(Reg t, Reg& first, Reg& second) { first = second = t; }
 };
@@ -200,7 +251,8 @@ void tiles_of_avx512_are_cut_correctly() {
       for (bool gated : {false, true}) {
         Model model;
         model.add(in, out, Activation::kRelu, true, gated);
-        const LayerStorage layer = pack_layer(model.layers.front(), 32);
+        LayerStorage layer = pack_layer(model.layers.front().source, 32);
+        layer.packed.function.activation = Activation::kRelu;
         for (std::size_t rows = 1; rows <= 27; ++rows) {
           const auto x = random_floats(rows * in);
           const auto y = std::make_unique<float[]>(rows * out);
@@ -219,18 +271,133 @@ void tiles_of_avx512_are_cut_correctly() {
 void invalid_arguments_are_refused() {
   Model model;
   model.add(3, 4, Activation::kIdentity, true, false);
-  const auto refused = [&](const std::vector<LayerSource>& layers, unsigned threads, const char* isa) {
+  const auto refused = [&](const ProgramSource& program, unsigned threads, const char* isa) {
     try {
-      const MlpKernel kernel(layers, Activation::kIdentity, 0.0f, threads, isa);
+      const MlpKernel kernel(program, threads, isa);
       return false;
     } catch (const std::invalid_argument&) {
       return true;
     }
   };
-  CHECK(refused({}, 1, nullptr));
-  CHECK(refused(model.layers, 0, nullptr));
-  CHECK(refused(model.layers, 1, "sse9"));
-  CHECK(!refused(model.layers, 1, "portable"));
+  const ProgramSource program = model.program();
+  CHECK(refused({3, 4, {}, {}}, 1, nullptr));
+  CHECK(refused(program, 0, nullptr));
+  CHECK(refused(program, 1, "sse9"));
+  CHECK(!refused(program, 1, "portable"));
+  const auto changed = [&](Region in, Region out) {
+    ProgramSource other = program;
+    std::get<ProductSource>(other.ops.front()).in = in;
+    std::get<ProductSource>(other.ops.front()).out = out;
+    return other;
+  };
+  CHECK(refused(changed({Region::kInput, 1}, {Region::kOutput, 0}), 1, nullptr));
+  CHECK(refused(changed({Region::kInput, 0}, {Region::kOutput, 1}), 1, nullptr));
+  CHECK(refused(changed({Region::kInput, 0}, {Region::kInput, 0}), 1, nullptr));
+  CHECK(refused(changed({7, 0}, {Region::kOutput, 0}), 1, nullptr));
+}
+
+// A norm, a formula, a concatenation of a slice of the input and two products, one of which is gated and has
+// a residual, all at odd columns: writes next to values that are there already.
+void programs_keep_their_neighbours() {
+  FormulaStep half{}, sum{}, tanh{};
+  half.binary = sum.binary = true;
+  half.combination = Combination::kMultiply, half.a = 0, half.b = FormulaStep::kConstant, half.to = 1,
+  half.constant = 0.5f;
+  tanh.activation = Activation::kTanh, tanh.a = 0, tanh.to = 0;
+  sum.combination = Combination::kAdd, sum.a = 0, sum.b = 1, sum.to = 0;
+  const FunctionSource formula = {half, tanh, sum};  // tanh(x) + x / 2
+  for (const char* isa : isas()) {
+    for (unsigned threads : {1u, 2u}) {
+      for (std::size_t width : {1, 5, 16, 33, 130, 400}) {
+        Model model;  // only for its arrays
+        const std::size_t in = width + 3, cat = 2 + 2 * width;
+        const Region input{Region::kInput, 0}, wide{Region::kScratch, 0}, y{Region::kOutput, 0};
+        const auto layer = [&](std::size_t from, std::size_t to, bool gated) {
+          model.add(from, to, Activation::kIdentity, true, gated);
+          return model.layers.back().source;
+        };
+        // scratch: [2 of the input | first product | second product], the norm, and the last product
+        ProgramSource program{in, cat, {cat, in}, {}};
+        const Region norm{Region::kScratch + 1, 0}, first{Region::kScratch, 2},
+            second{Region::kScratch, 2 + width};
+        const float* const weight = model.make(in, 1.0f);
+        program.ops.emplace_back(RowSource{.kind = RowKind::kLayerNorm,
+                                           .width = in,
+                                           .in = input,
+                                           .other = {},
+                                           .out = norm,
+                                           .eps = 1e-5f,
+                                           .weight = weight,
+                                           .bias = weight,
+                                           .then = {}});
+        program.ops.emplace_back(ProductSource{.layer = layer(in, width, true),
+                                               .gate = formula,
+                                               .function = {},
+                                               .in = norm,
+                                               .out = second,
+                                               .free_to_the_right = true,
+                                               .other = Region{Region::kInput, 3},
+                                               .then = formula});
+        program.ops.emplace_back(ProductSource{.layer = layer(in, width, false),
+                                               .gate = {},
+                                               .function = formula,
+                                               .in = norm,
+                                               .out = first,
+                                               .free_to_the_right = false,
+                                               .other = {},
+                                               .then = {}});
+        program.ops.emplace_back(RowSource{.kind = RowKind::kMap,
+                                           .width = 2,
+                                           .in = {Region::kInput, 1},
+                                           .other = {},
+                                           .out = wide,
+                                           .then = {}});
+        program.ops.emplace_back(RowSource{.kind = RowKind::kCombine,
+                                           .width = cat,
+                                           .in = wide,
+                                           .other = wide,
+                                           .out = y,
+                                           .combination = Combination::kMultiply,
+                                           .then = formula});
+        const MlpKernel kernel(program, threads, isa);
+        for (std::size_t rows : {1, 3, 7, 20}) {
+          const auto x = random_floats(rows * in);
+          const auto all = std::make_unique<float[]>(rows * cat);
+          kernel.run(x.get(), rows, all.get());
+          for (std::size_t r = 0; r < rows; ++r) {
+            const auto single = std::make_unique<float[]>(cat);
+            kernel.run(x.get() + r * in, 1, single.get());
+            CHECK(std::memcmp(single.get(), all.get() + r * cat, cat * sizeof(float)) == 0);
+            std::vector<double> normed(in), expected;
+            double mean = 0, variance = 0;
+            for (std::size_t i = 0; i < in; ++i) mean += x[r * in + i] / static_cast<double>(in);
+            for (std::size_t i = 0; i < in; ++i)
+              variance += std::pow(x[r * in + i] - mean, 2) / static_cast<double>(in);
+            for (std::size_t i = 0; i < in; ++i)
+              normed[i] = (x[r * in + i] - mean) / std::sqrt(variance + 1e-5) * weight[i] + weight[i];
+            const auto linear = [&](const float* w, const float* b, std::size_t o) {
+              double total = b[o];
+              for (std::size_t i = 0; i < in; ++i) total += w[o * in + i] * normed[i];
+              return total;
+            };
+            const auto f = [](double v) { return std::tanh(v) + v / 2; };
+            expected = {x[r * in + 1], x[r * in + 2]};
+            const LayerSource &gated = model.layers[0].source, &plain = model.layers[1].source;
+            for (std::size_t o = 0; o < width; ++o)
+              expected.push_back(f(linear(plain.weight, plain.bias, o)));
+            for (std::size_t o = 0; o < width; ++o)
+              expected.push_back(
+                  f(f(linear(gated.gate_weight, gated.gate_bias, o)) * linear(gated.weight, gated.bias, o) +
+                    x[r * in + 3 + o]));
+            for (std::size_t o = 0; o < cat; ++o) {
+              const double value = f(expected[o] * expected[o]);
+              CHECK(std::fabs(all[r * cat + o] - value) < 2e-4 * (1.0 + std::fabs(value)));
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -242,4 +409,5 @@ int main() {
   every_activation_runs_on_special_values();
   tiles_of_avx512_are_cut_correctly();
   invalid_arguments_are_refused();
+  programs_keep_their_neighbours();
 }

@@ -1,9 +1,14 @@
-// Activations of one register, for every instruction set. No tables and no branches: all lanes do the same
-// operations, so that a result never depends on its neighbours. tests/activation_test.cpp measures the
-// errors. NaN and infinities behave as in eager PyTorch: min and max are ordered so that NaN passes through.
+// Functions of one register, for every instruction set. No tables and no branches: all lanes do the same
+// operations, so that a result never depends on its neighbours. (The exception: sine and cosine of huge
+// values are computed lane by lane.) tests/activation_test.cpp measures the errors. NaN and infinities behave
+// as in eager PyTorch: min and max are ordered so that NaN passes through.
 #pragma once
 
-#include "tile/activation.hpp"
+#include "tile/function.hpp"
+
+// Declared here, because <cmath> brings inline functions (see layer.hpp).
+extern "C" float sinf(float) noexcept;
+extern "C" float cosf(float) noexcept;
 
 namespace fused_mlp {
 
@@ -78,6 +83,55 @@ struct Math {
     return V::fma(twice * z, q, twice);
   }
 
+  static Reg log(Reg x) {
+    const auto is_small = V::less(x, c(1.17549435e-38f));  // denormal, and what has no logarithm
+    Reg exponent;
+    const Reg m = V::split(V::select(is_small, x * c(16777216.0f), x), exponent);
+    exponent = exponent - V::select(is_small, c(24.0f), V::zero());
+    const Reg low = V::fma(exponent, c(-kMinusLn2Low), log1p(m - c(1.0f)));
+    const Reg result = V::fma(exponent, c(-kMinusLn2High), low);
+    const Reg none = V::select(V::less(x, V::zero()), c(__builtin_nanf("")), c(-__builtin_inff()));
+    const Reg positive = V::select(V::less(x, c(__builtin_inff())), result, x);  // infinity and NaN are kept
+    return V::select(V::less(x, c(1e-45f)), none, positive);
+  }
+
+  static Reg sin(Reg x) { return periodic<false>(x); }
+  static Reg cos(Reg x) { return periodic<true>(x); }
+
+  // x = n pi / 2 + r. The first difference is exact up to kHugeAngle, if multiply-add rounds once.
+  static constexpr float kHugeAngle = 65536.0f;
+  template <bool Cosine>
+  static Reg periodic(Reg x) {
+    if constexpr (!V::kFused) return lane_by_lane<Cosine>(x, x, true);
+    Reg biased = V::fma(x, c(0.636619772f), c(kMagic));
+    const Reg n = biased - c(kMagic);
+    Reg r = V::fma(n, c(-1.57079637050628662109375f), x);
+    r = V::fma(n, c(4.37113900018624283e-8f), r);
+    r = V::fma(n, c(1.71512451e-15f), r);
+    const Reg z = r * r;
+    const Reg sine =
+        V::fma(r * z, polynomial(z, c(-1.9515295891e-4f), 8.3321608736e-3f, -1.6666654611e-1f), r);
+    const Reg q = polynomial(z, c(2.443315711809948e-5f), -1.388731625493765e-3f, 4.166664568298827e-2f);
+    const Reg cosine = V::fma(z * z, q, V::fma(z, c(-0.5f), c(1.0f)));
+    if constexpr (Cosine) biased = biased + c(1.0f);  // cos x = sin(x + pi / 2)
+    const Reg result = V::negate_by_second_bit(V::select(V::is_odd(biased), cosine, sine), biased);
+    if (V::any(V::less(c(kHugeAngle), V::abs(x)))) [[unlikely]]
+      return lane_by_lane<Cosine>(x, result, false);
+    return result;
+  }
+  // Replaces `result` in all lanes, or in those of huge angles.
+  template <bool Cosine>
+  static Reg lane_by_lane(Reg x, Reg result, bool all) {
+    alignas(64) float in[V::kLanes];
+    alignas(64) float out[V::kLanes];
+    V::store(in, x);
+    V::store(out, result);
+    for (int i = 0; i < V::kLanes; ++i) {
+      if (all || __builtin_fabsf(in[i]) > kHugeAngle) out[i] = Cosine ? cosf(in[i]) : sinf(in[i]);
+    }
+    return V::load(out);
+  }
+
   static Reg sigmoid(Reg x) { return c(1.0f) / (c(1.0f) + exp_for_sum(-x)); }
 
   static Reg tanh(Reg x) {
@@ -88,10 +142,10 @@ struct Math {
 
   static Reg softplus(Reg x) { return V::max(c(0.0f), x) + log1p(exp(-V::abs(x))); }
 
-  // (1 + erf(x / sqrt 2)) / 2, with full relative precision also in the lower tail, where 1 + erf would
-  // cancel: e^(-t^2 / 2) P(t) / Q(t) with t = |x|, zero for t >= 13.27.
-  static Reg normal_cdf(Reg x) {
-    const Reg t = V::min(c(13.27f), V::abs(x));
+  // (1 + erf(-t / sqrt 2)) / 2 for t >= 0, with full relative precision: e^(-t^2 / 2) P(t) / Q(t), zero for
+  // t >= 13.27.
+  static Reg normal_tail(Reg t) {
+    t = V::min(c(13.27f), t);
     const Reg minus_half = c(-0.5f) * t;
     const Reg biased = V::fma(c(-0.5f * kLog2E) * t, t, c(kMagic));
     const Reg n = biased - c(kMagic);
@@ -101,14 +155,49 @@ struct Math {
     const Reg e = V::fma(m, scale, scale);
     const Reg p = polynomial(t, c(0.00402015921f), 0.0399839724f, 0.181306182f, 0.435685565f, 0.5f);
     const Reg q = polynomial(t, c(0.0100769015f), 0.100232337f, 0.464378806f, 1.19448186f, 1.66925605f, 1.0f);
-    const Reg tail = e * p / q;
+    return e * p / q;
+  }
+  // (1 + erf(x / sqrt 2)) / 2, precise also in the lower tail, where 1 + erf would cancel.
+  static Reg normal_cdf(Reg x) {
+    const Reg tail = normal_tail(V::abs(x));
     return V::select(V::less(x, c(0.0f)), tail, c(1.0f) - tail);
   }
 
+  static Reg erf(Reg x) {
+    const Reg t = V::abs(x);
+    const Reg tail = normal_tail(t * c(1.41421356f));
+    const Reg large = V::copysign(c(1.0f) - (tail + tail), x);
+    const Reg small = x * polynomial(x * x, c(7.85385768e-05f), -0.000801019251f, 0.00518832756f,
+                                     -0.0268538119f, 0.112835851f, -0.376126258f, 1.12837917f);
+    return V::select(V::less(t, c(1.0f)), small, large);
+  }
+
+  // maximum and minimum of two values: NaN if either is.
+  static Reg maximum(Reg a, Reg b) { return V::select(V::is_nan(a), a, V::max(a, b)); }
+  static Reg minimum(Reg a, Reg b) { return V::select(V::is_nan(a), a, V::min(a, b)); }
+
+  template <Combination C>
+  static Reg combine(Reg a, Reg b) {
+    if constexpr (C == Combination::kAdd) return a + b;
+    if constexpr (C == Combination::kSubtract) return a - b;
+    if constexpr (C == Combination::kMultiply) return a * b;
+    if constexpr (C == Combination::kDivide) return a / b;
+    if constexpr (C == Combination::kMaximum) return maximum(a, b);
+    if constexpr (C == Combination::kMinimum) return minimum(a, b);
+  }
+
+  // Parameters in registers.
+  struct Parameters {
+    Reg p[kParameters];
+    explicit Parameters(const float* values) {
+      for (std::size_t i = 0; i < kParameters; ++i) p[i] = V::set1(values[i]);
+    }
+  };
+
   template <Activation A>
-  static Reg apply(Reg x, Reg slope) {
+  static Reg apply(Reg x, const Parameters& with) {
     if constexpr (A == Activation::kRelu) return V::max(c(0.0f), x);
-    if constexpr (A == Activation::kLeakyRelu) return V::select(V::less(c(0.0f), x), x, x * slope);
+    if constexpr (A == Activation::kLeakyRelu) return V::select(V::less(c(0.0f), x), x, x * with.p[0]);
     if constexpr (A == Activation::kGelu) return x * normal_cdf(x);
     if constexpr (A == Activation::kGeluTanh) {
       // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
@@ -119,13 +208,23 @@ struct Math {
     if constexpr (A == Activation::kTanh) return tanh(x);
     if constexpr (A == Activation::kSigmoid) return sigmoid(x);
     if constexpr (A == Activation::kElu) {
-      return V::select(V::less(c(0.0f), x), x, expm1(V::min(c(0.0f), x)));
+      return V::select(V::less(c(0.0f), x), x, with.p[0] * expm1(V::min(c(0.0f), x)));
     }
-    if constexpr (A == Activation::kSoftplus) return softplus(x);
+    if constexpr (A == Activation::kSoftplus) {
+      const Reg scaled = x * with.p[0];
+      return V::select(V::less(with.p[1], scaled), x, softplus(scaled) * with.p[2]);
+    }
     if constexpr (A == Activation::kHardswish) {
       return x * V::min(c(6.0f), V::max(c(0.0f), x + c(3.0f))) / c(6.0f);
     }
-    if constexpr (A == Activation::kRelu6) return V::min(c(6.0f), V::max(c(0.0f), x));
+    if constexpr (A == Activation::kClip) return V::min(with.p[1], V::max(with.p[0], x));
+    if constexpr (A == Activation::kAbs) return V::abs(x);
+    if constexpr (A == Activation::kExp) return exp(x);
+    if constexpr (A == Activation::kLog) return log(x);
+    if constexpr (A == Activation::kSqrt) return V::sqrt(x);
+    if constexpr (A == Activation::kSin) return sin(x);
+    if constexpr (A == Activation::kCos) return cos(x);
+    if constexpr (A == Activation::kErf) return erf(x);
     if constexpr (A == Activation::kMish) {
       // tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2)
       const Reg e = exp(V::min(c(20.0f), x));

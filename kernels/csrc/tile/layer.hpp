@@ -10,6 +10,7 @@
 #include "isa/isa.hpp"
 #include "profile/tile_timer.hpp"
 #include "tile/microkernel.hpp"
+#include "tile/row_op.hpp"
 #include "tile/tile_activation.hpp"
 
 namespace fused_mlp {
@@ -18,7 +19,7 @@ template <class V>
 struct Layer {
   static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
   static constexpr std::size_t kFewRows = 3;  // tiles of up to this many rows span several panels
-  using Activate = typename TileActivation<V>::Function;
+  using Activate = typename TileActivation<V>::Apply;
   using TileKernel = void (*)(const Tile&);
 
   static void run(const PackedLayer& layer, const LayerCall& call) { run_measured(layer, call, NoTimer()); }
@@ -29,26 +30,55 @@ struct Layer {
  private:
   template <class Timer>
   static void run_measured(const PackedLayer& layer, const LayerCall& call, Timer timer) {
+    const Activation activation = layer.function.activation;
     Activate activate = nullptr;  // not needed for identity, nor for relu, which the register tile applies
-    if (layer.gated || (layer.activation != Activation::kIdentity && layer.activation != Activation::kRelu)) {
-      activate = TileActivation<V>::of(layer.activation, layer.gated);
+    if (layer.gated || (activation != Activation::kIdentity && activation != Activation::kRelu)) {
+      activate = TileActivation<V>::of(activation, layer.gated);
     }
     if (call.rows <= kFewRows && call.padded && !layer.gated) {
-      // Few rows: activate the whole output at once, a single tile has too few independent operations.
-      run_tiles(layer, call, nullptr, timer);
-      if (activate != nullptr) {
+      // Few rows: finish the whole output at once, a single tile has too few independent operations.
+      run_tiles<false>(layer, call, nullptr, timer);
+      if (activate != nullptr || layer.epilogue != nullptr) {
         timer.begin();
-        float* const y = call.y + call.first * kPanel;
-        const std::size_t columns = (call.last - call.first) * kPanel;
-        activate(y, call.y_stride, call.rows, columns, y, call.y_stride, layer.negative_slope);
+        const std::size_t first = call.first * kPanel;
+        float* const y = call.y + first;
+        const std::size_t columns = call.last * kPanel - first;
+        if (activate != nullptr) {
+          activate(y, call.y_stride, call.rows, columns, y, call.y_stride, layer.function);
+        }
+        if (layer.epilogue != nullptr) finish(layer, call, 0, call.rows, first, columns, y, call.y_stride);
         timer.end_epilogue();
       }
+    } else if (layer.epilogue != nullptr) {
+      run_tiles<true>(layer, call, activate, timer);
     } else {
-      run_tiles(layer, call, activate, timer);
+      run_tiles<false>(layer, call, activate, timer);
     }
   }
 
-  template <class Timer>
+  // The epilogue of the tile at y, in place: whole registers, but of the other value only what is there.
+  static void finish(const PackedLayer& layer, const LayerCall& call, std::size_t row, std::size_t rows,
+                     std::size_t column, std::size_t columns, float* y, std::size_t stride) {
+    const Epilogue& epilogue = *layer.epilogue;
+    if (!epilogue.function.is_identity()) apply(epilogue.function, y, stride, rows, columns);
+    if (epilogue.combined) {
+      const float* const other = call.other + row * call.other_stride + column;
+      const std::size_t there = column + columns <= layer.out ? columns : layer.out - column;
+      const auto combine = Combining<V>::of(epilogue.combination);
+      if (epilogue.swapped) {
+        combine(other, call.other_stride, y, stride, rows, there, y, stride);
+      } else {
+        combine(y, stride, other, call.other_stride, rows, there, y, stride);
+      }
+    }
+    if (!epilogue.then.is_identity()) apply(epilogue.then, y, stride, rows, columns);
+  }
+  static void apply(const Function& function, float* y, std::size_t stride, std::size_t rows,
+                    std::size_t columns) {
+    TileActivation<V>::of(function.activation, false)(y, stride, rows, columns, y, stride, function);
+  }
+
+  template <bool Finish, class Timer>
   static void run_tiles(const PackedLayer& layer, const LayerCall& call, Activate activate, Timer& timer) {
     const int together = panels_together(layer, call.rows);
     for (std::size_t panel = call.first; panel < call.last;) {
@@ -60,7 +90,8 @@ struct Layer {
         const int at_once = V::panels_at_once(static_cast<int>(rows));
         const int step = at_once < group ? at_once : group;
         for (int p = 0; p < group; p += step) {
-          run_tile_at(layer, call, activate, row, rows, panel + static_cast<std::size_t>(p), step, timer);
+          run_tile_at<Finish>(layer, call, activate, row, rows, panel + static_cast<std::size_t>(p), step,
+                              timer);
         }
         row += rows;
       }
@@ -88,11 +119,11 @@ struct Layer {
     return V::panels_at_once(static_cast<int>(rows));
   }
 
-  template <class Timer>
+  template <bool Finish, class Timer>
   static void run_tile_at(const PackedLayer& layer, const LayerCall& call, Activate activate, std::size_t row,
                           std::size_t rows, std::size_t panel, int panels, Timer& timer) {
     alignas(64) float scratch[V::kMaxRows * kPanel * 4];
-    const bool relu = layer.activation == Activation::kRelu && !layer.gated;
+    const bool relu = layer.function.activation == Activation::kRelu && !layer.gated;
     const std::size_t width = static_cast<std::size_t>(panels) * kPanel;
     const std::size_t out_width = layer.gated ? width / 2 : width;
     const std::size_t out_column = layer.gated ? panel * kPanel / 2 : panel * kPanel;
@@ -115,18 +146,19 @@ struct Layer {
     kernel(rows, panels)(tile);
     timer.end_product();
 
+    float* const target = whole ? out : scratch;
+    const std::size_t target_stride = whole ? call.y_stride : width;
     if (activate != nullptr) {
-      float* const target = whole ? out : scratch;
-      activate(tile.y, tile.y_stride, rows, width, target, whole ? call.y_stride : width,
-               layer.negative_slope);
+      activate(tile.y, tile.y_stride, rows, width, target, target_stride, layer.function);
     }
+    if constexpr (Finish) finish(layer, call, row, rows, out_column, out_width, target, target_stride);
     if (!whole) {
       for (std::size_t r = 0; r < rows; ++r) {
         __builtin_memcpy(out + r * call.y_stride, scratch + r * width,
                          (layer.out - out_column) * sizeof(float));
       }
     }
-    if (activate != nullptr || !whole) timer.end_epilogue();
+    if (Finish || activate != nullptr || !whole) timer.end_epilogue();
   }
 
   // 32 KiB ahead, into the L2 cache: enough to stream weights from memory at the full speed of FMA. 8 KiB, or

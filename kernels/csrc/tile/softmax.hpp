@@ -1,11 +1,12 @@
-// softmax and log_softmax of one row, in place, with a fixed summation order.
+// softmax and log_softmax of one row, with a fixed summation order. In place, if x is y.
 #pragma once
 
 #include <cstddef>
 
 #include "tile/activation_math.hpp"
+#include "tile/tail.hpp"
 
-extern "C" float logf(float);
+extern "C" float logf(float) noexcept;
 
 namespace fused_mlp {
 
@@ -14,24 +15,15 @@ struct Softmax {
   using Reg = typename V::Reg;
   static constexpr std::size_t kLanes = V::kLanes;
 
-  // Loads the vector at column c; lanes past the end of the row are -infinity, whose exponential is zero.
+  // Lanes past the end of the row are -infinity, whose exponential is zero.
   static Reg load(const float* row, std::size_t c, std::size_t n) {
-    if (c + kLanes <= n) return V::load(row + c);
-    alignas(64) float tail[kLanes];
-    for (std::size_t i = 0; i < kLanes; ++i) tail[i] = c + i < n ? row[c + i] : -__builtin_inff();
-    return V::load(tail);
-  }
-  static void store(float* row, std::size_t c, std::size_t n, Reg v) {
-    if (c + kLanes <= n) return V::store(row + c, v);
-    alignas(64) float tail[kLanes];
-    V::store(tail, v);
-    __builtin_memcpy(row + c, tail, (n - c) * sizeof(float));
+    return Tail<V>::load(row, c, n, -__builtin_inff());
   }
 
-  static void run(float* row, std::size_t n, bool log) {
+  static void run(const float* x, float* y, std::size_t n, bool log) {
     alignas(64) float lanes[kLanes];
     Reg top = V::set1(-__builtin_inff());
-    for (std::size_t c = 0; c < n; c += kLanes) top = V::max(top, load(row, c, n));
+    for (std::size_t c = 0; c < n; c += kLanes) top = V::max(top, load(x, c, n));
     V::store(lanes, top);
     float highest = lanes[0];
     for (std::size_t i = 1; i < kLanes; ++i) highest = lanes[i] > highest ? lanes[i] : highest;
@@ -40,10 +32,10 @@ struct Softmax {
     const Reg offset = V::set1(highest);
     Reg sums = V::zero();
     for (std::size_t c = 0; c < n; c += kLanes) {
-      const Reg shifted = load(row, c, n) - offset;
+      const Reg shifted = load(x, c, n) - offset;
       const Reg e = Math<V>::exp(shifted);
       sums = sums + e;
-      store(row, c, n, log ? shifted : e);
+      Tail<V>::store(y, c, n, log ? shifted : e);
     }
     V::store(lanes, sums);
     float sum = lanes[0];
@@ -51,8 +43,8 @@ struct Softmax {
 
     const Reg last = V::set1(log ? logf(sum) : sum);
     for (std::size_t c = 0; c < n; c += kLanes) {
-      const Reg v = load(row, c, n);
-      store(row, c, n, log ? v - last : v / last);
+      const Reg v = Tail<V>::load(y, c, n);
+      Tail<V>::store(y, c, n, log ? v - last : v / last);
     }
   }
 };

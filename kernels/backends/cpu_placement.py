@@ -1,0 +1,317 @@
+"""A program as operations on regions of buffers, in order. Owns where every value of a CPU kernel lives: concatenated
+values side by side, slices inside their sources, outputs in the result itself, and all other values in scratch buffers
+that are shared as soon as their values are no longer needed. Knows nothing of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fused_mlp.kernels.fusion import Combined, FusedStep, Product, fuse
+from fused_mlp.models import MlpSpec
+from fused_mlp.models.formula import Formula, parse
+from fused_mlp.models.spec import (
+    INPUT,
+    Affine,
+    Combine,
+    Concat,
+    Elementwise,
+    Gated,
+    Linear,
+    Norm,
+    Slice,
+    Softmax,
+)
+
+Place = tuple[int, int]  # buffer, column; buffer 0 is x, 1 is y, the others are scratch
+_IDENTITY = parse("x")
+_X, _Y, _SCRATCH = 0, 1, 2
+_RESULT = ""  # the name of y; no step has it
+
+
+@dataclass
+class Operation:
+    """One product with its epilogue, or one step row by row (`kind`). Values are named until they have places."""
+
+    kind: str  # "product", or that of a row operation
+    source: str
+    value: str
+    width: int
+    products: tuple[Linear | Gated, ...] = ()  # side by side, of the same input
+    function: Formula = _IDENTITY
+    combined: Combined | None = None
+    then: Formula = _IDENTITY
+    step: Affine | Norm | None = None  # whose weight and bias it uses
+    eps: float = 0.0
+    column: int = 0  # of a copy: where in `value` it begins
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source,) if self.combined is None else (self.source, self.combined.other)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The operations of a program with their places; the sizes of the scratch buffers."""
+
+    operations: tuple[Operation, ...]
+    places: Mapping[str, Place]
+    scratch: tuple[int, ...]
+    free_to_the_right: frozenset[int] = field(default_factory=frozenset)  # numbers of operations
+
+
+def place(spec: MlpSpec) -> Placed:
+    """Where every value lives. Depends on the spec alone."""
+    return _Placement(spec).run()
+
+
+class _Placement:
+    def __init__(self, spec: MlpSpec) -> None:
+        self.spec = spec
+        self.widths = dict(spec.widths_by_name)
+        self.fused = _with_functions(fuse(spec), spec)
+        # A value that is a part of another one: (that value, the column at which it begins).
+        self.inside: dict[str, tuple[str, int]] = {}
+        self.slices = {step.name for step in self.fused if isinstance(step, Slice)}
+        self.operations: list[Operation] = []
+
+    def run(self) -> Placed:
+        self._make_operations()
+        self._join_products()
+        self._work_in_place()
+        return self._assign_buffers()
+
+    # ---- operations, and which values are parts of others ----
+
+    def _make_operations(self) -> None:
+        copies: dict[str, list[tuple[str, int]]] = {}
+        for step in self.fused:
+            if isinstance(step, Slice):
+                self.inside[step.name] = (step.input, step.start)
+            elif isinstance(step, Concat):
+                copies[step.name] = self._side_by_side(step.name, step.inputs)
+        outputs = [output.value for output in self.spec.outputs]
+        copies[_RESULT] = self._side_by_side(_RESULT, tuple(outputs))
+        for step in self.fused:
+            if isinstance(step, Concat):
+                self._copy_into(step.name, copies[step.name])
+            elif not isinstance(step, Slice):
+                self.operations.append(self._operation(step))
+        self._copy_into(_RESULT, copies[_RESULT])
+
+    def _side_by_side(self, whole: str, parts: tuple[str, ...]) -> list[tuple[str, int]]:
+        """Makes values parts of `whole` where they can be, and returns those that must be copied into it: inputs,
+        slices, and values that are a part of something else already."""
+        copied, column = [], 0
+        for part in parts:
+            if part == INPUT or part in self.inside:
+                copied.append((part, column))
+            else:
+                self.inside[part] = (whole, column)
+            column += self.widths[part]
+        return copied
+
+    def _copy_into(self, whole: str, parts: list[tuple[str, int]]) -> None:
+        for part, column in parts:
+            self.operations.append(Operation("map", part, whole, self.widths[part], column=column))
+
+    def _operation(self, step: FusedStep | _WithFunction) -> Operation:  # noqa: PLR0911 - a table of steps
+        match step:
+            case Product():
+                return Operation(
+                    "product",
+                    step.step.input,
+                    step.name,
+                    step.step.out_features,
+                    (step.step,),
+                    step.function,
+                    step.combined,
+                    step.then,
+                )
+            case _WithFunction():
+                return replace(self._operation(step.step), value=step.name, then=step.then)
+            case Elementwise():
+                return Operation("map", step.input, step.name, self.widths[step.name], then=step.formula)
+            case Combine():
+                first, second = step.inputs
+                combined = Combined(step.op, second, swapped=False)
+                return Operation("combine", first, step.name, self.widths[step.name], combined=combined)
+            case Norm():
+                return Operation(
+                    step.kind, step.input, step.name, self.widths[step.name], step=step, eps=step.eps
+                )
+            case Affine():
+                return Operation("affine", step.input, step.name, self.widths[step.name], step=step)
+            case Softmax():
+                return Operation(step.op, step.input, step.name, self.widths[step.name])
+        raise AssertionError(f"no operation for {type(step).__name__}")
+
+    # ---- products of the same input with the same epilogue become one ----
+
+    def _join_products(self) -> None:
+        groups: dict[tuple[str, Formula], list[int]] = {}
+        for number, each in enumerate(self.operations):
+            if each.kind == "product" and each.combined is None and isinstance(each.products[0], Linear):
+                groups.setdefault((each.source, each.function), []).append(number)
+        joined: dict[int, Operation] = {}
+        gone: set[int] = set()
+        for numbers in groups.values():
+            for run in self._neighbours(numbers):
+                operation = self._join([self.operations[number] for number in run])
+                joined[min(run)] = operation  # all of them read only the same input
+                gone.update(run)
+        self.operations = [
+            joined.get(number, each)
+            for number, each in enumerate(self.operations)
+            if number in joined or number not in gone
+        ]
+
+    def _neighbours(self, numbers: list[int]) -> list[list[int]]:
+        """Runs of two or more operations whose values lie side by side, or may: those that are no part of anything."""
+        free = [number for number in numbers if self.operations[number].value not in self.inside]
+        runs = [free] if len(free) > 1 else []
+        fixed = [number for number in numbers if number not in free]
+        fixed.sort(key=lambda number: self.inside[self.operations[number].value])
+        run: list[int] = []
+        for number in fixed:
+            if run and self._follows(run[-1], number):
+                run.append(number)
+                continue
+            runs += [run] if len(run) > 1 else []
+            run = [number]
+        return runs + ([run] if len(run) > 1 else [])
+
+    def _follows(self, first: int, second: int) -> bool:
+        before, after = self.operations[first], self.operations[second]
+        whole, column = self.inside[before.value]
+        return self.inside[after.value] == (whole, column + before.width)
+
+    def _join(self, parts: list[Operation]) -> Operation:
+        name = f"{parts[0].value}\n{len(parts)}"  # no step has such a name
+        width = sum(part.width for part in parts)
+        if parts[0].value in self.inside:
+            self.inside[name] = self.inside[parts[0].value]
+        column = 0
+        for part in parts:
+            self.inside[part.value] = (name, column)
+            column += part.width
+        self.widths[name] = width
+        products = tuple(product for part in parts for product in part.products)
+        return replace(parts[0], value=name, width=width, products=products)
+
+    # ---- row operations overwrite a source that nothing else reads ----
+
+    def _work_in_place(self) -> None:
+        made = {each.value for each in self.operations if each.column == 0}
+        reads: dict[str, int] = {}
+        for each in self.operations:
+            for source in each.sources:
+                reads[source] = reads.get(source, 0) + 1
+        parents = {
+            parent for parent, _ in self.inside.values()
+        }  # parts of a value may be read by other names
+        for each in self.operations:
+            if each.kind == "product" or each.value == _RESULT or each.column:
+                continue
+            for source in each.sources:
+                if (
+                    source in made
+                    and source not in parents
+                    and source not in self.inside
+                    and reads[source] == 1
+                ):
+                    self.inside[source] = (each.value, 0)
+                    break
+
+    # ---- places ----
+
+    def _resolve(self, value: str) -> tuple[str, int]:
+        """The value that is no part of another one, and the column in it."""
+        column = 0
+        while value in self.inside:
+            value, offset = self.inside[value]
+            column += offset
+        return value, column
+
+    def _assign_buffers(self) -> Placed:
+        written: dict[str, int] = {}
+        needed: dict[str, int] = {}
+        for number, each in enumerate(self.operations):
+            target = self._resolve(each.value)[0]
+            written.setdefault(target, number)
+            for value in (target, *(self._resolve(source)[0] for source in each.sources)):
+                needed[value] = number
+        buffers = {INPUT: _X, _RESULT: _Y}
+        scratch: list[int] = []
+        free: list[int] = []
+        for number, each in enumerate(self.operations):
+            target = self._resolve(each.value)[0]
+            if written[target] == number and target not in buffers:
+                buffers[target] = _take(scratch, free, self.widths[target])
+            ended = {self._resolve(value)[0] for value in (each.value, *each.sources)}
+            free += [
+                buffers[value] for value in ended if needed[value] == number and buffers[value] >= _SCRATCH
+            ]
+        places = {}
+        for value in {name for each in self.operations for name in (each.value, *each.sources)}:
+            whole, column = self._resolve(value)
+            places[value] = (buffers[whole], column)
+        return Placed(tuple(self.operations), places, tuple(scratch), self._free_to_the_right())
+
+    def _free_to_the_right(self) -> frozenset[int]:
+        """The products that may write past the end of their value: nothing there has been written yet."""
+        numbers = set()
+        ends: dict[str, int] = {}  # of what has been written to each value
+        for number, each in enumerate(self.operations):
+            whole, column = self._resolve(each.value)
+            end = column + each.column + each.width
+            if each.kind == "product" and ends.get(whole, 0) <= end:
+                numbers.add(number)
+            ends[whole] = max(ends.get(whole, 0), end)
+        return frozenset(numbers)
+
+
+def _take(scratch: list[int], free: list[int], width: int) -> int:
+    """A free buffer, the smallest that is large enough or else the largest, which grows; a new one if none is free."""
+    if not free:
+        scratch.append(width)
+        return len(scratch) - 1 + _SCRATCH
+    size = {buffer: scratch[buffer - _SCRATCH] for buffer in free}
+    fitting = [buffer for buffer in free if size[buffer] >= width]
+    best = min(fitting, key=size.__getitem__) if fitting else max(free, key=size.__getitem__)
+    free.remove(best)
+    scratch[best - _SCRATCH] = max(size[best], width)
+    return best
+
+
+@dataclass(frozen=True)
+class _WithFunction:
+    """A row operation and the function that follows it."""
+
+    step: Combine | Norm | Affine
+    name: str
+    then: Formula
+
+
+def _with_functions(steps: tuple[FusedStep, ...], spec: MlpSpec) -> list[Any]:
+    """Functions that follow row operations join them, if nothing else reads what is in between."""
+    reads: dict[str, int] = {}
+    for name in [source for step in steps for source in step.sources] + [o.value for o in spec.outputs]:
+        reads[name] = reads.get(name, 0) + 1
+    result: list[Any] = []
+    found: dict[str, int] = {}
+    for step in steps:
+        at = found.get(step.input) if isinstance(step, Elementwise) and reads[step.input] == 1 else None
+        if isinstance(step, Elementwise) and at is not None:
+            before: Any = result[at]
+            if isinstance(before, _WithFunction):
+                result[at] = _WithFunction(before.step, step.name, before.then.then(step.formula))
+            else:
+                result[at] = _WithFunction(before, step.name, step.formula)
+            found[step.name] = at
+            continue
+        if isinstance(step, (Combine, Norm, Affine)):
+            found[step.name] = len(result)
+        result.append(step)
+    return result

@@ -1,0 +1,115 @@
+// A program as the kernel runs it: operations on regions of buffers, in order. Built once at load from what
+// Python hands over (kernels/backends/cpu_lowering.py), checked, and immutable from then on.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "isa/isa.hpp"
+#include "model/float_buffer.hpp"
+#include "model/pack.hpp"
+
+namespace fused_mlp {
+
+// Where a value is: some columns of a buffer. Values that are concatenated lie side by side in one buffer,
+// and a slice of a value is a part of its region.
+struct Region {
+  static constexpr std::size_t kInput = 0;
+  static constexpr std::size_t kOutput = 1;
+  static constexpr std::size_t kScratch = 2;  // the first of the scratch buffers
+  std::size_t buffer = kInput;
+  std::size_t column = 0;
+};
+
+// A function as its steps. None: the identity. One step with an activation of register 0: that activation.
+using FunctionSource = std::vector<FormulaStep>;
+
+struct ProductSource {
+  LayerSource layer;
+  FunctionSource gate;      // of the gate, for a gated layer
+  FunctionSource function;  // of the product; after the gate, for a gated layer
+  Region in;
+  Region out;
+  bool free_to_the_right = false;  // nothing that is still needed lies to the right of `out` in its buffer
+  std::optional<Region> other;     // combined with the result
+  Combination combination = Combination::kAdd;
+  bool swapped = false;
+  FunctionSource then;
+};
+
+struct RowSource {
+  RowKind kind = RowKind::kMap;
+  std::size_t width = 0;
+  Region in;
+  std::optional<Region> other;  // for kCombine
+  Region out;
+  Combination combination = Combination::kAdd;
+  float eps = 0;
+  const float* weight = nullptr;  // (width,), or null
+  const float* bias = nullptr;
+  FunctionSource then;
+};
+
+struct ProgramSource {
+  std::size_t in_features = 0;
+  std::size_t out_features = 0;
+  std::vector<std::size_t> scratch;  // widths of the scratch buffers
+  std::vector<std::variant<ProductSource, RowSource>> ops;
+};
+
+// A region in the arrays of a call: element (r, c) is at bases[base][rows * per_row + r * stride + column +
+// c], where the bases are x, y and the scratch space, and `rows` is the number of rows that the space is for.
+struct Location {
+  std::size_t base;
+  std::size_t per_row;
+  std::size_t column;
+  std::size_t stride;
+};
+
+struct Op {
+  bool product;
+  bool padded;  // for a product: whole panels fit into its region
+  Location in;
+  Location out;
+  Location other;     // `in` again where there is none
+  PackedLayer layer;  // if product
+  RowOp row;          // if not
+};
+
+class Program {
+ public:
+  // Throws std::invalid_argument for regions outside of their buffers, or widths that do not fit.
+  Program(const ProgramSource& source, const Isa& isa);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  const std::vector<Op>& ops() const { return ops_; }
+  std::size_t in_features() const { return widths_[Region::kInput]; }
+  std::size_t out_features() const { return widths_[Region::kOutput]; }
+  bool streamed() const { return streamed_; }  // its weights are read from memory on every call
+  std::size_t scratch_per_row() const { return scratch_per_row_; }  // floats
+
+ private:
+  void add(const ProductSource& source, const Isa& isa);
+  void add(const RowSource& source, const Isa& isa);
+  Function keep(const FunctionSource& source);
+  const float* keep(const float* vector, std::size_t width, std::size_t panel);
+  void check(const Region& region, std::size_t width, bool written) const;
+  void lay_out(const ProgramSource& source);
+
+  std::vector<Op> ops_;
+  std::vector<std::size_t> widths_;   // of the buffers, without padding
+  std::vector<std::size_t> strides_;  // in floats; of scratch buffers with space for whole panels
+  std::size_t scratch_per_row_ = 0;
+  bool streamed_ = false;
+  // What the operations point to.
+  std::vector<LayerStorage> layers_;
+  std::vector<FloatBuffer> vectors_;
+  std::deque<FunctionSource> formulas_;
+  std::deque<Epilogue> epilogues_;
+};
+
+}  // namespace fused_mlp
