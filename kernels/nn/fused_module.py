@@ -59,6 +59,8 @@ class FusedMLP(nn.Module):
         self._spec = spec.model_dump_json()
         self._in_features = spec.in_features
         self._out_features = spec.out_features
+        columns = [(spec.columns(output.name), output.squeeze) for output in spec.outputs]
+        self._columns = [(each.start, each.stop, squeezed) for each, squeezed in columns]
         self._backend = backend
         self._threads = threads or 0
         self._flatten = len(spec.input_shape or ()) > 1 or any(
@@ -267,11 +269,10 @@ class _FusedHeads(FusedMLP):
 
     def forward(self, x: Tensor) -> Any:
         joined = super().forward(x)
-        spec = parse_spec(self._spec)
         heads = []
-        for output in spec.outputs:
-            head = joined[..., spec.columns(output.name)]
-            heads.append(head.squeeze(-1) if output.squeeze else head)
+        for start, stop, squeezed in self._columns:
+            head = joined[..., start:stop]
+            heads.append(head.squeeze(-1) if squeezed else head)
         return heads[0] if len(heads) == 1 else tuple(heads)
 
 
