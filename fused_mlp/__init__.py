@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         KernelRefuted,
         KernelUnavailable,
         compile,  # noqa: A004 - as torch.compile
+        fuse_mlps,
     )
     from fused_mlp.models import (
         Mlp,
@@ -51,6 +52,7 @@ __all__ = [
     "from_safetensors",
     "from_state_dict",
     "from_torch",
+    "fuse_mlps",
     "load",
     "save",
     "serve",
@@ -64,6 +66,7 @@ _HOMES = {
         "KernelRefuted",
         "KernelUnavailable",
         "compile",
+        "fuse_mlps",
     ),
     "models": (
         "Mlp",

@@ -7,6 +7,7 @@ from fused_mlp.kernels.errors import KernelError, KernelInputError, KernelRefute
 from fused_mlp.kernels.registry import Backend, backends, compile, register
 
 if TYPE_CHECKING:
+    from fused_mlp.kernels.nn.fuse import fuse_mlps
     from fused_mlp.kernels.nn.fused_module import FusedMLP
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Variant",
     "backends",
     "compile",
+    "fuse_mlps",
     "register",
 ]
 
@@ -30,4 +32,8 @@ def __getattr__(name: str) -> Any:
         from fused_mlp.kernels.nn.fused_module import FusedMLP  # noqa: PLC0415 - brings torch
 
         return FusedMLP
+    if name == "fuse_mlps":
+        from fused_mlp.kernels.nn.fuse import fuse_mlps  # noqa: PLC0415 - brings torch
+
+        return fuse_mlps
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

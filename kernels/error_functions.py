@@ -1,5 +1,5 @@
-"""Error bounds of functions of one value and of two values combined: the exact range of each primitive over the
-interval that its input may be in, and the roundings of a kernel's own arithmetic. A formula is bounded instruction by
+"""Error bounds of functions of one value and of two values combined: the range of each primitive over the interval
+that its input may be in, and the roundings of a kernel's own arithmetic. A formula is bounded instruction by
 instruction, so that its errors grow as those of a kernel do. numpy only."""
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from fused_mlp.kernels.bounded import FLOAT32_LARGEST, UNIT, Bounded, Float64, P
 from fused_mlp.models.activations import PRIMITIVES
 from fused_mlp.models.formula import Formula
 
-# A kernel's own function: at most this many roundings, of its result and of its input up to _BENT, beyond which every
+# A kernel's own function: at most this many roundings, of its result and of its input up to BENT, beyond which every
 # activation is zero, one or linear. Near zero 1 + erf(x) and the like cancel, hence the input.
 FUNCTION_ROUNDINGS = 16
-_BENT = 8.0
+BENT = 8.0
 _DIVISION_ROUNDINGS = 4  # a multiplication with the reciprocal
-_EXACT = frozenset({"relu", "clip", "abs"})
+EXACT = frozenset({"relu", "clip", "abs"})
 _NEVER_NEGATIVE = frozenset({"relu", "abs", "exp", "sqrt", "sigmoid"})
 # Where a function that falls and then rises is lowest; the others only rise.
 _LOWEST_AT: Mapping[str, float] = MappingProxyType(
@@ -100,14 +100,14 @@ def _function(name: str, numbers: tuple[float, ...], x: Bounded) -> Bounded:
     error = np.maximum(top - value, value - bottom)
     if name == "clip":
         error = error + UNIT * max(map(abs, numbers))  # they are rounded to float32
-    elif name not in _EXACT:
+    elif name not in EXACT:
         size = np.abs(value) + error
         match name:
             case "sqrt":
                 known &= low >= 0
             case "log":
                 known &= low > 0
-                size = size + np.minimum(x.size, _BENT)
+                size = size + np.minimum(x.size, BENT)
             case "exp":  # a kernel may round log2(e) x
                 size = size * (1 + x.size / 4)
             case "sin" | "cos":  # or the multiple of pi that it takes away
@@ -116,7 +116,7 @@ def _function(name: str, numbers: tuple[float, ...], x: Bounded) -> Bounded:
             case "erf":  # torch's is 1 - a polynomial, also near zero
                 size = size + 1
             case _:
-                size = size + np.minimum(x.size, _BENT)
+                size = size + np.minimum(x.size, BENT)
         error = error + FUNCTION_ROUNDINGS * UNIT * size
     never_negative = name in _NEVER_NEGATIVE or (name == "clip" and min(numbers) >= 0)
     return Bounded(value, np.where(known, error, np.inf), never_negative)

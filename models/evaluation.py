@@ -9,6 +9,7 @@ import numpy as np
 
 from fused_mlp.models.activations import PRIMITIVES, Floats, log_softmax, softmax
 from fused_mlp.models.dtypes import Array, widen
+from fused_mlp.models.formula import Formula
 from fused_mlp.models.spec import INPUT, Step
 from fused_mlp.models.weights import Mlp
 
@@ -23,6 +24,19 @@ class Arithmetic:
     def product(self, x: Floats, weight: Floats) -> Floats:
         """x: (rows, in), weight: (out, in), both of one dtype."""
         result: Floats = x @ weight.T
+        return result
+
+    def function(self, formula: Formula, x: Floats) -> Floats:
+        return formula(x)
+
+    def normalized(self, kind: str, x: Floats, eps: Any) -> Floats:
+        """Of `Norm`, before its weight and bias."""
+        if kind == "l2":
+            length = np.sqrt((x * x).sum(axis=1, keepdims=True))
+            scaled: Floats = x / np.maximum(length, eps)
+            return scaled
+        centred = x - x.mean(axis=1, keepdims=True) if kind == "layer" else x
+        result: Floats = centred / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + eps)
         return result
 
 
@@ -61,12 +75,12 @@ def _step(mlp: Mlp, step: Step, sources: list[Floats], arithmetic: Arithmetic) -
         case "linear":
             return linear()
         case "gated":
-            return arithmetic.stored(step.formula(linear("gate_"))) * linear()
+            return arithmetic.stored(arithmetic.function(step.formula, linear("gate_"))) * linear()
         case "elementwise":
-            return step.formula(x)
+            return arithmetic.function(step.formula, x)
         case "norm":
             return _scaled(
-                _normalized(step.kind, x, x.dtype.type(step.eps)), tensor("weight"), tensor("bias")
+                arithmetic.normalized(step.kind, x, x.dtype.type(step.eps)), tensor("weight"), tensor("bias")
             )
         case "affine":
             return _scaled(x, tensor("weight"), tensor("bias"))
@@ -79,16 +93,6 @@ def _step(mlp: Mlp, step: Step, sources: list[Floats], arithmetic: Arithmetic) -
         case "slice":
             return x[:, step.start : step.stop]
     result: Floats = PRIMITIVES[step.op](*sources)
-    return result
-
-
-def _normalized(kind: str, x: Floats, eps: Any) -> Floats:
-    if kind == "l2":
-        length = np.sqrt((x * x).sum(axis=1, keepdims=True))
-        scaled: Floats = x / np.maximum(length, eps)
-        return scaled
-    centred = x - x.mean(axis=1, keepdims=True) if kind == "layer" else x
-    result: Floats = centred / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + eps)
     return result
 
 

@@ -12,7 +12,7 @@ import fused_mlp
 PUBLIC = {
     "AsyncClient", "Client", "FusedMLP", "KernelError", "KernelInputError", "KernelRefuted", "KernelUnavailable", "Mlp",
     "MlpSpec", "ModelLoadError", "PredictError", "__version__", "compile", "from_onnx", "from_safetensors",
-    "from_state_dict", "from_torch", "load", "save",
+    "from_state_dict", "from_torch", "fuse_mlps", "load", "save",
 }  # fmt: skip
 HEAVY = ("torch", "grpc", "numpy", "pydantic", "onnx", "triton")
 
@@ -78,6 +78,7 @@ SERVE = "pip install 'fused-mlp[serve]'"
     [
         ("torch", "fused_mlp.from_torch", f"fused_mlp.from_torch needs torch: {TORCH}"),
         ("torch", "fused_mlp.FusedMLP", f"fused_mlp.FusedMLP needs torch: {TORCH}"),
+        ("torch", "fused_mlp.fuse_mlps", f"fused_mlp.fuse_mlps needs torch: {TORCH}"),
         ("torch", LOAD + "mlp.to_torch()", f"Mlp.to_torch needs torch: {TORCH}"),
         (
             "torch",

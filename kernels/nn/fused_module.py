@@ -36,13 +36,21 @@ class FusedMLP(nn.Module):
     records the call it runs as eager layers would, and is differentiated as they are; so it does under torch.autocast,
     which decides about dtypes. Works in torch.compile, torch.export and TorchScript."""
 
-    __jit_unused_properties__ = ["spec"]  # noqa: RUF012 - as TorchScript looks for it
+    __jit_unused_properties__ = ["spec", "rows_only"]  # noqa: RUF012 - as TorchScript looks for it
 
-    def __init__(self, module: nn.Module, backend: str = "auto", threads: int | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        backend: str = "auto",
+        threads: int | None = None,
+        *,
+        example: Tensor | None = None,
+        in_features: int | None = None,
+    ) -> None:
         super().__init__()
-        mlp = from_torch(module, dtype="float32")  # checks it; the copy is not kept
-        spec = mlp.spec
-        names = parameter_names(module)
+        # Checks it; the copy is not kept.
+        spec = from_torch(module, example, in_features=in_features, dtype="float32").spec
+        names = parameter_names(module, example, in_features=in_features)
         missing = [name for name in expected_shapes(spec) if name not in names]
         if missing:
             raise KernelInputError(
@@ -51,20 +59,26 @@ class FusedMLP(nn.Module):
         self._spec = spec.model_dump_json()
         self._in_features = spec.in_features
         self._out_features = spec.out_features
+        columns = [(spec.columns(output.name), output.squeeze) for output in spec.outputs]
+        self._columns = [(each.start, each.stop, squeezed) for each, squeezed in columns]
         self._backend = backend
         self._threads = threads or 0
-        self._flatten = any(isinstance(part, nn.Flatten) for part in module.modules())
-        # Softmax over dim 1 is one over the features of (rows, features) only.
-        self._rows_only = any(getattr(part, "dim", -1) == 1 for part in module.modules())
+        self._flatten = len(spec.input_shape or ()) > 1 or any(
+            isinstance(part, nn.Flatten) for part in module.modules()
+        )
+        # A softmax, or a concatenation, over dim 1 is one over the features of (rows, features) only.
+        self._rows_only = self._flatten or not _takes_leading_dimensions(module, spec)
         self._drops = any(isinstance(part, _DROPOUTS) and part.p > 0 for part in module.modules())
         self._slots = [self._adopt(module, names[name]) for name in expected_shapes(spec)]
         found = [
             (part, name) for part in self.modules() for name in ("weight", "bias") if name in part._parameters
         ]
-        self._order = [
-            next(i for i, (part, name) in enumerate(found) if part is slot[0] and name == slot[1])
-            for slot in self._slots
-        ]
+        # TorchScript can look for weights and biases only.
+        places: dict[tuple[int, str], int] = {
+            (id(part), name): index for index, (part, name) in enumerate(found)
+        }
+        scriptable = all((id(part), name) in places for part, name in self._slots)
+        self._order = [places[id(part), name] for part, name in self._slots] if scriptable else []
         self._kernel: Kernel | None = None
         self._packed_from: tuple[Any, ...] = ()
         self.training = module.training
@@ -72,12 +86,23 @@ class FusedMLP(nn.Module):
         weakref.finalize(self, forget_expired).atexit = False
         if self._weights()[0].dtype in TORCH_DTYPES.values():
             self._fresh_kernel()  # a kernel that cannot be had, or that is wrong, is better known now
+        if len(spec.outputs) > 1 or spec.outputs[0].squeeze:
+            self.__class__ = _FusedHeads
 
     @classmethod
-    def from_torch(cls, module: nn.Module, *, backend: str = "auto", threads: int | None = None) -> FusedMLP:
-        """`module`: what `fused_mlp.from_torch` understands, of Linear, gated layers and activations. `threads`: of one
-        call; by the cores at hand if not given."""
-        return cls(module, backend, threads)
+    def from_torch(
+        cls,
+        module: nn.Module,
+        example: Tensor | None = None,
+        *,
+        in_features: int | None = None,
+        backend: str = "auto",
+        threads: int | None = None,
+    ) -> FusedMLP:
+        """`module`: what `fused_mlp.from_torch` understands, unless its weights are folded (BatchNorm): these are not
+        the module's own. `example` and `in_features` as there. `threads`: of one call; by the cores at hand if not
+        given. A module of several outputs answers a tuple of them."""
+        return cls(module, backend, threads, example=example, in_features=in_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (..., in_features), of the dtype and on the device of the weights."""
@@ -106,6 +131,10 @@ class FusedMLP(nn.Module):
 
     def _run(self, rows: Tensor) -> Tensor:
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            if len(self._order) == 0:
+                raise RuntimeError(
+                    "FusedMLP: TorchScript takes parameters that are named weight or bias only"
+                )
             found: List[Tensor] = []  # noqa: UP006
             for part in self.modules():  # unrolled when it is compiled
                 if hasattr(part, "weight"):
@@ -212,6 +241,11 @@ class FusedMLP(nn.Module):
     def spec(self) -> MlpSpec:
         return MlpSpec.model_validate_json(self._spec)
 
+    @property
+    def rows_only(self) -> bool:
+        """Whether the module it was made from takes (rows, features) only, and not (..., features)."""
+        return self._rows_only
+
     def describe(self) -> KernelInfo:
         """The kernel that runs this module's weights as they are now."""
         return self._fresh_kernel().describe()
@@ -227,3 +261,42 @@ class FusedMLP(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """A kernel is made again where the copy is used."""
         return {**self.__dict__, "_kernel": None, "_packed_from": ()}
+
+
+class _FusedHeads(FusedMLP):
+    """One that answers what the module itself does: a tuple of outputs, or (rows,). Not for TorchScript, which wants
+    one type of result."""
+
+    def forward(self, x: Tensor) -> Any:
+        joined = super().forward(x)
+        heads = []
+        for start, stop, squeezed in self._columns:
+            head = joined[..., start:stop]
+            heads.append(head.squeeze(-1) if squeezed else head)
+        return heads[0] if len(heads) == 1 else tuple(heads)
+
+
+def _takes_leading_dimensions(module: nn.Module, spec: MlpSpec) -> bool:
+    """Whether it computes (a, b, features) as it does (a * b, features), and answers tensors: tried out."""
+    weight = next(module.parameters(), None)
+    x = torch.randn(2, 3, spec.in_features, generator=torch.Generator().manual_seed(0))
+    if weight is not None:
+        x = x.to(weight.device, weight.dtype)
+    modes = {part: part.training for part in module.modules()}
+    try:
+        with torch.no_grad():
+            module.eval()
+            expected, got = _heads(module(x.flatten(0, 1))), _heads(module(x))
+    except Exception:  # whatever a user's code does with another shape
+        return False
+    finally:
+        for part, training in modes.items():
+            part.training = training
+    return all(
+        b.shape[:2] == (2, 3) and torch.allclose(a, b.flatten(0, 1), rtol=1e-2, atol=1e-2)
+        for a, b in zip(expected, got, strict=True)
+    )
+
+
+def _heads(result: Any) -> list[Tensor]:
+    return [result] if isinstance(result, Tensor) else list(result)

@@ -145,7 +145,7 @@ def function_mlp(function: str, dtype: str = "float32") -> Mlp:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("backend", ["eager", "torch"])
+@pytest.mark.parametrize("backend", BUILDERS)
 @properties
 @given(
     seed=st.integers(0, 1 << 30),
@@ -162,7 +162,7 @@ def test_no_right_kernel_of_a_program_is_outside(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("backend", ["eager", "torch"])
+@pytest.mark.parametrize("backend", BUILDERS)
 @pytest.mark.parametrize(
     "function",
     [
@@ -237,5 +237,5 @@ def test_a_norm_of_equal_values_is_admitted() -> None:
     tensors = mlp.tensors()
     tensors["fc1.weight"][:] = tensors["fc1.weight"][0]
     x = 1000 * random_programs.random_rows(mlp, 50)
-    for backend in ("eager", "torch"):
-        assert not outside(BUILDERS[backend](Mlp(spec, tensors)), Mlp(spec, tensors), x)
+    for build in BUILDERS.values():
+        assert not outside(build(Mlp(spec, tensors)), Mlp(spec, tensors), x)

@@ -322,10 +322,10 @@ def test_packed_kernels_go_with_their_weights():
 def test_what_it_cannot_take_is_refused_in_one_line():
     x = torch.randn(2, 20)
     with pytest.raises(
-        models.ModelLoadError, match=r"'1\.weight' is no weight or bias of a linear layer: fold it"
+        models.ModelLoadError, match=r"'\d\.weight' is no weight or bias of a linear layer: fold it"
     ):
         FusedMLP.from_torch(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
-    with pytest.raises(KernelInputError, match=r"layers\.0\.gate_bias: the other half"):
+    with pytest.raises(KernelInputError, match=r"gate_bias: the other half"):
         FusedMLP.from_torch(
             nn.Sequential(GatedLinear(nn.Linear(2, 2, bias=False), nn.Linear(2, 2), nn.SiLU()))
         )

@@ -13,6 +13,9 @@ from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.selfcheck import PROBE_ROWS, check_against_float64, probe_input
 from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.spec import Linear, Norm, Output
+from tests.support.random_programs import random_mlp, random_weights
 
 
 def make_mlp(dtype="float32", scale=1.0):
@@ -216,6 +219,74 @@ def test_a_half_precision_model_that_overflows_in_eager_is_still_checked():
     wrong.by = 1e4
     with pytest.raises(KernelError, match="disagrees"):
         check_against_float64(wrong, mlp)
+
+
+class Scaled(EagerKernel):
+    """Wrong by a thousandth in the columns of one output."""
+
+    output = ""
+
+    def run(self, x, y):
+        strategy = super().run(x, y)
+        y[:, self.spec.columns(self.output)] *= 1.001
+        return strategy
+
+
+@pytest.mark.parametrize("output", ["big", "small"])
+def test_every_output_is_judged_on_its_own_scale(output):
+    steps = (
+        Linear(name="trunk", input="input", out_features=16),
+        Linear(name="big", input="trunk", out_features=5),
+        Linear(name="small", input="trunk", out_features=1),
+    )
+    outputs = (Output(name="big", value="big"), Output(name="small", value="small"))
+    spec = MlpSpec(in_features=8, steps=steps, outputs=outputs)
+    tensors = random_weights(spec).tensors()
+    tensors["big.weight"] *= 1e6
+    mlp = models.Mlp(spec, tensors)
+    check_against_float64(EagerKernel(mlp, "cpu", None), mlp)
+    kernel = Scaled(mlp, "cpu", None)
+    kernel.output = output
+    with pytest.raises(KernelError, match=f"output '{output}': largest error"):
+        check_against_float64(kernel, mlp)
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms", "l2"])
+def test_a_wrong_norm_is_found(kind):
+    """One that forgets its bias, or computes with another eps."""
+
+    def make(eps, bias):
+        steps = (
+            Linear(name="fc", input="input", out_features=40),
+            Norm(name="norm", input="fc", kind=kind, eps=eps),
+            Linear(name="head", input="norm", out_features=4),
+        )
+        spec = MlpSpec(in_features=12, steps=steps, outputs=(Output(value="head"),))
+        tensors = random_weights(spec).tensors()
+        tensors["norm.bias"] *= bias
+        return models.Mlp(spec, tensors)
+
+    right = make(1e-3, 1.0)
+    check_against_float64(EagerKernel(right, "cpu", None), right)
+    wrong = [make(1e-3, 0.99)] + (
+        [make(1.2e-3, 1.0)] if kind != "l2" else []
+    )  # its eps counts near zero only
+    for mlp in wrong:
+        with pytest.raises(KernelError, match="disagrees"):
+            check_against_float64(EagerKernel(mlp, "cpu", None), right)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_wrong_weight_anywhere_in_a_program_is_found(seed):
+    mlp = random_mlp(seed, steps=6, max_width=20, max_outputs=1)
+    for name, tensor in list(mlp.tensors().items())[:3]:
+        wrong = mlp.tensors()
+        wrong[name] = tensor + np.float32(0.5)
+        other = models.Mlp(mlp.spec, wrong)
+        x = probe_input(mlp)[: max(PROBE_ROWS)].astype(np.float64)
+        if np.abs(evaluate(mlp, x) - evaluate(other, x)).max() > 1e-2:  # it matters
+            with pytest.raises(KernelError, match="disagrees"):
+                check_against_float64(EagerKernel(other, "cpu", None), mlp)
 
 
 # -- the array boundary

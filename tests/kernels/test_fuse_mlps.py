@@ -1,0 +1,109 @@
+"""`fused_mlp.fuse_mlps`: the MLPs inside a model are replaced, and its outputs stay as they are."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fused_mlp
+from fused_mlp.kernels import FusedMLP
+from tests.models.zoo.packages import install_packages
+
+
+class FeedForward(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 3 * width)
+        self.down = nn.Linear(3 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.mlp = FeedForward(width)
+
+    def forward(self, x, mask=None):
+        return self.mlp(x + self.attention(x, x, x, need_weights=False)[0])
+
+
+class Model(nn.Module):
+    """Two blocks, the second of which runs twice, and a head that is one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList([Block(8), Block(8)])
+        self.blocks.append(self.blocks[1])
+        self.folded = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.folded(x[:, 0]))
+
+
+def test_the_largest_mlps_are_replaced_and_the_rest_is_named():
+    model = Model().eval()
+    twin = copy.deepcopy(model)
+    fusion = fused_mlp.fuse_mlps(model)
+    assert fusion.model is model
+    assert list(fusion.replaced) == ["blocks.0.mlp", "blocks.1.mlp"]
+    assert fusion.replaced["blocks.0.mlp"] == "8 -> ln -> 24 relu -> 8 -> +"
+    assert isinstance(model.blocks[0].mlp, FusedMLP)
+    assert model.blocks[2].mlp is model.blocks[1].mlp
+    assert "is no weight or bias of a linear layer: fold it first" in fusion.kept["folded"]
+    assert "replaced 2 MLPs" in str(fusion)
+    assert set(model.state_dict()) == set(twin.state_dict())
+    x = torch.randn(4, 5, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), twin(x), rtol=1e-5, atol=1e-5)
+    assert fused_mlp.fuse_mlps(model).replaced == {}  # nothing is left to do
+
+
+def test_a_model_that_is_an_mlp_is_replaced_itself():
+    fusion = fused_mlp.fuse_mlps(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    assert isinstance(fusion.model, FusedMLP)
+    assert "the model: 4-8-2 relu" in str(fusion)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["Llama", "T5"])
+def test_outputs_of_a_transformers_model_stay_as_they_are(kind):
+    reason = install_packages()
+    if reason:
+        pytest.skip(reason)
+    import transformers
+
+    torch.manual_seed(0)
+    if kind == "Llama":
+        config = transformers.LlamaConfig(
+            vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
+        )
+        model = transformers.LlamaModel(config).eval()
+        expected = ["layers.0.mlp", "layers.1.mlp"]
+    else:  # the whole layer: norm, gated block, residual
+        config = transformers.T5Config(
+            vocab_size=50,
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=1,
+            num_heads=4,
+            feed_forward_proj="gated-gelu",
+        )
+        model = transformers.T5EncoderModel(config).eval()
+        expected = ["encoder.block.0.layer.1"]
+    twin = copy.deepcopy(model)
+    fusion = fused_mlp.fuse_mlps(model)
+    assert list(fusion.replaced) == expected
+    ids = torch.randint(0, 50, (2, 7), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        got, wanted = model(input_ids=ids)[0], twin(input_ids=ids)[0]
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
