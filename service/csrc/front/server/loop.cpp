@@ -18,7 +18,6 @@
 #include <system_error>
 
 #include "engine/busy_threads.hpp"
-#include "engine/clock.hpp"
 
 namespace fused_mlp::front {
 namespace {
@@ -42,8 +41,6 @@ constexpr const char* kStopping = "the server is stopping";  // to peers, in GOA
 
 thread_local const Loop* this_thread_loop = nullptr;
 
-int64_t clock_ns() { return SteadyClock().now(); }
-
 int checked(int fd, const char* what) {
   if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
   return fd;
@@ -52,12 +49,13 @@ int checked(int fd, const char* what) {
 }  // namespace
 
 Loop::Loop(const Limits& limits, Budgets& budgets, unsigned loops, const TlsContext* tls,
-           std::function<void()> on_connection_closed)
+           std::function<void()> on_connection_closed, const Clock& clock)
     : limits_(limits),
       tls_(tls),
       on_connection_closed_(std::move(on_connection_closed)),
       epoll_fd_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      accounts_(budgets, loops) {
+      accounts_(budgets, loops),
+      clock_(clock) {
   epoll_event event{EPOLLIN, {.u64 = kWakeTag}};
   ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, mailbox_.fd(), &event);
 }
@@ -222,7 +220,7 @@ void Loop::visit_again(Connection& connection) {
 // Reads the clock. What goes beyond `expected_ns` since the last look was a stall of ours: the process was
 // stopped, or starved, or computed for long.
 void Loop::look_at_clock(int64_t expected_ns) {
-  const int64_t now_ns = clock_ns();
+  const int64_t now_ns = clock_.now();
   if (now_ns_ != 0) lost_ns_ += std::max<int64_t>(0, now_ns - now_ns_ - expected_ns);
   now_ns_ = now_ns;
 }

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/clock.hpp"
 #include "engine/ticket.hpp"
 #include "front/grpc/call_list.hpp"
 #include "front/grpc/message.hpp"
@@ -33,7 +34,7 @@ namespace fused_mlp::front {
 class Loop final : public CompletionSink {
  public:
   Loop(const Limits& limits, Budgets& budgets, unsigned loops, const TlsContext* tls,
-       std::function<void()> on_connection_closed);
+       std::function<void()> on_connection_closed, const Clock& clock = steady_clock());
   ~Loop();  // stop() must have been called if start() was
 
   // For tests that drive a loop by hand, without a thread: what it serves, then one round after the other.
@@ -120,7 +121,8 @@ class Loop final : public CompletionSink {
   std::vector<Connection*> dirty_, again_, writing_;
   std::vector<Visit> visits_;
   std::vector<std::unique_ptr<Connection>> closed_;
-  Turn turn_;
+  const Clock& clock_;
+  Turn turn_{clock_};
   int64_t now_ns_ = 0, lost_ns_ = 0, swept_ns_ = 0;
   bool crowded_ = false;    // the last round did not come to all
   bool computing_ = false;  // nor to all batches

@@ -60,7 +60,7 @@ Seats::Admission Seats::admit(const PeerAddress& peer) {
     result.making_room->leaving = true;
     count(result.making_room->peer, -1);
   }
-  result.seat = *seats_.insert(std::make_shared<Seat>(peer, ledger(peer), SteadyClock().now())).first;
+  result.seat = *seats_.insert(std::make_shared<Seat>(peer, ledger(peer), steady_clock().now())).first;
   count(peer, 1);
   return result;
 }
