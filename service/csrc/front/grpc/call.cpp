@@ -1,6 +1,7 @@
 #include "front/grpc/call.hpp"
 
 #include <algorithm>
+#include <exception>
 
 #include "front/grpc/framing.hpp"
 #include "front/grpc/response_fields.hpp"
@@ -125,7 +126,12 @@ void Call::continue_reading() {
   const uint8_t* data = bytes.data();
   size_t rest = size;
   reading_ = true;  // a message that is answered at once is not the last
-  read(data, rest, nullptr);
+  try {
+    read(data, rest, nullptr);
+  } catch (const std::exception&) {
+    reading_ = false;
+    throw;
+  }
   reading_ = false;
   if (finished_) return drop_request();
   bytes.consume(size - rest);
@@ -328,7 +334,7 @@ void Call::finish(int code, std::string_view text, const Metadata& trailers) {
 
 void Call::abort() noexcept {
   if (connection_ == nullptr) return;
-  finished_ = true;
+  finished_ = aborted_ = true;
   bump(loop_->stats().failures);
   connection_->reset_stream(stream_id_,
                             NGHTTP2_INTERNAL_ERROR);  // allocates nothing of ours: see Loop::adopt
@@ -413,7 +419,12 @@ void Call::detach() {
   connection_ = nullptr;
   Method* method = head_.method();
   pin();  // on_cancel may drop the last pin
-  if (!finished_ && method != nullptr && arrival_ns_ != 0) method->on_cancel(*this);
+  try {
+    if ((!finished_ || aborted_) && method != nullptr && arrival_ns_ != 0) method->on_cancel(*this);
+  } catch (const std::exception&) {
+    unpin();
+    throw;
+  }
   unpin();
 }
 
@@ -424,7 +435,7 @@ void Call::unpin() {
 void Call::reset() {
   previous_ = next_ = nullptr;
   messages_in_flight_ = most_in_flight_ = 0;
-  half_closed_ = started_ = finished_ = has_message_ = refused_ = answered_early_ = false;
+  half_closed_ = started_ = finished_ = has_message_ = refused_ = answered_early_ = aborted_ = false;
   arrival_ns_ = deadline_ns_ = waiting_since_ns_ = idle_since_ns_ = 0;
   stall_ = {};
   withheld_bytes_ = 0;

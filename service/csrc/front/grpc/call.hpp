@@ -43,7 +43,8 @@ class Call {
   void add_framed(ByteBuffer& framed);
   void flush();
   void finish(int code = kOk, std::string_view text = {}, const Metadata& trailers = {});
-  // After an exception: resets the stream, if there still is one.
+  // After an exception: resets the stream, if there still is one. Its method hears of that as of a cancelled
+  // call.
   void abort() noexcept;
   // Flow control of streaming callers: each message counts as in flight from on_message until this call.
   void message_done();
@@ -140,6 +141,7 @@ class Call {
   bool half_closed_ = false, started_ = false, finished_ = false, has_message_ = false, has_trailers_ = false;
   bool refused_ = false;         // by the front, not by the method
   bool answered_early_ = false;  // the answer ended before the request did
+  bool aborted_ = false;
   int64_t arrival_ns_ = 0, deadline_ns_ = 0;
   int64_t waiting_since_ns_ = 0;  // for the rest of a message; 0: not waiting
   int64_t idle_since_ns_ = 0;     // of a streaming call: without a message in flight

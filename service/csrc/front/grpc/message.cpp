@@ -15,7 +15,7 @@ ByteBuffer AssemblyPool::take(size_t wanted) {
   return buffer;
 }
 
-void AssemblyPool::give_back(ByteBuffer&& buffer) {
+void AssemblyPool::give_back(ByteBuffer&& buffer) noexcept {
   if (free_.size() >= kKept || buffer.capacity() > kMostKeptBytes) return;
   buffer.clear();
   free_.push_back(std::move(buffer));

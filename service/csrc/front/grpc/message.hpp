@@ -18,8 +18,9 @@ namespace fused_mlp::front {
 // for the next message of about their size.
 class AssemblyPool {
  public:
+  AssemblyPool() { free_.reserve(kKept); }
   ByteBuffer take(size_t wanted);  // may be empty
-  void give_back(ByteBuffer&& buffer);
+  void give_back(ByteBuffer&& buffer) noexcept;
 
  private:
   static constexpr size_t kKept = 16;

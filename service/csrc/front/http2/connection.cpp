@@ -36,19 +36,24 @@ bool is_request(const nghttp2_frame& frame) {
 
 }  // namespace
 
-Connection::Connection(Loop& loop, int fd, const TlsContext* tls, std::shared_ptr<Seat> seat)
+Connection::Connection(Loop& loop, Socket socket, const TlsContext* tls, std::shared_ptr<Seat> seat)
     : loop_(loop),
       seat_(std::move(seat)),
-      transport_(fd, tls),
+      transport_(std::move(socket), tls),
       accounts_(loop.peer_accounts(seat_.get())),
       out_(accounts_.answers, loop.limits().max_output_bytes),
       streams_(loop, accounts_, session_),
       flood_(loop.limits()),
-      timers_(loop.limits(), loop.timer_now(), fd) {
+      timers_(loop.limits(), loop.timer_now(), fd()) {
   if (seat_ != nullptr) seat_->connection = this;
   set_idle_since(loop.now());
   if (!transport_.shaking_hands()) start_session();
   ++accounts_.connections;  // nothing throws any more
+}
+
+Connection::~Connection() {
+  if (seat_ != nullptr) seat_->connection = nullptr;
+  --accounts_.connections;
 }
 
 void Connection::set_idle_since(int64_t now_ns) {

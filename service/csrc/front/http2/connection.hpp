@@ -35,9 +35,9 @@ struct ControlCalls {
 
 class Connection {
  public:
-  // Takes the socket over. `seat` may be null (tests).
-  Connection(Loop& loop, int fd, const TlsContext* tls, std::shared_ptr<Seat> seat);
-  ~Connection() { --accounts_.connections; }
+  // `seat` may be null (tests).
+  Connection(Loop& loop, Socket socket, const TlsContext* tls, std::shared_ptr<Seat> seat);
+  ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 

@@ -50,7 +50,7 @@ class SlabPool {
   static constexpr size_t kMostRead = 128u << 10;
 
   // The first kKept slabs belong to the loop; more are charged to `account`.
-  explicit SlabPool(Account& account) : account_(account), current_(fresh()) {}
+  explicit SlabPool(Account& account) : account_(account), current_(fresh()) { free_.reserve(kKept); }
   ~SlabPool() {
     delete current_;
     for (Slab* slab : free_) delete slab;
@@ -72,7 +72,7 @@ class SlabPool {
   SlabRef hold() { return SlabRef(this, current_); }
   // So many slabs are held that messages are better copied: a small message can hold a whole slab.
   bool crowded() const { return live_ > kMostHeld || (live_ > kKept && account_.left_lately() == 0); }
-  void give_back(Slab* slab) {
+  void give_back(Slab* slab) noexcept {
     if (slab == current_) return;
     if (live_ <= kKept) {
       free_.push_back(slab);

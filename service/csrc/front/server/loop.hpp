@@ -46,7 +46,8 @@ class Loop final : public CompletionSink {
   void post(Delivery* delivery) noexcept { mailbox_.post(delivery); }
   void flush() noexcept override;  // wakes the loop, unless it is the one calling
   void run_soon(std::function<void()> task) { mailbox_.run_soon(std::move(task)); }
-  void adopt(int fd, std::shared_ptr<Seat> seat = nullptr);  // a new connection
+  // A new connection. Takes the socket over unless it throws.
+  void adopt(int fd, std::shared_ptr<Seat> seat = nullptr);
   void listen(int fd, std::function<void(int fd)> on_accept);
   void begin_drain();
   // Closes every connection, waits until the engine has finished everything of this loop, ends the thread.
@@ -67,12 +68,12 @@ class Loop final : public CompletionSink {
   AssemblyPool& assembly() { return assembly_; }
   CallPool& calls() { return calls_; }
   Application& application() { return *application_; }
-  void turn_away(int fd, std::string_view reason);  // a connection that there is no room for
+  void turn_away(int fd, std::string_view reason) noexcept;  // a connection that there is no room for
   void add_dirty(Connection& connection) { dirty_.push_back(&connection); }
   void visit_again(Connection& connection);
   void watch(Connection& connection);
   // Counted each time; logged once in kShortageInterval and account.
-  void on_shortage(Shortage account, int fd);
+  void on_shortage(Shortage account, int fd) noexcept;
   void on_closed(Connection& connection, End why) noexcept;
 
  private:
@@ -83,12 +84,17 @@ class Loop final : public CompletionSink {
   };
 
   void run();
+  void add(Socket socket, std::shared_ptr<Seat> seat);
+  void reserve(size_t connections);
+  const std::vector<Connection*>& list_connections() noexcept;
   void look_at_clock(int64_t expected_ns);
   void gather_visits(const epoll_event* events, int count);
   void visit_all();
   void visit(Connection& connection, uint32_t events);
   template <class Action>
   void guard(Connection& connection, Action action) noexcept;
+  template <class Action>
+  void guard(Action action) noexcept;
   void run_tasks() noexcept;
   bool work() noexcept;
   void place(int fd) noexcept;
@@ -101,6 +107,7 @@ class Loop final : public CompletionSink {
   void check_accounts() const;
   void close_all(End why);
   void free_closed();
+  void on_unassigned(size_t connections) noexcept;
 
   const Limits limits_;
   const TlsContext* tls_;
@@ -118,7 +125,7 @@ class Loop final : public CompletionSink {
   CallPool calls_{this};
   std::unique_ptr<Application> application_;
   std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
-  std::vector<Connection*> dirty_, again_, writing_;
+  std::vector<Connection*> dirty_, again_, writing_, listed_;  // with room for all: see reserve
   std::vector<Visit> visits_;
   std::vector<std::unique_ptr<Connection>> closed_;
   const Clock& clock_;

@@ -297,15 +297,27 @@ TEST(a_stall_of_the_loop_does_not_count_against_a_peer) {
 
 TEST(senders_take_turns_and_keep_their_order) {
   FairQueue<std::string> queue;
-  for (int i = 0; i < 1000; ++i) queue.push(1, "a" + std::to_string(i));
-  queue.push(2, "b0");
-  queue.push(2, "b1");
-  queue.push(3, "c0");
+  for (int i = 0; i < 1000; ++i) queue.push(0, 1, "a" + std::to_string(i));
+  queue.push(0, 2, "b0");
+  queue.push(0, 2, "b1");
+  queue.push(0, 3, "c0");
   CHECK(queue.take(6) == (std::vector<std::string>{"a0", "b0", "c0", "a1", "b1", "a2"}));
   CHECK_EQ(queue.take(2000).size(), 997u);
   CHECK(queue.empty());
-  queue.push(1, "again");
+  queue.push(0, 1, "again");
   CHECK(queue.take(1) == std::vector<std::string>{"again"});
+}
+
+TEST(addresses_take_turns_however_many_senders_each_has) {
+  FairQueue<std::string> queue;
+  for (uint64_t sender = 0; sender < 100; ++sender) queue.push(1, sender, "crowd" + std::to_string(sender));
+  queue.push(2, 0, "other0");
+  queue.push(2, 0, "other1");
+  queue.push(2, 7, "other2");
+  CHECK(queue.take(6) ==
+        (std::vector<std::string>{"crowd0", "other0", "crowd1", "other2", "crowd2", "other1"}));
+  CHECK_EQ(queue.take(2000).size(), 97u);
+  CHECK(queue.empty());
 }
 
 TEST(a_burst_of_new_seats_replaces_idle_ones_not_itself) {
