@@ -41,7 +41,10 @@ void Call::begin() {
     rejection_ = Rejection{200, kResourceExhausted, "too many open calls; retry later"};
   }
   if (rejection_) return;  // sent when the request has ended, or by a later sweep
-  if (head_.timeout_ns() >= 0) deadline_ns_ = arrival_ns_ + head_.timeout_ns();
+  if (head_.timeout_ns() >= 0) {
+    deadline_ns_ = arrival_ns_ + head_.timeout_ns();
+    sent_after_ns_ = connection_->send_time().known_ns();
+  }
   reader_.start(max_message_bytes(), &loop_->assembly(), &accounts_->requests, head_.encoding(),
                 &loop_->turn());
   Method& method = *head_.method();
@@ -405,8 +408,12 @@ void Call::stop_request() { connection_->reset_stream(stream_id_, NGHTTP2_NO_ERR
 
 bool Call::premature(int64_t now_ns) const {
   if (arrival_ns_ != 0 && now_ns - arrival_ns_ >= kYoung) return false;
-  if (started_ && (!refused_ || answered_early_)) return false;
-  return attachment == nullptr || deadline_ns_ == 0;
+  return !started_ || (refused_ && !answered_early_);
+}
+
+// Half of its timeout: clients round it up.
+bool Call::may_have_expired(int64_t now_ns) const {
+  return sent_after_ns_ == 0 || now_ns - sent_after_ns_ >= head_.timeout_ns() / 2;
 }
 
 void Call::detach() {
@@ -436,7 +443,7 @@ void Call::reset() {
   previous_ = next_ = nullptr;
   messages_in_flight_ = most_in_flight_ = 0;
   half_closed_ = started_ = finished_ = has_message_ = refused_ = answered_early_ = aborted_ = false;
-  arrival_ns_ = deadline_ns_ = waiting_since_ns_ = idle_since_ns_ = 0;
+  arrival_ns_ = deadline_ns_ = sent_after_ns_ = waiting_since_ns_ = idle_since_ns_ = 0;
   stall_ = {};
   withheld_bytes_ = 0;
   head_.reset();

@@ -47,7 +47,10 @@ class Http2Session {
     nghttp2_session_consume_stream(session_.get(), stream_id, bytes);
   }
 
-  void ping() { nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, nullptr); }
+  // `opaque`: 8 bytes that come back; null: zeros.
+  void ping(const uint8_t* opaque = nullptr) {
+    nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, opaque);
+  }
   // GOAWAY that refuses nothing yet.
   void announce_shutdown() { nghttp2_submit_shutdown_notice(session_.get()); }
   // GOAWAY: calls that have not begun here by now never will, and their callers may retry them.

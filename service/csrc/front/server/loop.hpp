@@ -59,7 +59,8 @@ class Loop final : public CompletionSink {
   // From its own thread:
   const Limits& limits() const { return limits_; }
   int64_t now() const { return now_ns_; }  // read once per visit, and before answers go out
-  // The same without the time in which this loop was stuck: it must not count against a peer.
+  int64_t read_clock() const { return clock_.now(); }
+  // As now(), without the time in which this loop was stuck: it must not count against a peer.
   int64_t timer_now() const { return now_ns_ - lost_ns_; }
   Turn& turn() { return turn_; }
   Accounts& accounts() { return accounts_; }
