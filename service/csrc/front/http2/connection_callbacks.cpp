@@ -50,6 +50,17 @@ int Connection::on_begin_headers(nghttp2_session* session, const nghttp2_frame* 
   });
 }
 
+// A byte of HPACK can stand for a field of kilobytes.
+inline int Connection::count_field(size_t name_size, size_t value_size) {
+  header_bytes_ += name_size + value_size + kFieldOverhead;
+  if (header_bytes_ > kHeaderMultiple * loop_.limits().max_header_bytes) {
+    return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+  }
+  if (!loop_.turn().over_after_step()) return 0;
+  paused_ = true;
+  return NGHTTP2_ERR_PAUSE;
+}
+
 int Connection::on_header(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name, size_t name_size,
                           const uint8_t* value, size_t value_size, uint8_t, void* self) {
   return guarded(self, [&](Connection& c) {
@@ -66,17 +77,6 @@ int Connection::on_header(nghttp2_session*, const nghttp2_frame* frame, const ui
 int Connection::on_invalid_header(nghttp2_session*, const nghttp2_frame*, const uint8_t*, size_t name_size,
                                   const uint8_t*, size_t value_size, uint8_t, void* self) {
   return connection(self).count_field(name_size, value_size);
-}
-
-// A byte of HPACK can stand for a field of kilobytes.
-int Connection::count_field(size_t name_size, size_t value_size) {
-  header_bytes_ += name_size + value_size + kFieldOverhead;
-  if (header_bytes_ > kHeaderMultiple * loop_.limits().max_header_bytes) {
-    return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-  }
-  if (!loop_.turn().over_after_step()) return 0;
-  paused_ = true;
-  return NGHTTP2_ERR_PAUSE;
 }
 
 int Connection::on_data_chunk(nghttp2_session* session, uint8_t, int32_t stream_id, const uint8_t* data,

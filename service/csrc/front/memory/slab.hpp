@@ -33,9 +33,12 @@ class SlabRef {
     return *this;
   }
   ~SlabRef() { release(); }
-  inline void release();
+  void release() {
+    if (slab_ != nullptr) drop();
+  }
 
  private:
+  inline void drop();
   void swap(SlabRef& other) {
     std::swap(pool_, other.pool_);
     std::swap(slab_, other.slab_);
@@ -110,8 +113,7 @@ class SlabPool {
   size_t used_ = 0;
 };
 
-inline void SlabRef::release() {
-  if (slab_ == nullptr) return;
+inline void SlabRef::drop() {
   if (--slab_->refs == 0) pool_->give_back(slab_);
   slab_ = nullptr;
 }
