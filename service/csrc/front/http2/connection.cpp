@@ -43,7 +43,7 @@ void Connection::set_idle_since(int64_t now_ns) {
 }
 
 void Connection::start_session() {
-  session_.start(callbacks(), this, loop_.limits());
+  session_.start(callbacks(), this, loop_.limits(), loop_.session_memory());
   mark_dirty();  // our SETTINGS
   if (drain_ == Drain::asked) {
     drain_ = Drain::no;

@@ -22,6 +22,7 @@
 #include "front/http2/connection.hpp"
 #include "front/limits.hpp"
 #include "front/memory/peer_account.hpp"
+#include "front/memory/session_memory.hpp"
 #include "front/memory/slab.hpp"
 #include "front/server/mailbox.hpp"
 #include "front/server/turn.hpp"
@@ -68,6 +69,7 @@ class Loop final : public CompletionSink {
   SlabPool& slabs() { return slabs_; }
   AssemblyPool& assembly() { return assembly_; }
   CallPool& calls() { return calls_; }
+  SessionMemory& session_memory() { return session_memory_; }
   Application& application() { return *application_; }
   void turn_away(int fd, std::string_view reason) noexcept;  // a connection that there is no room for
   void add_dirty(Connection& connection) { dirty_.push_back(&connection); }
@@ -124,6 +126,7 @@ class Loop final : public CompletionSink {
   SlabPool slabs_{accounts_.requests};
   AssemblyPool assembly_;
   CallPool calls_{this};
+  SessionMemory session_memory_;
   std::unique_ptr<Application> application_;
   std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
   std::vector<Connection*> dirty_, again_, writing_, listed_;  // with room for all: see reserve
