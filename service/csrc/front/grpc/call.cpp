@@ -71,11 +71,11 @@ size_t Call::receive(const uint8_t* data, size_t size) {
     data += size;  // kept, or of a call that has ended: dropped
   }
   const auto taken = static_cast<size_t>(data - begin);
-  connection_->session().consume_connection(taken);
   if (method == nullptr || finished_ || rejection_ || !method->client_streams()) {
-    connection_->session().consume_stream(stream_id_, taken);
+    connection_->session().consume(stream_id_, taken);
     return taken;
   }
+  connection_->session().consume_connection(taken);
   withheld_bytes_ += taken;
   after_reading();
   return taken;
@@ -87,7 +87,8 @@ bool Call::read(const uint8_t*& data, size_t& size, SlabPool* slabs) {
   const bool streams = most_in_flight_ != 0;
   while ((size != 0 || reader_.unpacking()) && !finished_ && !rejection_) {
     if (streams && !reader_.unpacking() && must_wait()) return false;
-    Message message;
+    Message streamed;
+    Message& message = streams ? streamed : message_;
     ReadError error = ReadError::none;
     if (!reader_.feed(data, size, slabs, message, error)) {
       if (error != ReadError::none) refuse_read(error);
@@ -101,7 +102,6 @@ bool Call::read(const uint8_t*& data, size_t& size, SlabPool* slabs) {
     } else if (has_message_) {
       refuse(kInvalidArgument, "expected one request message, got more");
     } else {
-      message_ = std::move(message);
       has_message_ = true;
     }
   }

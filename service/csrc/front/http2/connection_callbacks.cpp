@@ -38,6 +38,7 @@ int Connection::guarded(void* self, Action action) noexcept {
 int Connection::on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* self) {
   return guarded(self, [&](Connection& c) {
     c.header_bytes_ = 0;
+    c.streams_.stop_heading();
     if (!is_request(*frame)) return 0;
     if (c.streams_.empty()) c.set_idle_since(0);
     Call* call = c.streams_.open(c, frame->hd.stream_id);
@@ -61,11 +62,10 @@ inline int Connection::count_field(size_t name_size, size_t value_size) {
   return NGHTTP2_ERR_PAUSE;
 }
 
-int Connection::on_header(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name, size_t name_size,
+int Connection::on_header(nghttp2_session*, const nghttp2_frame*, const uint8_t* name, size_t name_size,
                           const uint8_t* value, size_t value_size, uint8_t, void* self) {
   return guarded(self, [&](Connection& c) {
-    Call* call = is_request(*frame) ? c.streams_.find(frame->hd.stream_id) : nullptr;
-    if (call != nullptr) {
+    if (Call* call = c.streams_.heading()) {
       call->head().field(text(name, name_size), text(value, value_size), c.loop_.limits(),
                          c.loop_.application());
     }

@@ -15,25 +15,23 @@ class FrameCursor {
  public:
   // Bytes that nghttp2 has taken.
   void advance(const uint8_t* data, size_t size, int64_t now_ns) {
-    while (size != 0) {
-      if (left_ == 0 && have_ == 0 && size >= kHeaderBytes) {  // nearly always
+    const uint8_t* const end = data + size;
+    while (static_cast<size_t>(end - data) >= left_) {
+      data += left_;
+      left_ = 0;
+      if (have_ == 0 && static_cast<size_t>(end - data) >= kHeaderBytes) {  // nearly always
         begin_frame(data, now_ns);
         data += kHeaderBytes;
-        size -= kHeaderBytes;
-      } else if (left_ == 0) {
-        const size_t n = std::min(size, kHeaderBytes - have_);
-        std::copy_n(data, n, header_ + have_);
-        have_ += n;
-        data += n;
-        size -= n;
-        if (have_ == kHeaderBytes) begin_frame(header_, now_ns);
-      } else {
-        const size_t n = std::min(size, left_);
-        left_ -= n;
-        data += n;
-        size -= n;
+        continue;
       }
+      const size_t n = std::min(static_cast<size_t>(end - data), kHeaderBytes - have_);
+      std::copy_n(data, n, header_ + have_);
+      have_ += n;
+      if (have_ < kHeaderBytes) return;
+      data += n;
+      begin_frame(header_, now_ns);
     }
+    left_ -= static_cast<size_t>(end - data);
   }
   // Of the header block that came last, as its frames announce them.
   size_t header_block_bytes() const { return block_bytes_; }
