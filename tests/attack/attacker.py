@@ -18,7 +18,7 @@ ENHANCE_YOUR_CALM = 11
 
 
 class Attacker(Peer):
-    """`deaf`: never reads. Otherwise what the server sends is read and dropped with each write."""
+    """`deaf`: never reads. Otherwise what the server sends is read and dropped with each write; pings are answered."""
 
     def __init__(
         self, port: int, *, host: str = ATTACKER_HOST, settings: dict[int, int] | None = None,
@@ -88,12 +88,15 @@ class Attacker(Peer):
         return bool(data)
 
     def _skim(self, data: bytes) -> None:
-        """Acknowledge SETTINGS (after a preface), count answers to pings, skip the rest: to decode it is slow."""
+        """Acknowledge SETTINGS (after a preface), answer pings and count answers to ours, skip the rest: to decode it
+        is slow."""
         data, at = self._received + data, 0
         while len(data) - at >= 9 + (length := int.from_bytes(data[at : at + 3], "big")):
             kind, acknowledges = data[at + 3], data[at + 4] & 1
             if kind == SettingsFrame.type and not acknowledges and self._polite:
                 self.send(SettingsFrame(0, flags=["ACK"]))
+            if kind == PingFrame.type and not acknowledges:
+                self.send(PingFrame(0, data[at + 9 : at + 17], flags=["ACK"]))
             self.pings_answered += kind == PingFrame.type and acknowledges
             at += 9 + length
         self._received = data[at:]

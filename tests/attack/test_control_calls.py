@@ -8,9 +8,9 @@ import pytest
 from hyperframe.frame import DataFrame, HeadersFrame
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
+from tests.attack.attack_run import ROUNDS, Target
 from tests.attack.attacker import request_fields
-from tests.attack.bystander import GET_MODEL, HEALTH_CHECK
-from tests.attack.siege import ROUNDS, Target
+from tests.attack.good_client import GET_MODEL, HEALTH_CHECK
 from tests.conformance.peer import framed
 
 OUTSTANDING = 8000
@@ -37,8 +37,8 @@ def target() -> Iterator[Target]:
 def test_outstanding_control_calls(target: Target, path: str, message: bytes, connections: int) -> None:
     block = request_fields(path.encode())
     calls = OUTSTANDING // connections
-    with target.siege() as siege:
-        attackers = [siege.attacker().ready() for _ in range(connections)]
+    with target.attack() as run:
+        attackers = [run.attacker().ready() for _ in range(connections)]
         for turn in range(ROUNDS):
             for attacker in attackers:
                 first = 1 + 2 * calls * turn
@@ -49,4 +49,4 @@ def test_outstanding_control_calls(target: Target, path: str, message: bytes, co
                 attacker.strike(*frames)
             for attacker in attackers:
                 attacker.ready()
-    siege.check(most_cpu_s=ROUNDS * OUTSTANDING * PYTHON_CALL_S)
+    run.check(most_cpu_s=ROUNDS * OUTSTANDING * PYTHON_CALL_S)

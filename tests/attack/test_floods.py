@@ -15,8 +15,8 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from tests.attack.attack_run import ROUNDS, SECONDS, Target
 from tests.attack.attacker import ENHANCE_YOUR_CALM, Attacker, repeat
-from tests.attack.siege import ROUNDS, SECONDS, Target
 from tests.conformance.peer import PREDICT_STREAM, Peer, framed, good_request
 
 CANCEL = 8
@@ -50,33 +50,33 @@ IDLE_FLOODS: dict[str, bytes] = {
 @pytest.mark.parametrize("deaf", [False, True], ids=["reads", "deaf"])
 @pytest.mark.parametrize("name", IDLE_FLOODS)
 def test_flood_on_an_idle_connection(target: Target, name: str, deaf: bool) -> None:
-    with target.siege() as siege:
-        attacker = siege.attacker().ready()
+    with target.attack() as run:
+        attacker = run.attacker().ready()
         attacker.deaf = deaf
         flood = IDLE_FLOODS[name] * 200
         repeat(lambda: attacker.strike(flood), seconds=SECONDS, times=500 * ROUNDS)
         assert attacker.wait_cut_off(2)
-    siege.check()
+    run.check()
 
 
 def test_empty_data_frames(target: Target) -> None:
-    with target.siege() as siege:
-        attacker = siege.attacker().ready()
+    with target.attack() as run:
+        attacker = run.attacker().ready()
         attacker.strike(attacker.headers(1, PREDICT_STREAM))
         flood = DataFrame(1, b"").serialize() * 200
         repeat(lambda: attacker.strike(flood), seconds=SECONDS, times=500 * ROUNDS)
         assert attacker.wait_cut_off(2)
-    siege.check()
+    run.check()
 
 
 def test_data_of_one_byte(target: Target) -> None:
     """A message in as many frames as it has bytes: it costs its sender ten bytes for each."""
-    with target.siege() as siege:
-        attacker = siege.attacker().ready()
+    with target.attack() as run:
+        attacker = run.attacker().ready()
         attacker.strike(attacker.headers(1, PREDICT_STREAM), attacker.data(1, framed(bytes(60_000))[:5]))
         flood = DataFrame(1, b"\x00").serialize() * 200
         repeat(lambda: attacker.strike(flood), seconds=SECONDS, times=290)
-    siege.check()
+    run.check()
 
 
 # What makes the server send RST_STREAM on a stream that was opened for it.
@@ -96,8 +96,8 @@ def test_resets_that_the_peer_provokes(target: Target, name: str) -> None:
     extra = {"content-length that does not fit": [("content-length", "1")], "upper case": [("X", "y")]}.get(
         name, []
     )
-    with target.siege() as siege:
-        attacker = siege.attacker().ready()
+    with target.attack() as run:
+        attacker = run.attacker().ready()
         streams = iter(range(1, 1 << 30, 2))
 
         def strike() -> bool:
@@ -110,13 +110,16 @@ def test_resets_that_the_peer_provokes(target: Target, name: str) -> None:
 
         repeat(strike, seconds=SECONDS, times=200 * ROUNDS)
         assert attacker.wait_cut_off(2)
-    siege.check()
+    run.check()
 
 
+@pytest.mark.parametrize("timeout", ["", "30S", "300m"], ids=lambda text: f"timeout {text or 'none'}")
 @pytest.mark.parametrize("with_message", [False, True], ids=["headers", "request"])
-def test_rapid_reset(target: Target, with_message: bool) -> None:
-    with target.siege() as siege:
-        attacker = siege.attacker().ready()
+def test_rapid_reset(target: Target, with_message: bool, timeout: str) -> None:
+    """Also of calls with a deadline, which a client resets when it has passed: here it has not."""
+    extra = [("grpc-timeout", timeout)] if timeout else []
+    with target.attack() as run:
+        attacker = run.attacker().ready()
         streams = iter(range(1, 1 << 30, 2))
         message = framed(good_request())
 
@@ -124,7 +127,7 @@ def test_rapid_reset(target: Target, with_message: bool) -> None:
             frames: list[Frame] = []
             for _ in range(50):
                 stream = next(streams)
-                frames.append(attacker.headers(stream))
+                frames.append(attacker.headers(stream, extra=extra))
                 if with_message:
                     frames.append(attacker.data(stream, message, end=True))
                 frames.append(RstStreamFrame(stream, CANCEL))
@@ -132,7 +135,7 @@ def test_rapid_reset(target: Target, with_message: bool) -> None:
 
         repeat(strike, seconds=SECONDS, times=400 * ROUNDS)
         assert attacker.wait_cut_off(2)
-    siege.check()
+    run.check()
 
 
 # ---- No flood ----

@@ -9,9 +9,9 @@ import pytest
 from hyperframe.frame import HeadersFrame
 
 from fused_mlp.protos import fused_mlp_pb2 as fm
+from tests.attack.attack_run import ROUNDS, SECONDS, SMALL_BUDGETS, Target
 from tests.attack.attacker import ATTACKER_HOST, Attacker, request_fields
-from tests.attack.bystander import DEADLINE_S, channel
-from tests.attack.siege import ROUNDS, SECONDS, SMALL_BUDGETS, Target
+from tests.attack.good_client import DEADLINE_S, channel
 from tests.conformance.peer import PREDICT, PREDICT_STREAM, framed
 
 CONNECTIONS = 120 * ROUNDS
@@ -46,13 +46,13 @@ def test_open_streams_of_one_host(
     target: Target, path: str, calls: int, body: bytes | None, account: str
 ) -> None:
     """Streams that never end, on 120 connections."""
-    with target.siege() as siege:
+    with target.attack() as run:
         for _ in range(CONNECTIONS):
-            open_calls(siege.attacker().ready(), path, calls, body, end=True)
-        for attacker in siege.attackers:
+            open_calls(run.attacker().ready(), path, calls, body, end=True)
+        for attacker in run.attackers:
             attacker.ready()
         refused = target.server.metric("fused_mlp_front_memory_refusals_total", account=account)
-    siege.check(most_cpu_s=CONNECTIONS * calls * PYTHON_CALL_S)
+    run.check(most_cpu_s=CONNECTIONS * calls * PYTHON_CALL_S)
     assert refused > 0
     assert f"refused a call of {ATTACKER_HOST}" in target.server.log()
 
@@ -63,11 +63,11 @@ def test_unfinished_messages_of_one_host(target: Target, piece: int) -> None:
     begun = framed(bytes(1 << 20))[: 5 + piece]
     tensor = fm.Tensor(shape=[1000, 64], data=bytes(1000 * 256))
     request = fm.PredictRequest(model="digits", input=tensor).SerializeToString()
-    with target.siege() as siege, channel(target.server.target, "") as good:
+    with target.attack() as run, channel(target.server.target, "") as good:
         for _ in range(CONNECTIONS):
-            open_calls(siege.attacker().ready(), PREDICT, 40, begun, end=False)
-        for attacker in siege.attackers:
+            open_calls(run.attacker().ready(), PREDICT, 40, begun, end=False)
+        for attacker in run.attackers:
             attacker.ready()
         for _ in range(20):
             good.unary_unary(PREDICT)(request, timeout=DEADLINE_S)
-    siege.check(most_cpu_s=10 * SECONDS)
+    run.check(most_cpu_s=10 * SECONDS)

@@ -7,8 +7,8 @@ import pytest
 from hyperframe.frame import HeadersFrame, SettingsFrame
 
 from fused_mlp.service.settings.limits import Limits
+from tests.attack.attack_run import BUDGETS, Target
 from tests.attack.attacker import request_fields
-from tests.attack.siege import BUDGETS, Target
 from tests.conformance.peer import PREDICT_STREAM, framed, good_request
 from tests.support import sanitized
 
@@ -17,7 +17,7 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 WATCH = "/grpc.health.v1.Health/Watch"
 ACCOUNTS = ("requests", "answers", "calls", "control")
 # The good client has calls and answers under way, and each loop leases up to 512 KiB of an account.
-BYSTANDER_BYTES = 2 * MIB
+GOOD_CLIENT_BYTES = 2 * MIB
 
 
 def charged(target: Target) -> dict[str, int]:
@@ -28,7 +28,7 @@ def charged(target: Target) -> dict[str, int]:
 def wait_freed(target: Target) -> None:
     """Each scrape gives the loops time to sweep."""
     for _ in range(200):
-        if all(used < BYSTANDER_BYTES for used in charged(target).values()):
+        if all(used < GOOD_CLIENT_BYTES for used in charged(target).values()):
             return
     raise AssertionError(charged(target))
 
@@ -46,8 +46,8 @@ def test_default_budgets_fit_a_pod_of_2_gib() -> None:
 def test_open_calls_cost_no_more_than_they_are_charged(path: str, message: bytes | None) -> None:
     connections, calls = 10, 250
     with Target() as target:
-        with target.siege() as siege:
-            attackers = [siege.attacker().ready() for _ in range(connections)]
+        with target.attack() as run:
+            attackers = [run.attacker().ready() for _ in range(connections)]
             resident = target.watch.resident_bytes()
             for attacker in attackers:
                 frames = []
@@ -65,16 +65,16 @@ def test_open_calls_cost_no_more_than_they_are_charged(path: str, message: bytes
             assert now["calls"] >= connections * calls * 1024
             if not sanitized.BUILD:
                 assert grown < sum(now.values()) + 2 * MIB, now
-        assert not any(caller["errors"] for caller in siege.callers.values())
+        assert not any(caller["errors"] for caller in run.callers.values())
         wait_freed(target)
 
 
 def test_answers_and_held_requests_cost_no_more_than_they_are_charged() -> None:
     """Behind shut windows, on many connections: answers up to the budget, the requests after them as bytes."""
     with Target(max_buffered_bytes=32 * MIB, max_total_output_bytes=16 * MIB) as target:
-        with target.siege() as siege:
+        with target.attack() as run:
             for _ in range(40):
-                attacker = siege.attacker(settings={SettingsFrame.INITIAL_WINDOW_SIZE: 0}).ready()
+                attacker = run.attacker(settings={SettingsFrame.INITIAL_WINDOW_SIZE: 0}).ready()
                 body = framed(good_request(request_id="x" * 10_000))
                 attacker.strike(attacker.headers(1, PREDICT_STREAM))
                 for _ in range(90):
@@ -84,8 +84,6 @@ def test_answers_and_held_requests_cost_no_more_than_they_are_charged() -> None:
             assert 8 * MIB < now["answers"] <= 17 * MIB
             assert 4 * MIB < now["requests"] <= 33 * MIB
             if not sanitized.BUILD:
-                assert target.watch.resident_bytes() - siege.base_bytes < sum(now.values()) * 1.1 + 4 * MIB, (
-                    now
-                )
-        siege.check()
+                assert target.watch.resident_bytes() - run.base_bytes < sum(now.values()) * 1.1 + 4 * MIB, now
+        run.check()
         wait_freed(target)

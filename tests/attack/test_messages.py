@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hyperframe.frame import SettingsFrame
 
+from tests.attack.attack_run import ROUNDS, SECONDS, SMALL_BUDGETS, Target
 from tests.attack.attacker import bomb, empty_blocks, repeat
-from tests.attack.siege import ROUNDS, SECONDS, SMALL_BUDGETS, Target
 from tests.conformance.peer import PREDICT, PREDICT_STREAM, framed
 
 MIB = 1 << 20
@@ -30,8 +30,8 @@ def test_gzip_bombs(target: Target, path: str) -> None:
     """Messages of 4 KB that unpack to the limit. Taking gzip means unpacking it; other callers must not wait for it."""
     message = framed(bomb(MESSAGE_BYTES), compressed=True)
     unpacked = 0
-    with target.siege() as siege:
-        attackers = [siege.attacker().ready() for _ in range(2)]
+    with target.attack() as run:
+        attackers = [run.attacker().ready() for _ in range(2)]
         streams = iter(range(1, 1 << 30, 2))
 
         def strike() -> bool:
@@ -53,14 +53,14 @@ def test_gzip_bombs(target: Target, path: str) -> None:
             return not all(attacker.cut_off for attacker in attackers)
 
         repeat(strike, seconds=SECONDS, times=16 * ROUNDS)
-    siege.check(most_cpu_s=unpacked * INFLATE_NS_PER_BYTE / 1e9)
+    run.check(most_cpu_s=unpacked * INFLATE_NS_PER_BYTE / 1e9)
 
 
 def test_gzip_that_unpacks_to_nothing(target: Target) -> None:
     """Blocks without content: 2 MB of them take zlib 150 ms, and give it no output to stop at."""
     message = framed(empty_blocks(2 * MIB), compressed=True)
-    with target.siege() as siege:
-        attackers = [siege.attacker().ready() for _ in range(4)]  # on every loop
+    with target.attack() as run:
+        attackers = [run.attacker().ready() for _ in range(4)]  # on every loop
         streams = iter(range(1, 1 << 30, 2))
 
         def strike() -> bool:
@@ -79,7 +79,7 @@ def test_gzip_that_unpacks_to_nothing(target: Target) -> None:
 
         repeat(strike, seconds=SECONDS, times=ROUNDS)
     # 70 ns a byte, in each message once.
-    siege.check(most_cpu_s=4 * len(attackers) * ROUNDS * len(message) * 70 / 1e9 + 0.5)
+    run.check(most_cpu_s=4 * len(attackers) * ROUNDS * len(message) * 70 / 1e9 + 0.5)
 
 
 @pytest.mark.parametrize("size", [MESSAGE_BYTES + 1, 64 * MESSAGE_BYTES], ids=["one byte over", "far over"])
@@ -87,8 +87,8 @@ def test_gzip_bombs_over_the_limit(target: Target, size: int) -> None:
     """Unpacking stops at the limit, the call ends, and its other messages are not unpacked."""
     message = framed(bomb(size), compressed=True)
     calls = 0
-    with target.siege() as siege:
-        attacker = siege.attacker().ready()
+    with target.attack() as run:
+        attacker = run.attacker().ready()
         streams = iter(range(1, 1 << 30, 2))
 
         def strike() -> bool:
@@ -101,13 +101,13 @@ def test_gzip_bombs_over_the_limit(target: Target, size: int) -> None:
             return attacker.strike(head, *pieces)
 
         repeat(strike, seconds=SECONDS, times=100 * ROUNDS)
-    siege.check(most_cpu_s=calls * MESSAGE_BYTES * INFLATE_NS_PER_BYTE / 1e9)
+    run.check(most_cpu_s=calls * MESSAGE_BYTES * INFLATE_NS_PER_BYTE / 1e9)
 
 
 def test_empty_messages_behind_a_shut_window(target: Target) -> None:
     """Five bytes each, held because no answer can go out; then the connection closes with all of them."""
-    with target.siege() as siege:
-        attacker = siege.attacker(settings=NO_WINDOW).ready()
+    with target.attack() as run:
+        attacker = run.attacker(settings=NO_WINDOW).ready()
         body = framed(b"") * 3276
         for stream in range(1, 2 + 16 * ROUNDS, 2):
             attacker.strike(attacker.headers(stream, PREDICT_STREAM))
@@ -116,14 +116,14 @@ def test_empty_messages_behind_a_shut_window(target: Target) -> None:
                 seconds=SECONDS,
                 times=MIB // len(body),
             )
-    siege.check()
+    run.check()
 
 
 def test_small_messages_do_not_pin_big_buffers(target: Target) -> None:
     """A big message leaves its buffer for the next one, which has two bytes and never ends."""
     big = framed(bomb(2 * MIB - 4096), compressed=True)
-    with target.siege() as siege:
-        attacker = siege.attacker().ready()
+    with target.attack() as run:
+        attacker = run.attacker().ready()
         streams = iter(range(1, 1 << 30, 2))
         for _ in range(150 * ROUNDS):
             first, second = next(streams), next(streams)
@@ -133,15 +133,15 @@ def test_small_messages_do_not_pin_big_buffers(target: Target) -> None:
                 attacker.headers(second),
                 attacker.data(second, framed(b"ab")[:-1]),
             )
-    siege.check(most_cpu_s=150 * ROUNDS * 2 * MIB * INFLATE_NS_PER_BYTE / 1e9)
+    run.check(most_cpu_s=150 * ROUNDS * 2 * MIB * INFLATE_NS_PER_BYTE / 1e9)
 
 
 def test_unfinished_messages_in_mass(target: Target) -> None:
     """Each promises 4 MiB, and sends a byte: memory is taken as bytes come, and is bounded by the account."""
-    with target.siege() as siege:
+    with target.attack() as run:
         for _ in range(8):
-            attacker = siege.attacker().ready()
+            attacker = run.attacker().ready()
             start = framed(bytes(MESSAGE_BYTES))[:6]
             calls = ((attacker.headers(s), attacker.data(s, start)) for s in range(1, 2001, 2))
             attacker.strike(*(frame for call in calls for frame in call))
-    siege.check()
+    run.check()

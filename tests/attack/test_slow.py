@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.attack.attack_run import SECONDS, AttackRun, Target
 from tests.attack.attacker import ATTACKER_HOST
-from tests.attack.siege import SECONDS, Siege, Target
 from tests.conformance.certificates import Certificates
 from tests.conformance.peer import PREDICT_STREAM, PREFACE, framed, good_request
 
@@ -30,13 +30,13 @@ def target(request: pytest.FixtureRequest, certificates: Certificates) -> Iterat
         yield running
 
 
-def trickle(siege: Siege, text: bytes) -> None:
+def trickle(run: AttackRun, text: bytes) -> None:
     """A byte of it every tenth of a second on every connection, until the server has ended all of them."""
     deadline = time.monotonic() + TIMEOUT_S + LATE_S
     for byte in itertools.chain(text, itertools.repeat(text[-1])):
-        if time.monotonic() > deadline or siege.cut_off == len(siege.attackers):
+        if time.monotonic() > deadline or run.cut_off == len(run.attackers):
             return
-        for attacker in siege.attackers:
+        for attacker in run.attackers:
             attacker.strike(bytes([byte]))
         time.sleep(0.1)  # the attack's own pace
 
@@ -48,12 +48,12 @@ HELLO = bytes.fromhex("16030101fe010001fa0303") + bytes(200)
 @pytest.mark.parametrize("text", [PREFACE, HELLO, b"\x00"], ids=["preface", "client hello", "nothing"])
 def test_a_handshake_that_never_ends(target: Target, text: bytes) -> None:
     """Whether it is ended as wrong, at its first bytes, or as late: it is ended."""
-    with target.siege() as siege:
+    with target.attack() as run:
         for _ in range(200):
-            siege.attacker(hello=False)
-        trickle(siege, text)
-        assert siege.cut_off == 200
-    siege.check(most_cpu_s=200 * 30 * 1e-4)  # a read of one byte is a round of a loop: less than 0.1 ms
+            run.attacker(hello=False)
+        trickle(run, text)
+        assert run.cut_off == 200
+    run.check(most_cpu_s=200 * 30 * 1e-4)  # a read of one byte is a round of a loop: less than 0.1 ms
 
 
 @pytest.mark.parametrize("path", ["/fused_mlp.v1.Inference/Predict", PREDICT_STREAM])
@@ -62,8 +62,8 @@ def test_a_message_that_never_ends(target: Target, path: str) -> None:
     if target.ca:
         pytest.skip("the same calls as in plaintext")
     message = framed(good_request())
-    with target.siege() as siege:
-        attackers = [siege.attacker() for _ in range(20)]
+    with target.attack() as run:
+        attackers = [run.attacker() for _ in range(20)]
         for attacker in attackers:
             for stream in range(1, 101, 2):
                 attacker.send(attacker.headers(stream, path))
@@ -76,13 +76,13 @@ def test_a_message_that_never_ends(target: Target, path: str) -> None:
             time.sleep(0.1)  # the attack's own pace
         for attacker in attackers:
             assert all(attacker.wait_end(stream).status == 4 for stream in range(1, 101, 2))
-    siege.check()
+    run.check()
 
 
 def test_slow_scrapes_of_the_metrics_port(target: Target) -> None:
     """300 connections that never finish their request: others can scrape, and threads are bounded."""
     address = urlsplit(target.server.metrics_url)
-    with target.siege() as siege, ExitStack() as stack:
+    with target.attack() as run, ExitStack() as stack:
         threads = target.watch.threads()
         slow = [stack.enter_context(socket.socket()) for _ in range(300)]
         for connection in slow:
@@ -99,4 +99,4 @@ def test_slow_scrapes_of_the_metrics_port(target: Target) -> None:
         assert target.server.get("/metrics")[0] == 200
         assert time.monotonic() - started < 2
         assert target.watch.threads() - threads <= 64
-    siege.check(most_cpu_s=300 * 1e-3)
+    run.check(most_cpu_s=300 * 1e-3)

@@ -24,7 +24,7 @@ CALLS = {
 AT_ONCE = 64
 
 
-@pytest.mark.skipif(bool(native_front_problem()), reason="the native front was not built here")
+@pytest.mark.skipif(bool(native_front_problem()), reason=native_front_problem())
 @pytest.mark.parametrize("name", CALLS)
 def test_no_call_fails_when_a_server_is_told_to_stop(name: str) -> None:
     calls = CALLS[name]

@@ -11,7 +11,7 @@ import pytest
 from fused_mlp.service.fronts.selection import native_front_problem
 from tests.support.server import COMMAND, Server, environment
 
-pytestmark = pytest.mark.skipif(bool(native_front_problem()), reason="the native front was not built here")
+pytestmark = pytest.mark.skipif(bool(native_front_problem()), reason=native_front_problem())
 
 # Stands in for the old library: takes any number of CONTINUATION frames.
 OLD = "long nghttp2_session_mem_recv(void* s, const void* data, unsigned long size) { return (long)size; }"

@@ -15,7 +15,7 @@ from tests.e2e.test_tls_reload import reloads, wait_until
 from tests.support.server import Server, run_to_exit
 from tests.support.tls import Peer
 
-pytestmark = pytest.mark.skipif(bool(native_front_problem()), reason="the native front was not built here")
+pytestmark = pytest.mark.skipif(bool(native_front_problem()), reason=native_front_problem())
 
 
 @pytest.fixture

@@ -64,8 +64,8 @@ def test_a_limit_reaches_the_front(front: str) -> None:
 def test_every_field_is_a_limit_of_the_native_front() -> None:
     from fused_mlp.service.fronts.selection import native_front_problem
 
-    if native_front_problem():
-        pytest.skip("the native front was not built here: its -dev packages are missing")
+    if problem := native_front_problem():
+        pytest.skip(problem)
     from fused_mlp.service.fronts.native import limits_of
 
     names = Limits.model_fields.keys() - {"max_request_rows"}  # which is the engine's

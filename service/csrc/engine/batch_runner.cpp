@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 
 #include "engine/trace.hpp"
 
@@ -43,7 +44,12 @@ std::size_t BatchRunner::run(TakenBatch& batch) noexcept {
   if (!batch.runnable.empty()) run_tickets(batch);
   batch.lane->metrics_.in_flight.fetch_sub(tickets, std::memory_order_relaxed);
   flush_sinks();
-  if (result_.failed && on_error_) on_error_(*batch.lane, result_.error);
+  if (result_.failed && on_error_) {
+    try {
+      on_error_(*batch.lane, result_.error);
+    } catch (const std::exception&) {  // its tickets have been told
+    }
+  }
   Shadow* const shadow = batch.lane->shadow_.load(std::memory_order_acquire);
   if (shadow && !batch.runnable.empty() && !result_.failed && shadow->sample_batch()) {
     shadow_.offer(batch.lane, batch.rows, x_, y_);
@@ -144,8 +150,16 @@ void BatchRunner::complete_traced(Ticket& ticket, const Outcome& outcome, const 
 void BatchRunner::complete(Ticket& ticket, const Outcome& outcome) noexcept {
   CompletionSink* sink = ticket.sink_;
   // One sink per event loop: few enough for a linear search.
-  if (sink && std::find(sinks_.begin(), sinks_.end(), sink) == sinks_.end()) sinks_.push_back(sink);
+  bool listed = sink == nullptr || std::find(sinks_.begin(), sinks_.end(), sink) != sinks_.end();
+  if (!listed) {
+    try {
+      sinks_.push_back(sink);
+      listed = true;
+    } catch (const std::bad_alloc&) {  // flushed at once, and maybe again
+    }
+  }
   ticket.complete(outcome);
+  if (!listed) sink->flush();
 }
 
 void BatchRunner::flush_sinks() noexcept {

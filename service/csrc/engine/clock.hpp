@@ -38,6 +38,12 @@ class SteadyClock final : public Clock {
   void wait_until(std::condition_variable& cv, std::unique_lock<std::mutex>& lock, Nanos deadline) override;
 };
 
+// The one of the process.
+inline const SteadyClock& steady_clock() {
+  static const SteadyClock clock;
+  return clock;
+}
+
 // A clock for tests: stands still until advanced. Thread-safe.
 class ManualClock : public Clock {
  public:

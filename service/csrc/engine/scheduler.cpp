@@ -1,6 +1,7 @@
 #include "engine/scheduler.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace fused_mlp {
@@ -13,6 +14,18 @@ constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 template <class T>
 void add_under_mutex(std::atomic<T>& counter, T add) noexcept {
   counter.store(counter.load(std::memory_order_relaxed) + add, std::memory_order_relaxed);
+}
+
+// For one more, so that adding it cannot fail. False: there is no memory.
+template <class T>
+bool make_room(std::vector<T>& list) noexcept {
+  if (list.size() < list.capacity()) return true;
+  try {
+    list.reserve(std::max<std::size_t>(16, 2 * list.size()));
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 // When the queued tickets stop waiting for batch mates: max_wait_us after the first arrival. 0 (at once) if
@@ -120,7 +133,7 @@ std::size_t Scheduler::pick_lane(Nanos now, bool with_python, Nanos& next_releas
   return kNone;
 }
 
-void Scheduler::take(std::size_t index, Nanos now, TakenBatch& batch) {
+void Scheduler::take(std::size_t index, Nanos now, TakenBatch& batch) noexcept {
   Lane& lane = *ready_[index];
   LaneQueue& queue = lane.queue_;
   const std::uint32_t limit = lane.options_.max_batch_rows;
@@ -128,6 +141,7 @@ void Scheduler::take(std::size_t index, Nanos now, TakenBatch& batch) {
   batch.taken_at = now;
   bool full = false;
   while (!queue.empty() && !full) {
+    if (!make_room(batch.dropped) || !make_room(batch.runnable)) break;  // the others stay in the queue
     const Ticket& first = *queue.front();
     if (first.cancelled()) {
       batch.dropped.push_back({queue.pop(), Status::cancelled});

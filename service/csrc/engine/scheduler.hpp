@@ -59,7 +59,7 @@ class Scheduler {
  private:
   bool is_due(const Lane& lane, Nanos now) const noexcept;
   std::size_t pick_lane(Nanos now, bool with_python, Nanos& next_release) const noexcept;
-  void take(std::size_t index, Nanos now, TakenBatch& batch);
+  void take(std::size_t index, Nanos now, TakenBatch& batch) noexcept;
   void wake_workers();
 
   Clock& clock_;

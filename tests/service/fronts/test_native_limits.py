@@ -28,8 +28,8 @@ from fused_mlp.service.fronts.selection import native_front_problem
 from tests.conformance.peer import MAX_WINDOW, PREDICT_STREAM, Peer, framed, good_request
 from tests.conformance.toy_front import ToyFront
 
-if native_front_problem():
-    pytest.skip("the native front was not built here: its -dev packages are missing", allow_module_level=True)
+if problem := native_front_problem():
+    pytest.skip(problem, allow_module_level=True)
 
 SETTINGS_TIMEOUT, ENHANCE_YOUR_CALM = 4, 11
 OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 0, 3, 4, 8

@@ -14,8 +14,8 @@ from fused_mlp.service.fronts.selection import native_front_problem
 from tests.conformance.peer import PREDICT, PREDICT_STREAM, PREFACE, Peer, framed, good_request
 from tests.conformance.toy_front import ToyFront
 
-if native_front_problem():
-    pytest.skip("the native front was not built here: its -dev packages are missing", allow_module_level=True)
+if problem := native_front_problem():
+    pytest.skip(problem, allow_module_level=True)
 
 EXAMPLES = int(os.environ.get("FUSED_MLP_FUZZ_EXAMPLES", "150"))
 fuzzed = settings(

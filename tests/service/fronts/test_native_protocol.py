@@ -20,8 +20,8 @@ from tests.conformance.certificates import Certificates
 from tests.conformance.peer import MAX_WINDOW, PREDICT, PREDICT_STREAM, Peer, framed, good_request
 from tests.conformance.toy_front import POISON, ToyFront, expected
 
-if native_front_problem():
-    pytest.skip("the native front was not built here: its -dev packages are missing", allow_module_level=True)
+if problem := native_front_problem():
+    pytest.skip(problem, allow_module_level=True)
 
 OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, UNIMPLEMENTED, INTERNAL = 0, 3, 4, 5, 12, 13
 

@@ -1,6 +1,7 @@
 #include "front/grpc/call.hpp"
 
 #include <algorithm>
+#include <exception>
 
 #include "front/grpc/framing.hpp"
 #include "front/grpc/response_fields.hpp"
@@ -40,7 +41,10 @@ void Call::begin() {
     rejection_ = Rejection{200, kResourceExhausted, "too many open calls; retry later"};
   }
   if (rejection_) return;  // sent when the request has ended, or by a later sweep
-  if (head_.timeout_ns() >= 0) deadline_ns_ = arrival_ns_ + head_.timeout_ns();
+  if (head_.timeout_ns() >= 0) {
+    deadline_ns_ = arrival_ns_ + head_.timeout_ns();
+    sent_after_ns_ = connection_->send_time().known_ns();
+  }
   reader_.start(max_message_bytes(), &loop_->assembly(), &accounts_->requests, head_.encoding(),
                 &loop_->turn());
   Method& method = *head_.method();
@@ -67,11 +71,11 @@ size_t Call::receive(const uint8_t* data, size_t size) {
     data += size;  // kept, or of a call that has ended: dropped
   }
   const auto taken = static_cast<size_t>(data - begin);
-  connection_->session().consume_connection(taken);
   if (method == nullptr || finished_ || rejection_ || !method->client_streams()) {
-    connection_->session().consume_stream(stream_id_, taken);
+    connection_->session().consume(stream_id_, taken);
     return taken;
   }
+  connection_->session().consume_connection(taken);
   withheld_bytes_ += taken;
   after_reading();
   return taken;
@@ -83,7 +87,8 @@ bool Call::read(const uint8_t*& data, size_t& size, SlabPool* slabs) {
   const bool streams = most_in_flight_ != 0;
   while ((size != 0 || reader_.unpacking()) && !finished_ && !rejection_) {
     if (streams && !reader_.unpacking() && must_wait()) return false;
-    Message message;
+    Message streamed;
+    Message& message = streams ? streamed : message_;
     ReadError error = ReadError::none;
     if (!reader_.feed(data, size, slabs, message, error)) {
       if (error != ReadError::none) refuse_read(error);
@@ -97,7 +102,6 @@ bool Call::read(const uint8_t*& data, size_t& size, SlabPool* slabs) {
     } else if (has_message_) {
       refuse(kInvalidArgument, "expected one request message, got more");
     } else {
-      message_ = std::move(message);
       has_message_ = true;
     }
   }
@@ -125,7 +129,12 @@ void Call::continue_reading() {
   const uint8_t* data = bytes.data();
   size_t rest = size;
   reading_ = true;  // a message that is answered at once is not the last
-  read(data, rest, nullptr);
+  try {
+    read(data, rest, nullptr);
+  } catch (const std::exception&) {
+    reading_ = false;
+    throw;
+  }
   reading_ = false;
   if (finished_) return drop_request();
   bytes.consume(size - rest);
@@ -328,7 +337,7 @@ void Call::finish(int code, std::string_view text, const Metadata& trailers) {
 
 void Call::abort() noexcept {
   if (connection_ == nullptr) return;
-  finished_ = true;
+  finished_ = aborted_ = true;
   bump(loop_->stats().failures);
   connection_->reset_stream(stream_id_,
                             NGHTTP2_INTERNAL_ERROR);  // allocates nothing of ours: see Loop::adopt
@@ -399,8 +408,12 @@ void Call::stop_request() { connection_->reset_stream(stream_id_, NGHTTP2_NO_ERR
 
 bool Call::premature(int64_t now_ns) const {
   if (arrival_ns_ != 0 && now_ns - arrival_ns_ >= kYoung) return false;
-  if (started_ && (!refused_ || answered_early_)) return false;
-  return attachment == nullptr || deadline_ns_ == 0;
+  return !started_ || (refused_ && !answered_early_);
+}
+
+// Half of its timeout: clients round it up.
+bool Call::may_have_expired(int64_t now_ns) const {
+  return sent_after_ns_ == 0 || now_ns - sent_after_ns_ >= head_.timeout_ns() / 2;
 }
 
 void Call::detach() {
@@ -413,7 +426,12 @@ void Call::detach() {
   connection_ = nullptr;
   Method* method = head_.method();
   pin();  // on_cancel may drop the last pin
-  if (!finished_ && method != nullptr && arrival_ns_ != 0) method->on_cancel(*this);
+  try {
+    if ((!finished_ || aborted_) && method != nullptr && arrival_ns_ != 0) method->on_cancel(*this);
+  } catch (const std::exception&) {
+    unpin();
+    throw;
+  }
   unpin();
 }
 
@@ -424,8 +442,8 @@ void Call::unpin() {
 void Call::reset() {
   previous_ = next_ = nullptr;
   messages_in_flight_ = most_in_flight_ = 0;
-  half_closed_ = started_ = finished_ = has_message_ = refused_ = answered_early_ = false;
-  arrival_ns_ = deadline_ns_ = waiting_since_ns_ = idle_since_ns_ = 0;
+  half_closed_ = started_ = finished_ = has_message_ = refused_ = answered_early_ = aborted_ = false;
+  arrival_ns_ = deadline_ns_ = sent_after_ns_ = waiting_since_ns_ = idle_since_ns_ = 0;
   stall_ = {};
   withheld_bytes_ = 0;
   head_.reset();

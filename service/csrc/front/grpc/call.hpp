@@ -43,7 +43,8 @@ class Call {
   void add_framed(ByteBuffer& framed);
   void flush();
   void finish(int code = kOk, std::string_view text = {}, const Metadata& trailers = {});
-  // After an exception: resets the stream, if there still is one.
+  // After an exception: resets the stream, if there still is one. Its method hears of that as of a cancelled
+  // call.
   void abort() noexcept;
   // Flow control of streaming callers: each message counts as in flight from on_message until this call.
   void message_done();
@@ -83,9 +84,12 @@ class Call {
   void on_more_data();                            // of a request that has been answered
   void detach();                                  // the stream is closed
 
-  // Reset by its caller now, it has cost us more than the caller: it is young, nothing but a refusal was on
-  // its way, and no valid request with a deadline, which may have passed on its side, is being computed.
+  // Reset by its caller now, it has cost us more than the caller: it is young, and nothing but a refusal was
+  // on its way.
   bool premature(int64_t now_ns) const;
+  // Its caller may have reset it because its deadline has passed: send_time.hpp.
+  bool may_have_expired(int64_t now_ns) const;
+  bool has_deadline() const { return deadline_ns_ != 0 && has_message_; }
 
   int32_t stream_id() const { return stream_id_; }
   bool finished() const { return finished_; }
@@ -140,7 +144,9 @@ class Call {
   bool half_closed_ = false, started_ = false, finished_ = false, has_message_ = false, has_trailers_ = false;
   bool refused_ = false;         // by the front, not by the method
   bool answered_early_ = false;  // the answer ended before the request did
+  bool aborted_ = false;
   int64_t arrival_ns_ = 0, deadline_ns_ = 0;
+  int64_t sent_after_ns_ = 0;     // by its caller; 0: unknown
   int64_t waiting_since_ns_ = 0;  // for the rest of a message; 0: not waiting
   int64_t idle_since_ns_ = 0;     // of a streaming call: without a message in flight
   StallTimer stall_;              // the answer waits for the peer

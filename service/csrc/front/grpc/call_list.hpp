@@ -31,7 +31,7 @@ class CallList {
 // Calls are recycled with the memory of their buffers.
 class CallPool {
  public:
-  explicit CallPool(Loop* loop) : loop_(loop) {}
+  explicit CallPool(Loop* loop) : loop_(loop) { free_.reserve(kKept); }
   ~CallPool() {
     for (Call* call : free_) delete call;
   }
@@ -44,7 +44,7 @@ class CallPool {
     free_.pop_back();
     return call;
   }
-  void give_back(Call* call) {
+  void give_back(Call* call) noexcept {
     call->reset();  // before a delete too: it returns what the call holds of the loop's memory
     if (free_.size() < kKept) {
       free_.push_back(call);

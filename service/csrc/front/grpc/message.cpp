@@ -15,33 +15,23 @@ ByteBuffer AssemblyPool::take(size_t wanted) {
   return buffer;
 }
 
-void AssemblyPool::give_back(ByteBuffer&& buffer) {
+void AssemblyPool::give_back(ByteBuffer&& buffer) noexcept {
   if (free_.size() >= kKept || buffer.capacity() > kMostKeptBytes) return;
   buffer.clear();
   free_.push_back(std::move(buffer));
 }
 
-Message& Message::operator=(Message&& other) noexcept {
-  release();
-  data_ = std::exchange(other.data_, nullptr);
-  size_ = std::exchange(other.size_, 0);
-  slab_ = std::move(other.slab_);
+void Message::take_buffer(Message& other) noexcept {
   own_ = std::move(other.own_);
   charge_ = std::move(other.charge_);
   pool_ = std::exchange(other.pool_, nullptr);
-  return *this;
 }
 
-void Message::release() {
-  slab_.release();
-  if (pool_ != nullptr) {
-    charge_.release();
-    pool_->give_back(std::move(own_));
-    own_ = ByteBuffer();
-    pool_ = nullptr;
-  }
-  data_ = nullptr;
-  size_ = 0;
+void Message::give_back_buffer() noexcept {
+  charge_.release();
+  pool_->give_back(std::move(own_));
+  own_ = ByteBuffer();
+  pool_ = nullptr;
 }
 
 struct MessageReader::Unpacking {
@@ -91,11 +81,10 @@ struct MessageReader::Unpacking {
 MessageReader::MessageReader() = default;
 MessageReader::~MessageReader() = default;
 
-void MessageReader::reset() {
+void MessageReader::drop() {
   if (body_.capacity() != 0) pool_->give_back(std::move(body_));
   body_ = ByteBuffer();
   charge_.release();
-  prefix_have_ = 0;
   unpacking_.reset();
 }
 

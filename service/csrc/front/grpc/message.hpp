@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "codec/byte_buffer.hpp"
@@ -18,8 +19,9 @@ namespace fused_mlp::front {
 // for the next message of about their size.
 class AssemblyPool {
  public:
+  AssemblyPool() { free_.reserve(kKept); }
   ByteBuffer take(size_t wanted);  // may be empty
-  void give_back(ByteBuffer&& buffer);
+  void give_back(ByteBuffer&& buffer) noexcept;
 
  private:
   static constexpr size_t kKept = 16;
@@ -37,24 +39,39 @@ class Message {
   Message(ByteBuffer&& buffer, Charge<PeerAccount>&& charge, AssemblyPool* pool)
       : data_(buffer.data()),
         size_(buffer.size()),
+        pool_(pool),
         own_(std::move(buffer)),
-        charge_(std::move(charge)),
-        pool_(pool) {}
+        charge_(std::move(charge)) {}
   Message(Message&& other) noexcept { *this = std::move(other); }
-  Message& operator=(Message&& other) noexcept;
+  Message& operator=(Message&& other) noexcept {
+    release();
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    slab_ = std::move(other.slab_);
+    if (other.pool_ != nullptr) take_buffer(other);
+    return *this;
+  }
   ~Message() { release(); }
 
   const uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
-  void release();
+  void release() {
+    slab_.release();
+    if (pool_ != nullptr) give_back_buffer();
+    data_ = nullptr;
+    size_ = 0;
+  }
 
  private:
+  void take_buffer(Message& other) noexcept;
+  void give_back_buffer() noexcept;
+
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
   SlabRef slab_;
+  AssemblyPool* pool_ = nullptr;  // null: it has no buffer of its own
   ByteBuffer own_;
   Charge<PeerAccount> charge_;
-  AssemblyPool* pool_ = nullptr;
 };
 
 enum class Encoding : uint8_t { identity, gzip, unknown };
@@ -90,7 +107,10 @@ class MessageReader {
   bool mid_message() const { return prefix_have_ != 0; }
   // A message is half unpacked: feed again in the next turn, with or without more bytes.
   bool unpacking() const { return unpacking_ != nullptr; }
-  void reset();
+  void reset() {
+    prefix_have_ = 0;
+    if (body_.capacity() != 0 || charge_.bytes() != 0 || unpacking()) drop();
+  }
 
  private:
   struct Unpacking;
@@ -98,6 +118,7 @@ class MessageReader {
   bool finish(Message&& raw, Message& message, ReadError& error);
   bool unpack(Message& message, ReadError& error);
   bool grow(size_t coming, ReadError& error);
+  void drop();
 
   size_t most_bytes_ = 0;
   AssemblyPool* pool_ = nullptr;

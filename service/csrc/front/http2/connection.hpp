@@ -14,6 +14,7 @@
 #include "front/http2/frame_cursor.hpp"
 #include "front/http2/http2_session.hpp"
 #include "front/http2/output_queue.hpp"
+#include "front/http2/send_time.hpp"
 #include "front/http2/stream_table.hpp"
 #include "front/server/seats.hpp"
 #include "front/stats.hpp"
@@ -35,9 +36,9 @@ struct ControlCalls {
 
 class Connection {
  public:
-  // Takes the socket over. `seat` may be null (tests).
-  Connection(Loop& loop, int fd, const TlsContext* tls, std::shared_ptr<Seat> seat);
-  ~Connection() { --accounts_.connections; }
+  // `seat` may be null (tests).
+  Connection(Loop& loop, Socket socket, const TlsContext* tls, std::shared_ptr<Seat> seat);
+  ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -69,6 +70,7 @@ class Connection {
   // ---- For its calls ----
   PeerAccounts& accounts() { return accounts_; }
   Http2Session& session() { return session_; }
+  const SendTime& send_time() const { return send_time_; }
   void reset_stream(int32_t stream_id, uint32_t error);
   // The peer does not take the answer. Requests held behind it are refused, not computed.
   void reset_stalled_stream(int32_t stream_id);
@@ -80,6 +82,10 @@ class Connection {
   bool count_memory(size_t& answers, size_t& calls) const;
 
  private:
+  // Past the limit, a request is refused in words when its headers have ended. Past this multiple it is
+  // reset, and nghttp2 validates no more of them.
+  static constexpr size_t kHeaderMultiple = 4;
+
   enum class Drain : uint8_t {
     no,
     asked,    // during the TLS handshake
@@ -109,6 +115,7 @@ class Connection {
   void end_broken(ssize_t error);
   int count_field(size_t name_size, size_t value_size);
   void on_frame(const nghttp2_frame& frame);
+  bool is_early_reset(const Call& call);
   int stop_for(End why);
   bool has_rest() const { return paused_ || !rest_.empty(); }
   void keep_rest(const uint8_t* data, size_t size);
@@ -151,6 +158,7 @@ class Connection {
   Http2Session session_;  // started after the TLS handshake
   StreamTable streams_;
   FloodGuard flood_;
+  SendTime send_time_;
   uint32_t own_refusals_ = 0;  // streams that a budget of ours refused, not yet reset
   ConnectionTimers timers_;
   FrameCursor cursor_;

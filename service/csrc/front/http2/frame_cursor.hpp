@@ -15,21 +15,23 @@ class FrameCursor {
  public:
   // Bytes that nghttp2 has taken.
   void advance(const uint8_t* data, size_t size, int64_t now_ns) {
-    while (size != 0) {
-      if (left_ == 0) {
-        const size_t n = std::min(size, kHeaderBytes - have_);
-        std::copy_n(data, n, header_ + have_);
-        have_ += n;
-        data += n;
-        size -= n;
-        if (have_ == kHeaderBytes) begin_frame(now_ns);
-      } else {
-        const size_t n = std::min(size, left_);
-        left_ -= n;
-        data += n;
-        size -= n;
+    const uint8_t* const end = data + size;
+    while (static_cast<size_t>(end - data) >= left_) {
+      data += left_;
+      left_ = 0;
+      if (have_ == 0 && static_cast<size_t>(end - data) >= kHeaderBytes) {  // nearly always
+        begin_frame(data, now_ns);
+        data += kHeaderBytes;
+        continue;
       }
+      const size_t n = std::min(static_cast<size_t>(end - data), kHeaderBytes - have_);
+      std::copy_n(data, n, header_ + have_);
+      have_ += n;
+      if (have_ < kHeaderBytes) return;
+      data += n;
+      begin_frame(header_, now_ns);
     }
+    left_ -= static_cast<size_t>(end - data);
   }
   // Of the header block that came last, as its frames announce them.
   size_t header_block_bytes() const { return block_bytes_; }
@@ -42,17 +44,17 @@ class FrameCursor {
   static constexpr size_t kHeaderBytes = 9;
   static constexpr size_t kPrefaceBytes = NGHTTP2_CLIENT_MAGIC_LEN;
 
-  void begin_frame(int64_t now_ns) {
+  void begin_frame(const uint8_t* header, int64_t now_ns) {
     have_ = 0;
-    left_ = size_t{header_[0]} << 16 | size_t{header_[1]} << 8 | header_[2];
-    const uint8_t type = header_[3];
+    left_ = size_t{header[0]} << 16 | size_t{header[1]} << 8 | header[2];
+    const uint8_t type = header[3];
     unknown_ += type > NGHTTP2_CONTINUATION;
     if (type != NGHTTP2_CONTINUATION) {
       block_since_ns_ = type == NGHTTP2_HEADERS ? now_ns : 0;
       block_bytes_ = 0;
     }
     if (block_since_ns_ != 0) block_bytes_ += left_;
-    block_ended_ = block_since_ns_ == 0 || (header_[4] & NGHTTP2_FLAG_END_HEADERS) != 0;
+    block_ended_ = block_since_ns_ == 0 || (header[4] & NGHTTP2_FLAG_END_HEADERS) != 0;
   }
 
   uint8_t header_[kHeaderBytes];

@@ -55,10 +55,14 @@ void check(int error) {
 
 }  // namespace
 
-void Http2Session::start(const nghttp2_session_callbacks* callbacks, void* user_data, const Limits& limits) {
+void Http2Session::start(const nghttp2_session_callbacks* callbacks, void* user_data, const Limits& limits,
+                         SessionMemory& memory) {
   static const nghttp2_option* option = make_option();
   nghttp2_session* session = nullptr;
-  if (nghttp2_session_server_new2(&session, callbacks, user_data, option) != 0) throw std::bad_alloc();
+  nghttp2_mem functions = memory.functions();  // copied
+  if (nghttp2_session_server_new3(&session, callbacks, user_data, option, &functions) != 0) {
+    throw std::bad_alloc();
+  }
   session_.reset(session);
   const nghttp2_settings_entry settings[] = {
       {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams},

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "front/limits.hpp"
+#include "front/memory/session_memory.hpp"
 
 namespace fused_mlp::front {
 
@@ -18,7 +19,8 @@ class Call;
 class Http2Session {
  public:
   // Until then nothing else may be called (a connection has no session during its TLS handshake).
-  void start(const nghttp2_session_callbacks* callbacks, void* user_data, const Limits& limits);
+  void start(const nghttp2_session_callbacks* callbacks, void* user_data, const Limits& limits,
+             SessionMemory& memory);
   bool started() const { return session_ != nullptr; }
 
   ssize_t receive(const uint8_t* data, size_t size) {
@@ -42,12 +44,16 @@ class Http2Session {
     nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, stream_id, error);
   }
   // Received bytes are dealt with: the peer gets that much window back.
+  void consume(int32_t stream_id, size_t bytes) { nghttp2_session_consume(session_.get(), stream_id, bytes); }
   void consume_connection(size_t bytes) { nghttp2_session_consume_connection(session_.get(), bytes); }
   void consume_stream(int32_t stream_id, size_t bytes) {
     nghttp2_session_consume_stream(session_.get(), stream_id, bytes);
   }
 
-  void ping() { nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, nullptr); }
+  // `opaque`: 8 bytes that come back; null: zeros.
+  void ping(const uint8_t* opaque = nullptr) {
+    nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, opaque);
+  }
   // GOAWAY that refuses nothing yet.
   void announce_shutdown() { nghttp2_submit_shutdown_notice(session_.get()); }
   // GOAWAY: calls that have not begun here by now never will, and their callers may retry them.

@@ -14,7 +14,7 @@ class OutputQueue {
 
   bool empty() const { return bytes_.empty(); }
   // High-water mark: nothing more is serialised or read until the socket has taken some.
-  bool full() const { return !bytes_.empty() && bytes_.size() >= most_output(answers_, most_bytes_); }
+  bool full() const { return !bytes_.empty() && reaches_most_output(bytes_.size(), answers_, most_bytes_); }
   uint8_t* extend(size_t size) { return bytes_.extend(size); }
   void append(const uint8_t* data, size_t size) { bytes_.append(data, size); }
 

@@ -11,10 +11,7 @@ StreamTable::StreamTable(Loop& loop, PeerAccounts& accounts, Http2Session& sessi
       session_(session),
       held_(accounts.answers, loop.limits().max_output_bytes) {}
 
-Call* StreamTable::find(int32_t stream_id) {
-  if (last_found_ == nullptr || last_found_->stream_id() != stream_id) last_found_ = session_.find(stream_id);
-  return last_found_;
-}
+Call* StreamTable::look_up(int32_t stream_id) const { return session_.find(stream_id); }
 
 Call* StreamTable::open(Connection& connection, int32_t stream_id) {
   if (open_calls_ * Call::kBytes >= accounts_.calls.room()) return nullptr;
@@ -25,7 +22,7 @@ Call* StreamTable::open(Connection& connection, int32_t stream_id) {
   }
   calls_.add(*call);
   ++open_calls_;
-  last_found_ = call;
+  last_found_ = heading_ = call;
   bump(loop_.stats().calls);
   bump(loop_.stats().open_calls);
   return call;
@@ -33,6 +30,7 @@ Call* StreamTable::open(Connection& connection, int32_t stream_id) {
 
 void StreamTable::end(Call& call) {
   if (last_found_ == &call) last_found_ = nullptr;
+  if (heading_ == &call) heading_ = nullptr;
   calls_.remove(call);
   --open_calls_;
   bump(loop_.stats().open_calls, static_cast<uint64_t>(-1));

@@ -18,10 +18,16 @@ class StreamTable {
   StreamTable(Loop& loop, PeerAccounts& accounts, Http2Session& session);
 
   bool empty() const { return calls_.empty(); }
-  Call* find(int32_t stream_id);
+  Call* find(int32_t stream_id) {
+    if (last_found_ == nullptr || last_found_->stream_id() != stream_id) last_found_ = look_up(stream_id);
+    return last_found_;
+  }
+  // The call whose request headers come in; null: none, or it has ended.
+  Call* heading() const { return heading_; }
+  void stop_heading() { heading_ = nullptr; }
   // The last call found is remembered only while frames are processed.
   void forget_last_found() { last_found_ = nullptr; }
-  // Null: too many calls are open, on this connection, of its address or in all.
+  // Its headers follow. Null: too many calls are open, on this connection, of its address or in all.
   Call* open(Connection& connection, int32_t stream_id);
   void end(Call& call);
   void end_all();
@@ -36,12 +42,15 @@ class StreamTable {
   void refuse_held();
 
  private:
+  Call* look_up(int32_t stream_id) const;
+
   Loop& loop_;
   PeerAccounts& accounts_;
   Http2Session& session_;
   CallList calls_;
   size_t open_calls_ = 0;
-  Call* last_found_ = nullptr;  // saves looking it up for every header
+  Call* last_found_ = nullptr;  // saves looking it up for every frame
+  Call* heading_ = nullptr;
   HeldRequests held_;
 };
 

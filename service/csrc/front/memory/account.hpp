@@ -47,37 +47,29 @@ class Account {
       : budget_(budget), chunk_(std::min<size_t>(budget.limit() / (size_t{16} * loops), 256u << 10)) {
     look_at_left();
   }
-  ~Account() { budget_.give_back(used_ + spare_); }
+  ~Account() { budget_.give_back(leased_); }
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
   bool take(size_t bytes) {
     if (bytes > spare_ && !lease(bytes - spare_)) return false;
     spare_ -= bytes;
-    used_ += bytes;
     return true;
   }
   void take_anyway(size_t bytes) {
     if (take(bytes)) return;
     budget_.take_anyway(bytes - spare_);
+    leased_ += bytes - spare_;
     spare_ = 0;
-    used_ += bytes;
     look_at_left();
   }
   void give_back(size_t bytes) {
-    used_ -= bytes;
     spare_ += bytes;
-    if (spare_ <= 2 * chunk_) return;
-    budget_.give_back(spare_ - chunk_);
-    spare_ = chunk_;
-    look_at_left();
+    if (spare_ > 2 * chunk_) keep_spare(chunk_);
   }
   // Called periodically: returns unused lease.
-  void give_back_spare() {
-    if (spare_ != 0) budget_.give_back(std::exchange(spare_, 0));
-    look_at_left();
-  }
-  size_t used() const { return used_; }
+  void give_back_spare() { keep_spare(0); }
+  size_t used() const { return leased_ - spare_; }
   size_t chunk() const { return chunk_; }
   // Of the budget, for this loop.
   size_t left() const { return budget_.left() + spare_; }
@@ -92,14 +84,22 @@ class Account {
       bytes = missing;
       if (!budget_.take(bytes)) return false;
     }
+    leased_ += bytes;
     spare_ += bytes;
     look_at_left();
     return true;
   }
+  void keep_spare(size_t bytes) {
+    if (spare_ != bytes) budget_.give_back(spare_ - bytes);
+    leased_ -= spare_ - bytes;
+    spare_ = bytes;
+    look_at_left();
+  }
 
   Budget& budget_;
   const size_t chunk_;
-  size_t used_ = 0, spare_ = 0, left_ = 0;
+  size_t leased_ = 0, spare_ = 0;  // of the budget; and not used
+  size_t left_ = 0;
 };
 
 // Source: a PeerAccount, an Account or a Budget. It must outlive the charge.

@@ -13,11 +13,17 @@ namespace fused_mlp::front {
 
 class Call;
 
+inline constexpr size_t kLeastOutput = 16u << 10;
+
 // The most that one connection may have waiting in `account`, of its own limit: less when all together are
 // short of memory, but never so little that nothing moves.
 inline size_t most_output(const PeerAccount& account, size_t limit) {
-  constexpr size_t kLeast = 16u << 10;
-  return std::min(limit, std::max(kLeast, account.room() / 2));  // half: it has parked and serialised bytes
+  return std::min(limit,
+                  std::max(kLeastOutput, account.room() / 2));  // half: it has parked and serialised bytes
+}
+// Whether `bytes` reach that. Mostly they are too few for the account to matter.
+inline bool reaches_most_output(size_t bytes, const PeerAccount& account, size_t limit) {
+  return bytes >= std::min(limit, kLeastOutput) && bytes >= most_output(account, limit);
 }
 
 class HeldRequests {
@@ -33,8 +39,8 @@ class HeldRequests {
   void change_expected(size_t before, size_t after) { expected_bytes_ += after - before; }
   size_t expected_bytes() const { return expected_bytes_; }
   bool must_hold() const {
-    return parked_bytes_ >= most_output(answers_, most_parked_bytes_) ||
-           parked_bytes_ + expected_bytes_ >= most_output(answers_, SIZE_MAX);
+    return reaches_most_output(parked_bytes_, answers_, most_parked_bytes_) ||
+           reaches_most_output(parked_bytes_ + expected_bytes_, answers_, SIZE_MAX);
   }
   // Something waits (a request, or the window of a streaming caller) and need not wait any longer.
   bool can_continue() const { return (first_ != nullptr || windows_wait_) && !must_hold(); }

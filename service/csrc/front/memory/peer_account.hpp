@@ -47,38 +47,34 @@ class PeerAccount {
   // The spare bytes of all loops together are at most an eighth of the half that a lone address may have.
   PeerAccount(Account& account, PeerShare& share)
       : account_(account), share_(share), chunk_(account.chunk() / 2) {}
-  ~PeerAccount() { share_.give_back(used_ + spare_); }
+  ~PeerAccount() { share_.give_back(leased_); }
   PeerAccount(const PeerAccount&) = delete;
   PeerAccount& operator=(const PeerAccount&) = delete;
 
   bool take(size_t bytes) {
     if ((bytes > spare_ && !lease(bytes - spare_)) || !account_.take(bytes)) return false;
     spare_ -= bytes;
-    used_ += bytes;
     return true;
   }
   void take_anyway(size_t bytes) {
     if (bytes > spare_ && !lease(bytes - spare_)) {
       share_.take_anyway(bytes - spare_);
+      leased_ += bytes - spare_;
       spare_ = bytes;
     }
     account_.take_anyway(bytes);
     spare_ -= bytes;
-    used_ += bytes;
   }
   void give_back(size_t bytes) {
     account_.give_back(bytes);
-    used_ -= bytes;
     spare_ += bytes;
-    if (spare_ <= 2 * chunk_) return;
-    share_.give_back(spare_ - chunk_);
-    spare_ = chunk_;
+    if (spare_ > 2 * chunk_) keep_spare(chunk_);
   }
   // Called periodically: returns unused lease.
   void give_back_spare() {
-    if (spare_ != 0) share_.give_back(std::exchange(spare_, 0));
+    if (spare_ != 0) keep_spare(0);
   }
-  size_t used() const { return used_; }
+  size_t used() const { return leased_ - spare_; }
   // The most that one connection may hold: as much as is left for the others of its address.
   size_t room() const { return share_.room(account_.left_lately()) + spare_; }
 
@@ -90,14 +86,20 @@ class PeerAccount {
       bytes = missing;
       if (!share_.take(bytes, left)) return false;
     }
+    leased_ += bytes;
     spare_ += bytes;
     return true;
+  }
+  void keep_spare(size_t bytes) {
+    share_.give_back(spare_ - bytes);
+    leased_ -= spare_ - bytes;
+    spare_ = bytes;
   }
 
   Account& account_;
   PeerShare& share_;
   const size_t chunk_;
-  size_t used_ = 0, spare_ = 0;
+  size_t leased_ = 0, spare_ = 0;  // of the share; and not used
 };
 
 // Of one loop and address. It outlives the connections, for the engine may still compute for them.

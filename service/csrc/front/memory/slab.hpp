@@ -33,9 +33,12 @@ class SlabRef {
     return *this;
   }
   ~SlabRef() { release(); }
-  inline void release();
+  void release() {
+    if (slab_ != nullptr) drop();
+  }
 
  private:
+  inline void drop();
   void swap(SlabRef& other) {
     std::swap(pool_, other.pool_);
     std::swap(slab_, other.slab_);
@@ -50,7 +53,7 @@ class SlabPool {
   static constexpr size_t kMostRead = 128u << 10;
 
   // The first kKept slabs belong to the loop; more are charged to `account`.
-  explicit SlabPool(Account& account) : account_(account), current_(fresh()) {}
+  explicit SlabPool(Account& account) : account_(account), current_(fresh()) { free_.reserve(kKept); }
   ~SlabPool() {
     delete current_;
     for (Slab* slab : free_) delete slab;
@@ -72,7 +75,7 @@ class SlabPool {
   SlabRef hold() { return SlabRef(this, current_); }
   // So many slabs are held that messages are better copied: a small message can hold a whole slab.
   bool crowded() const { return live_ > kMostHeld || (live_ > kKept && account_.left_lately() == 0); }
-  void give_back(Slab* slab) {
+  void give_back(Slab* slab) noexcept {
     if (slab == current_) return;
     if (live_ <= kKept) {
       free_.push_back(slab);
@@ -110,8 +113,7 @@ class SlabPool {
   size_t used_ = 0;
 };
 
-inline void SlabRef::release() {
-  if (slab_ == nullptr) return;
+inline void SlabRef::drop() {
   if (--slab_->refs == 0) pool_->give_back(slab_);
   slab_ = nullptr;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <system_error>
 
 namespace fused_mlp::front {
@@ -57,8 +58,8 @@ size_t Event::memory_bytes() const {
 void Bridge::push(Event&& event) {
   std::unique_lock lock(mutex_);
   const bool first = events_.empty();
-  const uint64_t peer = event.peer;
-  events_.push(peer, std::move(event));
+  const uint64_t address = event.address, connection = event.connection;
+  events_.push(address, connection, std::move(event));
   lock.unlock();
   const uint64_t one = 1;
   if (!first) return;
@@ -109,7 +110,13 @@ void Bridge::at_call(uint64_t number, Action action) {
   if (index >= loops_.size() || loops_[index] == nullptr) return;
   BridgeCalls* calls = loops_[index];
   calls->loop().run_soon([calls, number, action = std::move(action)]() mutable {
-    if (Call* call = calls->find(number)) action(*calls, *call);
+    Call* call = calls->find(number);
+    if (call == nullptr) return;
+    try {
+      action(*calls, *call);
+    } catch (const std::exception&) {  // Python will not send it again
+      call->abort();
+    }
   });
 }
 
@@ -143,8 +150,9 @@ bool BridgeCalls::add(Call& call, const Event& event) {
   // One connection may have as much as is left for the others of its address: see PeerAccount::room.
   if (!call.begin_control(bytes, ledger->control.room(budget.left())) || !kept.task.resize(budget, bytes))
     return false;
-  call.number = static_cast<uint64_t>(index_) << kLoopShift | ++last_;
-  calls_.emplace(call.number, Entry{&call, std::move(kept)});
+  const uint64_t number = static_cast<uint64_t>(index_) << kLoopShift | ++last_;
+  calls_.emplace(number, Entry{&call, std::move(kept)});
+  call.number = number;
   return true;
 }
 

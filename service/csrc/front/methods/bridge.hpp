@@ -35,13 +35,15 @@ struct Event {
   Event(EventKind kind, const Call& call, std::string body = {})
       : kind(kind),
         call(call.number),
-        peer(call.peer()),
+        address(reinterpret_cast<uintptr_t>(call.accounts().ledger.get())),
+        connection(call.peer()),
         body(std::move(body)),
         charge(call.accounts().ledger) {}
 
   EventKind kind;
   uint64_t call = 0;
-  uint64_t peer = 0;  // events of peers take turns
+  // Events of addresses take turns, and of the connections of an address. 0: the server's own.
+  uint64_t address = 0, connection = 0;
   std::string body;
   std::string path;
   Metadata metadata;
@@ -64,7 +66,7 @@ class Bridge final : public FailureLog {
 
   // Python's side:
   int fileno() const { return event_fd_; }
-  // Up to `most`, of each peer in turn; fileno() stays readable while there are more.
+  // Up to `most`, of each address in turn; fileno() stays readable while there are more.
   std::vector<Event> drain(size_t most = SIZE_MAX);
   // Python waits for `writable` before it sends another: one message of a call waits here at a time.
   void send(uint64_t call, std::string message);

@@ -10,8 +10,9 @@ namespace fused_mlp::front {
 namespace {
 
 constexpr size_t kKeptAnswerBytes = 1u << 10;
-constexpr size_t kAnswerFields = 96;  // version, variant, timings, prefix
-constexpr size_t kHeadFields = 64;    // shape, dtype
+constexpr const char* kOutOfMemory = "out of memory";  // short: storing it allocates nothing
+constexpr size_t kAnswerFields = 96;                   // version, variant, timings, prefix
+constexpr size_t kHeadFields = 64;                     // shape, dtype
 
 // Sixteen hex digits, for a caller that sent no id of its own.
 std::string random_id() {
@@ -33,7 +34,12 @@ void Prediction::start(Call& call, Message&& message, const Codec& codec) {
   codec_ = &codec;
   holders_.store(1, std::memory_order_relaxed);
   join(call);
-  if (decode() && choose_lane()) submit(trace_begin_ns);
+  try {
+    if (decode() && choose_lane()) submit(trace_begin_ns);
+  } catch (const std::exception&) {  // the engine does not have it
+    holders_.store(1, std::memory_order_relaxed);
+    fail(Status::kernel_error, kOutOfMemory);
+  }
 }
 
 void Prediction::join(Call& call) {
@@ -134,16 +140,16 @@ void Prediction::complete(const Outcome& outcome) noexcept {
     const Nanos begin = trace_id == 0 ? 0 : owner_.engine().clock().now();
     try {
       encode(outcome);
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
       status_ = Status::kernel_error;
-      error_ = "out of memory";
+      error_ = kOutOfMemory;
     }
     if (begin != 0) {
       record_span(TracePhase::encode, trace_id, outcome.rows, begin, owner_.engine().clock().now(),
                   lane_->options().name);
     }
   } else {
-    error_ = outcome.detail;
+    set_error(outcome.detail);
   }
   owner_.loop().post(this);
 }
@@ -155,10 +161,18 @@ void Prediction::encode(const Outcome& outcome) {
 // ---- 3. On the loop again: the answer goes to the call. ----
 
 // It never reached the engine.
-void Prediction::fail(Status status, std::string_view text) {
+void Prediction::fail(Status status, std::string_view text) noexcept {
   status_ = status;
-  error_ = text;
+  set_error(text);
   deliver();
+}
+
+void Prediction::set_error(std::string_view text) noexcept {
+  try {
+    error_ = text;
+  } catch (const std::exception&) {  // the status is told all the same
+    error_ = kOutOfMemory;
+  }
 }
 
 void Prediction::deliver() noexcept {
@@ -204,7 +218,7 @@ void Prediction::finish(Call& call) noexcept {
     expected_.release();
   }
   message_.release();
-  if (streams) call.message_done();
+  if (streams) call.message_done();  // allocates nothing of ours
   call_ = nullptr;
   call.unpin();
 }

@@ -57,7 +57,8 @@ class Prediction final : public Delivery {
   void gather(float* dst) const noexcept;
   void complete(const Outcome& outcome) noexcept;
   void encode(const Outcome& outcome);
-  void fail(Status status, std::string_view text);
+  void fail(Status status, std::string_view text) noexcept;
+  void set_error(std::string_view text) noexcept;
   void answer(Call& call);
   void finish(Call& call) noexcept;
   void hide_internal_error();

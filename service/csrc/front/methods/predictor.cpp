@@ -11,7 +11,9 @@ constexpr size_t kKeptPredictions = 1024;  // some 3 KiB each
 }  // namespace
 
 Predictor::Predictor(Loop& loop, Engine& engine, const Router& router, FailureLog& failures)
-    : loop_(loop), engine_(engine), failures_(failures), runner_(engine), routes_(router) {}
+    : loop_(loop), engine_(engine), failures_(failures), runner_(engine), routes_(router) {
+  free_.reserve(kKeptPredictions);
+}
 
 Predictor::~Predictor() {
   for (Prediction* prediction : free_) delete prediction;
@@ -29,7 +31,7 @@ void Predictor::predict(Call& call, Message&& message, const Codec& codec) {
   prediction->start(call, std::move(message), codec);
 }
 
-void Predictor::recycle(Prediction* prediction) {
+void Predictor::recycle(Prediction* prediction) noexcept {
   --in_use_;
   if (free_.size() >= kKeptPredictions) {
     delete prediction;

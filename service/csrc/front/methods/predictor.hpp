@@ -38,7 +38,7 @@ class Predictor {
   LoopRoutes& routes() { return routes_; }
   FailureLog& failures() { return failures_; }
   void on_submitted() { submitted_ = true; }
-  void recycle(Prediction* prediction);
+  void recycle(Prediction* prediction) noexcept;
 
  private:
   Loop& loop_;

@@ -17,8 +17,11 @@ class PythonApplication : public Application {
   }
 
   Method* find(std::string_view path) final {
+    if (path == last_path_) return last_method_;
     const auto found = methods_.find(path);
-    return found == methods_.end() ? nullptr : found->second.get();
+    if (found == methods_.end()) return nullptr;
+    last_path_ = found->first;
+    return last_method_ = found->second.get();
   }
   void on_bad_end(End why, std::string_view peer, std::string_view reason, int64_t now_ns) final {
     bridge_.on_bad_end(why, peer, reason, now_ns);
@@ -28,7 +31,11 @@ class PythonApplication : public Application {
   }
 
  protected:
-  void add(const std::string& path, std::unique_ptr<Method> method) { methods_[path] = std::move(method); }
+  void add(const std::string& path, std::unique_ptr<Method> method) {
+    methods_[path] = std::move(method);
+    last_path_ = {};
+    last_method_ = nullptr;
+  }
 
  private:
   struct Hash {
@@ -39,6 +46,9 @@ class PythonApplication : public Application {
   Bridge& bridge_;
   BridgeCalls python_calls_;
   std::unordered_map<std::string, std::unique_ptr<Method>, Hash, std::equal_to<>> methods_;
+  // The one found last: most loops see one path only, and comparing costs less than hashing.
+  std::string_view last_path_;
+  Method* last_method_ = nullptr;
 };
 
 class ServiceApplication final : public PythonApplication {

@@ -18,7 +18,6 @@
 #include <system_error>
 
 #include "engine/busy_threads.hpp"
-#include "engine/clock.hpp"
 
 namespace fused_mlp::front {
 namespace {
@@ -42,8 +41,6 @@ constexpr const char* kStopping = "the server is stopping";  // to peers, in GOA
 
 thread_local const Loop* this_thread_loop = nullptr;
 
-int64_t clock_ns() { return SteadyClock().now(); }
-
 int checked(int fd, const char* what) {
   if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
   return fd;
@@ -52,12 +49,13 @@ int checked(int fd, const char* what) {
 }  // namespace
 
 Loop::Loop(const Limits& limits, Budgets& budgets, unsigned loops, const TlsContext* tls,
-           std::function<void()> on_connection_closed)
+           std::function<void()> on_connection_closed, const Clock& clock)
     : limits_(limits),
       tls_(tls),
       on_connection_closed_(std::move(on_connection_closed)),
       epoll_fd_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      accounts_(budgets, loops) {
+      accounts_(budgets, loops),
+      clock_(clock) {
   epoll_event event{EPOLLIN, {.u64 = kWakeTag}};
   ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, mailbox_.fd(), &event);
 }
@@ -83,13 +81,33 @@ void Loop::stop() {
   thread_.join();
 }
 
+// An exception, most likely for lack of memory, ends the connection and nothing else.
+template <class Action>
+void Loop::guard(Connection& connection, Action action) noexcept {
+  try {
+    action();
+  } catch (const std::exception&) {
+    connection.fail();
+  }
+}
+
+// The same for what belongs to no connection: it is left out.
+template <class Action>
+void Loop::guard(Action action) noexcept {
+  try {
+    action();
+  } catch (const std::exception&) {
+    bump(stats_.failures);
+  }
+}
+
 void Loop::begin_drain() {
   run_soon([this] {
     draining_ = true;
     if (listen_fd_ >= 0) stop_listening();
-    std::vector<Connection*> all;
-    for (auto& [connection, owner] : connections_) all.push_back(connection);
-    for (Connection* connection : all) connection->begin_drain(kStopping);
+    for (Connection* connection : list_connections()) {
+      guard(*connection, [&] { connection->begin_drain(kStopping); });
+    }
   });
 }
 
@@ -109,25 +127,56 @@ void Loop::flush() noexcept {
 
 void Loop::adopt(int fd, std::shared_ptr<Seat> seat) {
   assigned_.fetch_add(1, std::memory_order_relaxed);
-  run_soon([this, fd, seat = std::move(seat)]() mutable {
-    const int on = 1;
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    auto connection = std::make_unique<Connection>(*this, fd, tls_, std::move(seat));
-    Connection* raw = connection.get();
-    raw->spent_ns = kNewConnectionCost_ns;
-    // Room on every list: closing and failing allocate nothing.
-    const size_t count = connections_.size() + 1;
-    for (auto* list : {&dirty_, &again_, &writing_}) list->reserve(count);
-    closed_.reserve(closed_.size() + count);
+  try {
+    run_soon([this, fd, seat = std::move(seat)]() mutable {
+      try {
+        add(Socket(fd), std::move(seat));
+      } catch (const std::exception&) {
+        bump(stats_.failures);
+        on_unassigned(1);
+      }
+    });
+  } catch (const std::exception&) {
+    on_unassigned(1);
+    throw;
+  }
+}
+
+void Loop::add(Socket socket, std::shared_ptr<Seat> seat) {
+  const int on = 1;
+  ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  reserve(connections_.size() + closed_.size() + 1);
+  auto connection = std::make_unique<Connection>(*this, std::move(socket), tls_, std::move(seat));
+  Connection* raw = connection.get();
+  raw->spent_ns = kNewConnectionCost_ns;
+  try {
     connections_.emplace(raw, std::move(connection));
-    bump(stats_.accepted);
-    bump(stats_.connections);
-    epoll_event event{EPOLLIN, {.ptr = raw}};
-    raw->epoll_events_set = EPOLLIN;
-    ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
-    if (stopping_) return raw->close(End::stopped);
-    if (draining_) raw->begin_drain(kStopping);
-  });
+  } catch (const std::exception&) {
+    std::erase(dirty_, raw);
+    throw;
+  }
+  // Nothing throws any more.
+  bump(stats_.accepted);
+  bump(stats_.connections);
+  epoll_event event{EPOLLIN, {.ptr = raw}};
+  raw->epoll_events_set = EPOLLIN;
+  ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, raw->fd(), &event);
+  if (stopping_) return raw->close(End::stopped);
+  if (draining_) guard(*raw, [&] { raw->begin_drain(kStopping); });
+}
+
+// Room on every list: a round, closing and failing allocate nothing of the loop's own.
+void Loop::reserve(size_t connections) {
+  for (auto* list : {&dirty_, &again_, &writing_, &listed_}) list->reserve(connections);
+  visits_.reserve(connections + kEventsPerRound);
+  closed_.reserve(connections);
+}
+
+// Those that are open now: some may close while the caller goes through them.
+const std::vector<Connection*>& Loop::list_connections() noexcept {
+  listed_.clear();
+  for (auto& [connection, owner] : connections_) listed_.push_back(connection);
+  return listed_;
 }
 
 void Loop::listen(int fd, std::function<void(int fd)> on_accept) {
@@ -141,26 +190,26 @@ void Loop::listen(int fd, std::function<void(int fd)> on_accept) {
   });
 }
 
-void Loop::turn_away(int fd, std::string_view reason) {
+void Loop::turn_away(int fd, std::string_view reason) noexcept {
   stats_.count_end(End::refused);
-  application_->on_bad_end(End::refused, peer_name(fd), reason, now_ns_);
+  guard([&] { application_->on_bad_end(End::refused, peer_name(fd), reason, now_ns_); });
   ::close(fd);
 }
 
 PeerAccounts& Loop::peer_accounts(const Seat* seat) {
   const std::shared_ptr<PeerLedger>& ledger = seat != nullptr ? seat->ledger : seatless_;
-  std::unique_ptr<PeerAccounts>& known = peers_[ledger.get()];
-  if (known == nullptr) known = std::make_unique<PeerAccounts>(accounts_, ledger);
-  return *known;
+  const auto known = peers_.find(ledger.get());
+  if (known != peers_.end()) return *known->second;
+  return *peers_.emplace(ledger.get(), std::make_unique<PeerAccounts>(accounts_, ledger)).first->second;
 }
 
-void Loop::on_shortage(Shortage account, int fd) {
+void Loop::on_shortage(Shortage account, int fd) noexcept {
   const auto index = static_cast<size_t>(account);
   bump(stats_.shortages[index]);
   int64_t& logged_ns = shortage_logged_ns_[index];
   if (logged_ns != 0 && now_ns_ - logged_ns < kShortageInterval) return;
   logged_ns = now_ns_;
-  application_->on_shortage(peer_name(fd), kShortages[index].reason);
+  guard([&] { application_->on_shortage(peer_name(fd), kShortages[index].reason); });
 }
 
 void Loop::place(int fd) noexcept {
@@ -222,28 +271,15 @@ void Loop::visit_again(Connection& connection) {
 // Reads the clock. What goes beyond `expected_ns` since the last look was a stall of ours: the process was
 // stopped, or starved, or computed for long.
 void Loop::look_at_clock(int64_t expected_ns) {
-  const int64_t now_ns = clock_ns();
+  const int64_t now_ns = clock_.now();
   if (now_ns_ != 0) lost_ns_ += std::max<int64_t>(0, now_ns - now_ns_ - expected_ns);
   now_ns_ = now_ns;
 }
 
-// An exception, most likely for lack of memory, ends the connection and nothing else.
-template <class Action>
-void Loop::guard(Connection& connection, Action action) noexcept {
-  try {
-    action();
-  } catch (const std::exception&) {
-    connection.fail();
-  }
-}
-
 bool Loop::work() noexcept {
-  try {
-    return application_->work();
-  } catch (const std::exception&) {
-    bump(stats_.failures);
-    return false;
-  }
+  bool more = false;
+  guard([&] { more = application_->work(); });
+  return more;
 }
 
 void Loop::run_tasks() noexcept {
@@ -325,13 +361,10 @@ void Loop::compute() {
 }
 
 void Loop::sweep() {
-  std::vector<Connection*> all;
-  all.reserve(connections_.size());
-  for (auto& [connection, owner] : connections_) all.push_back(connection);
-  for (Connection* connection : all) {
+  for (Connection* connection : list_connections()) {
     guard(*connection, [&] { connection->sweep(); });
   }
-  application_->tick();
+  guard([&] { application_->tick(); });
   write_dirty();
   for (auto& [ledger, accounts] : peers_) accounts->give_back_spare();
   std::erase_if(peers_, [](const auto& entry) { return entry.second->unused(); });
@@ -395,7 +428,11 @@ void Loop::free_closed() {
   std::erase_if(dirty_, is_closed);
   const size_t count = closed_.size();
   closed_.clear();
-  assigned_.fetch_sub(count, std::memory_order_relaxed);
+  on_unassigned(count);
+}
+
+void Loop::on_unassigned(size_t connections) noexcept {
+  assigned_.fetch_sub(connections, std::memory_order_relaxed);
   on_connection_closed_();
 }
 

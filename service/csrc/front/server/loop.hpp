@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/clock.hpp"
 #include "engine/ticket.hpp"
 #include "front/grpc/call_list.hpp"
 #include "front/grpc/message.hpp"
@@ -21,6 +22,7 @@
 #include "front/http2/connection.hpp"
 #include "front/limits.hpp"
 #include "front/memory/peer_account.hpp"
+#include "front/memory/session_memory.hpp"
 #include "front/memory/slab.hpp"
 #include "front/server/mailbox.hpp"
 #include "front/server/turn.hpp"
@@ -33,7 +35,7 @@ namespace fused_mlp::front {
 class Loop final : public CompletionSink {
  public:
   Loop(const Limits& limits, Budgets& budgets, unsigned loops, const TlsContext* tls,
-       std::function<void()> on_connection_closed);
+       std::function<void()> on_connection_closed, const Clock& clock = steady_clock());
   ~Loop();  // stop() must have been called if start() was
 
   // For tests that drive a loop by hand, without a thread: what it serves, then one round after the other.
@@ -45,7 +47,8 @@ class Loop final : public CompletionSink {
   void post(Delivery* delivery) noexcept { mailbox_.post(delivery); }
   void flush() noexcept override;  // wakes the loop, unless it is the one calling
   void run_soon(std::function<void()> task) { mailbox_.run_soon(std::move(task)); }
-  void adopt(int fd, std::shared_ptr<Seat> seat = nullptr);  // a new connection
+  // A new connection. Takes the socket over unless it throws.
+  void adopt(int fd, std::shared_ptr<Seat> seat = nullptr);
   void listen(int fd, std::function<void(int fd)> on_accept);
   void begin_drain();
   // Closes every connection, waits until the engine has finished everything of this loop, ends the thread.
@@ -57,7 +60,8 @@ class Loop final : public CompletionSink {
   // From its own thread:
   const Limits& limits() const { return limits_; }
   int64_t now() const { return now_ns_; }  // read once per visit, and before answers go out
-  // The same without the time in which this loop was stuck: it must not count against a peer.
+  int64_t read_clock() const { return clock_.now(); }
+  // As now(), without the time in which this loop was stuck: it must not count against a peer.
   int64_t timer_now() const { return now_ns_ - lost_ns_; }
   Turn& turn() { return turn_; }
   Accounts& accounts() { return accounts_; }
@@ -65,13 +69,14 @@ class Loop final : public CompletionSink {
   SlabPool& slabs() { return slabs_; }
   AssemblyPool& assembly() { return assembly_; }
   CallPool& calls() { return calls_; }
+  SessionMemory& session_memory() { return session_memory_; }
   Application& application() { return *application_; }
-  void turn_away(int fd, std::string_view reason);  // a connection that there is no room for
+  void turn_away(int fd, std::string_view reason) noexcept;  // a connection that there is no room for
   void add_dirty(Connection& connection) { dirty_.push_back(&connection); }
   void visit_again(Connection& connection);
   void watch(Connection& connection);
   // Counted each time; logged once in kShortageInterval and account.
-  void on_shortage(Shortage account, int fd);
+  void on_shortage(Shortage account, int fd) noexcept;
   void on_closed(Connection& connection, End why) noexcept;
 
  private:
@@ -82,12 +87,17 @@ class Loop final : public CompletionSink {
   };
 
   void run();
+  void add(Socket socket, std::shared_ptr<Seat> seat);
+  void reserve(size_t connections);
+  const std::vector<Connection*>& list_connections() noexcept;
   void look_at_clock(int64_t expected_ns);
   void gather_visits(const epoll_event* events, int count);
   void visit_all();
   void visit(Connection& connection, uint32_t events);
   template <class Action>
   void guard(Connection& connection, Action action) noexcept;
+  template <class Action>
+  void guard(Action action) noexcept;
   void run_tasks() noexcept;
   bool work() noexcept;
   void place(int fd) noexcept;
@@ -100,6 +110,7 @@ class Loop final : public CompletionSink {
   void check_accounts() const;
   void close_all(End why);
   void free_closed();
+  void on_unassigned(size_t connections) noexcept;
 
   const Limits limits_;
   const TlsContext* tls_;
@@ -115,12 +126,14 @@ class Loop final : public CompletionSink {
   SlabPool slabs_{accounts_.requests};
   AssemblyPool assembly_;
   CallPool calls_{this};
+  SessionMemory session_memory_;
   std::unique_ptr<Application> application_;
   std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
-  std::vector<Connection*> dirty_, again_, writing_;
+  std::vector<Connection*> dirty_, again_, writing_, listed_;  // with room for all: see reserve
   std::vector<Visit> visits_;
   std::vector<std::unique_ptr<Connection>> closed_;
-  Turn turn_;
+  const Clock& clock_;
+  Turn turn_{clock_};
   int64_t now_ns_ = 0, lost_ns_ = 0, swept_ns_ = 0;
   bool crowded_ = false;    // the last round did not come to all
   bool computing_ = false;  // nor to all batches

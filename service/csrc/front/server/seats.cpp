@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "engine/clock.hpp"
 
@@ -60,8 +61,15 @@ Seats::Admission Seats::admit(const PeerAddress& peer) {
     result.making_room->leaving = true;
     count(result.making_room->peer, -1);
   }
-  result.seat = *seats_.insert(std::make_shared<Seat>(peer, ledger(peer), SteadyClock().now())).first;
-  count(peer, 1);
+  auto seat = std::make_shared<Seat>(peer, ledger(peer), steady_clock().now());
+  const auto place = seats_.insert(seat).first;
+  try {
+    count(peer, 1);
+  } catch (const std::exception&) {
+    seats_.erase(place);
+    throw;
+  }
+  result.seat = std::move(seat);
   return result;
 }
 
@@ -77,8 +85,8 @@ std::shared_ptr<PeerLedger> Seats::ledger(const PeerAddress& peer) {
 
 void Seats::keep(Seat& seat) {
   const std::lock_guard lock(mutex_);
-  seat.leaving = false;
   count(seat.peer, 1);
+  seat.leaving = false;
 }
 
 void Seats::remove(const std::shared_ptr<Seat>& seat) {

@@ -84,8 +84,9 @@ void Server::place(int fd) {
   std::shared_ptr<Seat> held(seat, [this, kept = std::move(admission.seat)](Seat*) { seats_.remove(kept); });
   const auto fewer = [](const auto& a, const auto& b) { return a->connections() < b->connections(); };
   seat->loop = std::min_element(loops_.begin(), loops_.end(), fewer)->get();
-  seat->loop->adopt(fd, std::move(held));
+  // First: if it throws, the socket is still the caller's.
   if (admission.making_room != nullptr) make_room(std::move(admission.making_room));
+  seat->loop->adopt(fd, std::move(held));
 }
 
 void Server::make_room(std::shared_ptr<Seat> seat) {

@@ -13,16 +13,18 @@ class Turn {
  public:
   static constexpr int64_t kVisit_ns = 1'000'000;
 
+  explicit Turn(const Clock& clock) : clock_(clock) {}
   void begin(int64_t now_ns) {
     end_ns_ = now_ns + kVisit_ns;
     steps_ = 0;
   }
-  bool over() const { return SteadyClock().now() >= end_ns_; }
+  bool over() const { return clock_.now() >= end_ns_; }
   // The same after a small step (a header field, a message): only some of them read the clock.
   bool over_after_step() { return (++steps_ % kStepsPerLook) == 0 && over(); }
 
  private:
   static constexpr uint32_t kStepsPerLook = 32;
+  const Clock& clock_;
   int64_t end_ns_ = 0;
   uint32_t steps_ = 0;
 };

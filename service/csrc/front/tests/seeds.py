@@ -102,6 +102,7 @@ def sessions() -> list[bytes]:
         b"\x06\x00\x05" + b"\x07\x00\xff" * 6 + b"\x07\x01\xff",  # a block in pieces
         stream + good * 10 + b"\x03\x00\x00" * 3 + b"\x88\x00\x00\x80\x02\x00" + b"\x82\x00\x01" * 30,
         b"\x00\x04\x00" * 20 + b"\x0b\x00\x07" + b"\x0b\x01\x07",  # Python is late
+        shut + stream + empty,  # work for several more visits when the peer has gone
     ]
 
 

@@ -1,5 +1,7 @@
 #include "toy_model.hpp"
 
+#include <utility>
+
 namespace fused_mlp::front::test {
 namespace {
 
@@ -29,16 +31,18 @@ class ToyKernel final : public Kernel {
   const bool left_to_workers_;
 };
 
-EngineOptions options(unsigned workers) {
+EngineOptions options(unsigned workers, std::shared_ptr<Clock> clock) {
   EngineOptions result;
+  result.clock = std::move(clock);
   result.workers = workers;
   return result;
 }
 
 }  // namespace
 
-ToyService::ToyService(unsigned workers, uint32_t queue_rows, uint32_t max_request_rows)
-    : engine(options(workers)) {
+ToyService::ToyService(unsigned workers, uint32_t queue_rows, uint32_t max_request_rows,
+                       std::shared_ptr<Clock> clock)
+    : engine(options(workers, std::move(clock))) {
   LaneOptions lane;
   lane.in_features = kInputs;
   lane.out_features = kOutputs;

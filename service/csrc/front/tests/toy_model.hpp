@@ -12,7 +12,8 @@ namespace fused_mlp::front::test {
 // Both variants compute the same; the unfused one is left to a worker, as a kernel in Python would be. A row
 // whose first value is 666 makes its batch fail.
 struct ToyService {
-  explicit ToyService(unsigned workers, uint32_t queue_rows = 8192, uint32_t max_request_rows = 4096);
+  explicit ToyService(unsigned workers, uint32_t queue_rows = 8192, uint32_t max_request_rows = 4096,
+                      std::shared_ptr<Clock> clock = nullptr);
   Engine engine;
   Router router;
 };

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace fused_mlp::front {
 namespace {
@@ -52,10 +53,10 @@ std::string peer_name(int fd) {
   return name.append(":").append(port);
 }
 
-Transport::Transport(int fd, const TlsContext* tls) : fd_(fd) {
+Transport::Transport(Socket socket, const TlsContext* tls) : socket_(std::move(socket)) {
   if (tls == nullptr) return;
   ssl_ = tls->open_session();
-  SSL_set_fd(ssl_, fd_);
+  SSL_set_fd(ssl_, fd());
   SSL_set_accept_state(ssl_);
   shaking_hands_ = true;
 }
@@ -65,7 +66,6 @@ Transport::~Transport() {
     finish_writing();
     SSL_free(ssl_);
   }
-  ::close(fd_);
 }
 
 Io Transport::after_error(int result) {
@@ -105,7 +105,7 @@ IoResult Transport::read(uint8_t* place, size_t size) {
     }
     return {Io::done, total};
   }
-  const ssize_t n = ::recv(fd_, place, size, 0);
+  const ssize_t n = ::recv(fd(), place, size, 0);
   if (n > 0) return {Io::done, static_cast<size_t>(n)};
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return {Io::blocked};
   return {Io::closed};
@@ -117,7 +117,7 @@ IoResult Transport::write(const uint8_t* data, size_t size) {
     if (n > 0) return {Io::done, static_cast<size_t>(n)};
     return {after_error(n)};
   }
-  const ssize_t n = ::send(fd_, data, size, MSG_NOSIGNAL);
+  const ssize_t n = ::send(fd(), data, size, MSG_NOSIGNAL);
   if (n >= 0) return {Io::done, static_cast<size_t>(n)};
   if (errno == EAGAIN || errno == EINTR) return {Io::blocked};
   return {Io::closed};
@@ -130,12 +130,12 @@ void Transport::finish_writing() {
     SSL_shutdown(ssl_);
     ERR_clear_error();
   }
-  ::shutdown(fd_, SHUT_WR);
+  ::shutdown(fd(), SHUT_WR);
 }
 
 // Bytes of TLS are dropped as they are. Linux does not even copy bytes of TCP for MSG_TRUNC.
 IoResult Transport::discard(uint8_t* place, size_t size) {
-  const ssize_t n = ::recv(fd_, place, size, MSG_TRUNC);
+  const ssize_t n = ::recv(fd(), place, size, MSG_TRUNC);
   if (n > 0) return {Io::done, static_cast<size_t>(n)};
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return {Io::blocked};
   return {Io::closed};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "front/http2/end.hpp"
+#include "front/tls/socket.hpp"
 #include "front/tls/tls_context.hpp"
 
 struct ssl_st;
@@ -25,12 +26,12 @@ std::string peer_name(int fd);
 
 class Transport {
  public:
-  Transport(int fd, const TlsContext* tls);  // takes the socket over
+  Transport(Socket socket, const TlsContext* tls);
   ~Transport();
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return socket_.fd(); }
   bool shaking_hands() const { return shaking_hands_; }
   // done: the handshake is over. blocked: call again when the socket is readable, or writable if
   // wants_write().
@@ -52,7 +53,7 @@ class Transport {
  private:
   Io after_error(int result);
 
-  int fd_;
+  const Socket socket_;
   ssl_st* ssl_ = nullptr;
   bool shaking_hands_ = false;
   bool wants_write_ = false;

@@ -1,7 +1,7 @@
 """The good client beside an attack: stock grpcio in a process of its own, from a host of its own. It calls at fixed
 times, and a call's latency counts from the time at which it was due: a server that stalls for a second makes all calls
 of that second late, not one. Beside the server it calls an echo, a process that is not attacked: on a busy machine its
-answers are late too. `python -m tests.attack.bystander HOST:PORT [CA]`; for each line `FROM TO` (monotonic
+answers are late too. `python -m tests.attack.good_client HOST:PORT [CA]`; for each line `FROM TO` (monotonic
 seconds) on its input it prints one line of JSON about the calls that were due between them."""
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def callers(target: str, ca: str) -> list[Caller]:
             return fresh.unary_unary(PREDICT)(predict, timeout=DEADLINE_S)
 
     return [
-        Caller("Predict", 0.01, on_its_own_connection(PREDICT, predict)),
-        Caller("Health/Check", 0.01, on_its_own_connection(HEALTH_CHECK, check)),
+        Caller("Predict", 0.005, on_its_own_connection(PREDICT, predict)),
+        Caller("Health/Check", 0.005, on_its_own_connection(HEALTH_CHECK, check)),
         Caller("GetModel", 0.05, on_its_own_connection(GET_MODEL, get_model)),
         Caller("newcomer", 0.25, newcomer),
         Caller(ECHO, 0.01, start_echo()),
@@ -135,11 +135,11 @@ def main(target: str, ca: str = "") -> None:
         print(json.dumps(report), flush=True)
 
 
-class Bystander:
+class GoodClient:
     """That program, as a context of a test."""
 
     def __init__(self, target: str, ca: Path | None = None) -> None:
-        command = [sys.executable, "-m", "tests.attack.bystander", target, *([str(ca)] if ca else [])]
+        command = [sys.executable, "-m", "tests.attack.good_client", target, *([str(ca)] if ca else [])]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def report(self, since: float, until: float) -> dict[str, Any]:

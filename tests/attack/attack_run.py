@@ -12,17 +12,18 @@ from typing import Any, Self
 
 from fused_mlp.service.settings.limits import Limits
 from tests.attack.attacker import Attacker
-from tests.attack.bystander import ECHO, Bystander
+from tests.attack.good_client import ECHO, GoodClient
 from tests.attack.watch import Watch
 from tests.support import sanitized
 from tests.support.server import Server
 
 # Longer by hand: each round adds the time and the count of one run in CI.
 ROUNDS = int(os.environ.get("ATTACK_ROUNDS", "1"))
-SECONDS = 0.6 * ROUNDS
+SECONDS = 0.4 * ROUNDS
 # After an attack its connections are closed, which is work too; the good client is watched for this much longer.
-AFTERMATH_S = 0.4
-LEAST_SECONDS = 1.0  # a hundred calls, so that a p99 is more than the worst of a few
+AFTERMATH_S = 0.2
+WARM_UP_S = 0.2
+LEAST_SECONDS = 0.6  # a hundred calls, so that a p99 is more than the worst of a few
 
 # Nothing may take a loop for longer than a good client waits for an answer that it calls late. The machines of CI
 # have two cores, which the attacker, the good client and the server share: a fair turn of some 10 ms among ten
@@ -31,8 +32,8 @@ LEAST_SECONDS = 1.0  # a hundred calls, so that a p99 is more than the worst of 
 MOST_P99_S = 0.25
 # A newcomer has a connection to set up, in Python.
 MOST_NEWCOMER_P99_S = 1.0
-# Of the good client: some 220 calls a second, at less than 1 ms each, most of it Python.
-BYSTANDER_CPU = 0.25
+# Of the good client: some 420 calls a second, at less than 1 ms each, most of it Python.
+GOOD_CLIENT_CPU = 0.45
 # What an honest peer can make us spend. The smallest call has 40 bytes and takes 5-10 us, the smallest frame 9
 # bytes and 0.5-1 us: 0.1-0.25 us for each byte. Twice that, for slow machines.
 MOST_CPU_NS_PER_BYTE = 500
@@ -58,26 +59,24 @@ class Target:
         self.server = Server(front="native", limits=json.dumps(limits), **(settings or {}))
         self.port = int(self.server.target.rpartition(":")[2])
         self.watch = Watch(self.server.process.pid)
-        self.bystander = Bystander(f"localhost:{self.port}" if ca else self.server.target, ca)
-        now = time.monotonic()
-        warm = self.bystander.report(
-            now, now + 1
-        )  # its imports and first connections are no part of any attack
+        self.good_client = GoodClient(f"localhost:{self.port}" if ca else self.server.target, ca)
+        now = time.monotonic()  # imports and first connections are no part of any attack
+        warm = self.good_client.report(now, now + WARM_UP_S)
         assert not any(caller["errors"] for caller in warm.values()), warm
 
-    def siege(self) -> Siege:
-        return Siege(self)
+    def attack(self) -> AttackRun:
+        return AttackRun(self)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bystander.__exit__()
+        self.good_client.__exit__()
         self.server.stop()
 
 
 @dataclass
-class Siege:
+class AttackRun:
     """From the first blow to the aftermath. Attackers made by `attacker` are closed and counted at the end."""
 
     target: Target
@@ -105,7 +104,7 @@ class Siege:
         if kind is not None:
             return
         until = max(time.monotonic() + AFTERMATH_S, self._since + LEAST_SECONDS)
-        self.callers = self.target.bystander.report(self._since, until)
+        self.callers = self.target.good_client.report(self._since, until)
         self.seconds = time.monotonic() - self._since
         self.cpu_s = self.watch.cpu_seconds() - self._cpu_before
         self.queued_s = self.watch.queued_seconds() - self._queued_before
@@ -133,7 +132,7 @@ class Siege:
         __tracebackhide__ = True
         if most_cpu_s is None:
             most_cpu_s = self.sent_bytes * MOST_CPU_NS_PER_BYTE / 1e9
-        most_cpu_s += BYSTANDER_CPU * self.seconds
+        most_cpu_s += GOOD_CLIENT_CPU * self.seconds
         budgets = sum(getattr(self.target.limits, name) for name in BUDGETS)
         if most_growth_bytes is None:
             most_growth_bytes = budgets + 0.1 * (self.base_bytes + budgets)
