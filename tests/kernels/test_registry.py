@@ -5,7 +5,6 @@ import logging
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from fused_mlp import kernels, models
 from fused_mlp.kernels import Backend, KernelError, KernelInputError, KernelUnavailable, _cpu, registry
