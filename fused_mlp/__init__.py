@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         save,
     )
     from fused_mlp.service.client import AsyncClient, Client, PredictError
+    from fused_mlp.service.local.serving import serve
 
     __version__: str
 
@@ -52,6 +53,7 @@ __all__ = [
     "from_torch",
     "load",
     "save",
+    "serve",
 ]
 
 _HOMES = {
@@ -75,6 +77,7 @@ _HOMES = {
         "save",
     ),
     "service.client": ("AsyncClient", "Client", "PredictError"),
+    "service.local.serving": ("serve",),
 }
 _SUBPACKAGES = ("kernels", "models", "protos", "service")
 

@@ -1,116 +1,94 @@
 """What float64 makes of rows, and how far from that a right kernel may be: a running forward error bound, one function
 per kind of step. It holds for every input and every order of summation, so a result outside of it is wrong and not
-unlucky. Where a right kernel may overflow, or the input is not finite, the bound is infinite. numpy only."""
+unlucky. Where a right kernel may overflow, a divisor may be zero, or the input is not finite, the bound is infinite.
+numpy only."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fused_mlp.kernels.bounded import (
+    FLOAT32_LARGEST,
+    FLOAT32_SMALLEST,
+    PRECISIONS,
+    UNIT,
+    Bounded,
+    Float64,
+    Precision,
+    store,
+)
+from fused_mlp.kernels.error_functions import FUNCTION_ROUNDINGS, bound_formula, combine
 from fused_mlp.models import Mlp
-from fused_mlp.models.chain import activate
+from fused_mlp.models.activations import log_softmax
 from fused_mlp.models.dtypes import Array, widen
-from fused_mlp.models.spec import OutputActivation
+from fused_mlp.models.spec import INPUT, Gated, Norm, Step
 
-Float64 = NDArray[np.float64]
-
-UNIT = 2.0**-24  # unit roundoff of float32, in which every kernel adds up products and computes activations
-# A kernel's own activation: at most this many roundings, of its result and of its input up to _BENT, beyond which every
-# activation is zero, one or linear. Near zero 1 + erf(x) and the like cancel, hence the input.
-_ACTIVATION_ROUNDINGS = 16
-_BENT = 8.0
 # Roundings to the kernel's dtype inside a sum of products: two factors, partial sums of a split sum, the bias.
 _PRODUCT_ROUNDINGS = 4
-_EXACT: frozenset[OutputActivation] = frozenset({"identity", "relu", "relu6"})
-# Where an activation that falls and then rises is lowest; the others only rise.
-_LOWEST_AT: Mapping[OutputActivation, float] = MappingProxyType(
-    {
-        "gelu": -0.7517915,
-        "gelu_tanh": -0.7524614,
-        "silu": -1.2784645,
-        "hardswish": -1.5,
-        "mish": -1.1924448,
-    }
-)
+# Inside a norm, or a scale and a shift: eager operators may store what is between two of them.
+_STORED_ROUNDINGS = 4
 _BLOCK = 1 << 20  # weights taken to float64 at a time: 8 MB, and as much again for their magnitudes
 
 
-@dataclass(frozen=True)
-class Precision:
-    """How a kernel rounds. `product`: unit roundoff of factors; `stored`: of what it writes to memory between steps;
-    `smallest`: below it numbers may become zero; `largest`: above it they may become infinite."""
-
-    product: float
-    stored: float
-    smallest: float
-    largest: float
-
-
-_FLOAT32_RANGE = (2.0**-126, 2.0**124)  # 1/16 of the largest: hardswish computes 6 x on its way
-# By the dtype of `Kernel.describe()`.
-PRECISIONS: Mapping[str, Precision] = MappingProxyType(
-    {
-        "float32": Precision(UNIT, UNIT, *_FLOAT32_RANGE),
-        "tf32": Precision(2.0**-11, UNIT, *_FLOAT32_RANGE),
-        "bfloat16": Precision(2.0**-8, 2.0**-8, *_FLOAT32_RANGE),
-        "float16": Precision(2.0**-11, 2.0**-11, 2.0**-24, 2.0**15),
-    }
-)
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """value: (rows, width), what float64 computes; error: of the same shape, the largest of a right kernel."""
-
-    value: Float64
-    error: Float64
-
-    @property
-    def size(self) -> Float64:
-        """The largest magnitude that a right kernel may have there."""
-        result: Float64 = np.abs(self.value) + self.error
-        return result
-
-    def admits(self, y: NDArray[Any]) -> NDArray[np.bool_]:
-        """y: (rows, width), what a kernel computed. Whether each may be the result of a right one."""
-        with np.errstate(invalid="ignore"):
-            return np.isinf(self.error) | (np.abs(y - self.value) <= self.error)
-
-
 def forward_with_bound(mlp: Mlp, x: NDArray[np.float32], precision: Precision) -> Bounded:
-    """x: (rows, in_features), as a caller sent them. `precision` of the kernel, which may differ from the model's."""
+    """x: (rows, in_features), as a caller sent them. `precision` of the kernel, which may differ from the model's.
+    All outputs side by side, as kernels write them."""
     with np.errstate(all="ignore"):  # overflow makes the error infinite, and is looked for at each step
         given = x.astype(np.float64)
         error = np.where(np.isfinite(given).all(axis=1, keepdims=True), 0.0, np.inf)
-        values = _store(Bounded(given, np.broadcast_to(error, given.shape)), precision)
-        for layer, weights in zip(mlp.spec.layers, mlp.layers, strict=True):
-            up = _linear(values, weights.weight, weights.bias, precision)
-            if weights.gate_weight is None:
-                values = _activate(up, layer.activation, layer.negative_slope, precision)
-            else:
-                gate = _linear(values, weights.gate_weight, weights.gate_bias, precision)
-                gate = _activate(gate, layer.activation, layer.negative_slope, precision)
-                values = _multiply(gate, up, precision)
-        last, slope = mlp.spec.output_activation, mlp.spec.output_negative_slope
-        if last in ("softmax", "log_softmax"):
-            return _softmax(values, precision, log=last == "log_softmax")
-        return _activate(values, last, slope, precision)
+        values = {INPUT: store(Bounded(given, np.broadcast_to(error, given.shape)), precision)}
+        for step in mlp.spec.steps:
+            values[step.name] = _step(mlp, step, [values[source] for source in step.sources], precision)
+        return _concat([values[output.value] for output in mlp.spec.outputs])
 
 
-def _store(result: Bounded, precision: Precision) -> Bounded:
-    """The rounding of a step's result to the dtype in which it is kept."""
-    size = result.size
-    error = result.error + precision.stored * size + precision.smallest
-    return Bounded(result.value, np.where(size < precision.largest, error, np.inf))
+def _step(mlp: Mlp, step: Step, sources: list[Bounded], precision: Precision) -> Bounded:  # noqa: PLR0911 - a table of steps
+    x = sources[0]
+
+    def tensor(name: str) -> Float64 | None:
+        found = mlp.tensor(step, name)
+        return None if found is None else widen(found).astype(np.float64)
+
+    match step.op:
+        case "linear":
+            return _linear(x, mlp.tensor(step, "weight"), mlp.tensor(step, "bias"), precision)
+        case "gated":
+            return _gated(mlp, step, x, precision)
+        case "elementwise":
+            return bound_formula(step.formula, x, precision)
+        case "norm":
+            normalized = _norm(x, step, precision)
+            return _scale(normalized, tensor("weight"), tensor("bias"), precision)
+        case "affine":
+            return _scale(x, tensor("weight"), tensor("bias"), precision)
+        case "softmax" | "log_softmax":
+            return _softmax(x, precision, log=step.op == "log_softmax")
+        case "concat":
+            return _concat(sources)
+        case "slice":
+            columns = slice(step.start, step.stop)
+            return Bounded(x.value[:, columns], x.error[:, columns], x.nonnegative)
+    return store(combine(step.op, sources[0], sources[1]), precision)
 
 
-def _linear(x: Bounded, weight: Array, bias: Array | None, precision: Precision) -> Bounded:
+def _concat(parts: list[Bounded]) -> Bounded:
+    return Bounded(
+        np.concatenate([part.value for part in parts], axis=1),
+        np.concatenate([part.error for part in parts], axis=1),
+        all(part.nonnegative for part in parts),
+    )
+
+
+def _gated(mlp: Mlp, step: Gated, x: Bounded, precision: Precision) -> Bounded:
+    up = _linear(x, mlp.tensor(step, "weight"), mlp.tensor(step, "bias"), precision)
+    gate = _linear(x, mlp.tensor(step, "gate_weight"), mlp.tensor(step, "gate_bias"), precision)
+    return store(combine("multiply", bound_formula(step.formula, gate, precision), up), precision)
+
+
+def _linear(x: Bounded, weight: Array | None, bias: Array | None, precision: Precision) -> Bounded:
     """A sum of n products, in any order, has an error of at most n + 1 roundings of the sum of their magnitudes."""
+    assert weight is not None
     columns = weight.shape[1]
     roundings = (columns + 2) * UNIT + _PRODUCT_ROUNDINGS * precision.product
     roundings /= 1 - min(roundings, 0.5)  # gamma_n: roundings of roundings
@@ -132,28 +110,55 @@ def _linear(x: Bounded, weight: Array, bias: Array | None, precision: Precision)
     flushed += x.size.sum(axis=1, keepdims=True)
     error = carried + roundings * size + precision.smallest * flushed
     # Partial sums may overflow where the whole does not. Infinity times a zero weight is NaN: `size` is not below then.
-    return _store(Bounded(value, np.where(size < precision.largest, error, np.inf)), precision)
+    return store(Bounded(value, np.where(size < precision.largest, error, np.inf)), precision)
 
 
-def _activate(x: Bounded, name: OutputActivation, slope: float, precision: Precision) -> Bounded:
-    """From the lowest and the highest value over the interval that x may be in."""
-    if name == "identity":
+def _norm(x: Bounded, step: Norm, precision: Precision) -> Bounded:
+    """centred / length, where length is a mean or a sum of squares. However its inputs are off, a length is off by at
+    most the length of their errors (the triangle inequality), and eps keeps it from zero."""
+    columns = x.value.shape[1]
+    roundings = (columns + 8) * UNIT
+    value, error = x.value, x.error
+    if step.kind == "layer":
+        value = value - value.mean(axis=1, keepdims=True)
+        error = error + error.mean(axis=1, keepdims=True)
+        error = error + roundings * x.size.mean(axis=1, keepdims=True) + 2 * UNIT * x.size
+    count = 1 if step.kind == "l2" else columns
+
+    def length_of(vector: Float64) -> Float64:
+        result: Float64 = np.sqrt((vector * vector).sum(axis=1, keepdims=True) / count)
+        return result
+
+    length, off = length_of(value), length_of(error)
+    most = length_of(np.abs(value) + error)
+    floor = step.eps
+    if step.kind != "l2":
+        length, floor = np.sqrt(length * length + step.eps), np.sqrt(step.eps)
+    else:
+        length = np.maximum(length, step.eps)
+    # The squares of numbers below the root of the smallest may be zero.
+    off = off + roundings * (length + most) + np.sqrt(columns * FLOAT32_SMALLEST / count)
+    least = np.maximum(length - off, floor * (1 - 8 * UNIT) if floor > 2 * FLOAT32_SMALLEST**0.5 else 0.0)
+    result = value / length
+    error = (error + np.abs(result) * off) / least
+    error = error + (8 * UNIT + _STORED_ROUNDINGS * precision.stored) * (np.abs(result) + error)
+    known = np.isfinite(x.error).all(axis=1, keepdims=True) & (least > 0)
+    # A sum of squares may overflow, also of what is not centred yet.
+    known &= np.maximum(most, length_of(x.size)) ** 2 * count < FLOAT32_LARGEST
+    return store(Bounded(result, np.where(known, error, np.inf)), precision)
+
+
+def _scale(x: Bounded, scale: Float64 | None, shift: Float64 | None, precision: Precision) -> Bounded:
+    if scale is None and shift is None:
         return x
-    value = activate(name, x.value, slope)
-    low, high = x.value - x.error, x.value + x.error
-    lowest_at = 0.0 if name == "leaky_relu" and slope < 0 else _LOWEST_AT.get(name, -np.inf)
-    at_low, at_high = activate(name, low, slope), activate(name, high, slope)
-    bottom = at_low if lowest_at == -np.inf else activate(name, np.clip(lowest_at, low, high), slope)
-    error = np.maximum(np.maximum(at_low, at_high) - value, value - bottom)
-    if name not in _EXACT:
-        error += _ACTIVATION_ROUNDINGS * UNIT * (np.abs(value) + error + np.minimum(x.size, _BENT))
-    return _store(Bounded(value, np.where(np.isfinite(x.error), error, np.inf)), precision)
-
-
-def _multiply(a: Bounded, b: Bounded, precision: Precision) -> Bounded:
-    error = np.abs(a.value) * b.error + a.error * b.size
-    known = np.isfinite(a.error) & np.isfinite(b.error)
-    return _store(Bounded(a.value * b.value, np.where(known, error, np.inf)), precision)
+    value, error, size = x.value, x.error, x.size
+    if scale is not None:
+        value, error, size = value * scale, error * np.abs(scale), size * np.abs(scale)
+    if shift is not None:
+        value, size = value + shift, size + np.abs(shift)
+    error = error + _STORED_ROUNDINGS * precision.stored * size + precision.smallest
+    known = np.isfinite(x.error) & (size < precision.largest)
+    return store(Bounded(value, np.where(known, error, np.inf)), precision)
 
 
 def _softmax(x: Bounded, precision: Precision, *, log: bool) -> Bounded:
@@ -164,17 +169,19 @@ def _softmax(x: Bounded, precision: Precision, *, log: bool) -> Bounded:
     low, high = x.value - radius, x.value + radius
     most = -np.logaddexp(0.0, _log_sum_of_others(low) - high)
     least = -np.logaddexp(0.0, _log_sum_of_others(high) - low)
-    value = activate("log_softmax", x.value)
-    own = (_ACTIVATION_ROUNDINGS + x.value.shape[1]) * UNIT  # the sum of exponentials is a sum too
+    value = log_softmax(x.value)
+    own = (FUNCTION_ROUNDINGS + x.value.shape[1]) * UNIT  # the sum of exponentials is a sum too
     if log:
         error = np.maximum(most - value, value - least)
         error += own * (1 + np.abs(value) + error)
+        # The logarithm of the sum, which torch keeps in half precision where the model is.
+        error += 2 * precision.stored * (np.log(x.value.shape[1]) + np.abs(value))
     else:
         value, most, least = np.exp(value), np.exp(most), np.exp(least)
         error = np.maximum(most - value, value - least)
         error += own * (value + error)
     known = np.isfinite(x.error).all(axis=1, keepdims=True)
-    return _store(Bounded(value, np.where(known, error, np.inf)), precision)
+    return store(Bounded(value, np.where(known, error, np.inf), not log), precision)
 
 
 def _log_sum_of_others(x: Float64) -> Float64:
@@ -188,3 +195,6 @@ def _log_sum_of_others(x: Float64) -> Float64:
     np.put_along_axis(others, top, exponentials.sum(axis=1, keepdims=True), 1)
     result: Float64 = highest + np.log(others)
     return result
+
+
+__all__ = ["PRECISIONS", "Bounded", "Precision", "forward_with_bound"]

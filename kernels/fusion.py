@@ -3,10 +3,11 @@ Owns which steps go together; knows nothing of instruction sets, devices or memo
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.formula import Formula, parse
+from fused_mlp.models.formula import Formula, FormulaError, parse
 from fused_mlp.models.spec import Combination, Combine, Elementwise, Gated, Linear, Step
 
 _IDENTITY = parse("x")
@@ -24,10 +25,11 @@ class Combined:
 @dataclass(frozen=True)
 class Product:
     """then(combined(function(input W^T + b))). For a gated step, `function` comes after the product of its halves.
-    `name` is the value of the last step in it; values in between exist nowhere."""
+    `name` is the value of the last step in it; values in between exist nowhere. `steps` are all that it computes."""
 
     step: Linear | Gated
     name: str
+    steps: tuple[Step, ...]
     function: Formula = _IDENTITY
     combined: Combined | None = None
     then: Formula = _IDENTITY
@@ -42,37 +44,42 @@ FusedStep = Product | Step
 
 def fuse(spec: MlpSpec) -> tuple[FusedStep, ...]:
     """The steps in an order in which they can run. A value is fused away only if nothing else reads it."""
-    uses: dict[str, int] = {}
-    for name in [source for step in spec.steps for source in step.sources] + [o.value for o in spec.outputs]:
-        uses[name] = uses.get(name, 0) + 1
-    fused: list[FusedStep] = []
-    made_at: dict[str, int] = {}  # value -> its place in `fused`; the input has none
-
+    readers = Counter(source for step in spec.steps for source in step.sources)
+    readers.update(output.value for output in spec.outputs)
+    fused: dict[str, FusedStep] = {}  # by the value that each makes
+    made_at: dict[str, int] = {}
     for step in spec.steps:
-        last = max(step.sources, key=lambda name: made_at.get(name, -1))
-        place = made_at.get(last, -1)
-        before = fused[place] if place >= 0 else None
-        grown = _grow(before, step) if isinstance(before, Product) and uses[last] == 1 else None
-        if grown is not None:
-            fused[place] = grown
-            del made_at[last]
-            made_at[step.name] = place
-            continue
-        made_at[step.name] = len(fused)
-        fused.append(Product(step, step.name) if isinstance(step, (Linear, Gated)) else step)
-    return tuple(fused)
+        made: FusedStep = Product(step, step.name, (step,)) if isinstance(step, (Linear, Gated)) else step
+        # The younger of two products first: its tile is more likely to be hot.
+        for source in sorted(step.sources, key=lambda name: made_at.get(name, 0), reverse=True):
+            product = fused.get(source)
+            if not isinstance(product, Product) or readers[source] > 1:
+                continue
+            grown = _grow(product, step)
+            if grown is not None:
+                # It moves to the place of this step: everything that both read exists by then.
+                del fused[source]
+                made = grown
+                break
+        made_at[step.name] = len(made_at)
+        fused[step.name] = made
+    return tuple(fused.values())
 
 
 def _grow(product: Product, step: Step) -> Product | None:
     """The product with one more step in its epilogue; None if that has no place for it."""
-    if isinstance(step, Elementwise):
-        if product.combined is None:
-            return replace(product, name=step.name, function=_then(product.function, step.formula))
-        return replace(product, name=step.name, then=_then(product.then, step.formula))
-    if isinstance(step, Combine) and product.combined is None and step.inputs[0] != step.inputs[1]:
+    grown = replace(product, name=step.name, steps=(*product.steps, step))
+    try:
+        if isinstance(step, Elementwise):
+            if product.combined is None:
+                return replace(grown, function=_then(product.function, step.formula))
+            return replace(grown, then=_then(product.then, step.formula))
+    except FormulaError:  # the two functions together are too long for one
+        return None
+    if isinstance(step, Combine) and product.combined is None:
         swapped = step.inputs[1] == product.name
         other = step.inputs[0] if swapped else step.inputs[1]
-        return replace(product, name=step.name, combined=Combined(step.op, other, swapped))
+        return replace(grown, combined=Combined(step.op, other, swapped))
     return None
 
 

@@ -4,7 +4,6 @@ from layers to steps and back; knows nothing of other programs."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_args
 
 import numpy as np
@@ -14,7 +13,7 @@ from fused_mlp.models.activations import Floats, log_softmax, softmax
 from fused_mlp.models.formula import parse
 
 if TYPE_CHECKING:
-    from fused_mlp.models.spec import MlpSpec
+    from fused_mlp.models.spec import Output, Step
 
 Activation = Literal[
     "identity",
@@ -46,7 +45,7 @@ def _check_slope(field: str, slope: float, activation: str) -> None:
 class LayerSpec(BaseModel):
     """One layer: activation(x W^T + b), or, when gated, activation(x G^T + g) * (x W^T + b)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     out_features: Annotated[int, Field(ge=1, le=1 << 20)]
     bias: bool = True
@@ -71,13 +70,13 @@ class Chain:
 
 def steps_of(given: dict[str, Any]) -> dict[str, Any]:
     """The fields of an MlpSpec with `layers` and what belongs to them written as steps: layers.0, layers.0.act, ..."""
+    if "steps" in given:
+        raise ValueError("layers: expected layers or steps, got both")
+    if not isinstance(given["layers"], (list, tuple)) or not 1 <= len(given["layers"]) <= MAX_LAYERS:
+        raise ValueError(f"layers: expected a list of at least 1 and at most {MAX_LAYERS}")
     layers = [
         each if isinstance(each, LayerSpec) else LayerSpec.model_validate(each) for each in given["layers"]
     ]
-    if "steps" in given or not 1 <= len(layers) <= MAX_LAYERS:
-        raise ValueError(
-            f"layers: expected at least 1 and at most {MAX_LAYERS}, and no steps, got {len(layers)}"
-        )
     output = given.get("output_activation", "identity")
     slope = given.get("output_negative_slope", DEFAULT_SLOPE)
     if output not in (*get_args(Activation), "softmax", "log_softmax"):
@@ -134,8 +133,8 @@ def activation_of(function: str) -> tuple[Activation, float] | None:
     return (cast(Activation, formula.text), DEFAULT_SLOPE) if formula.text in get_args(Activation) else None
 
 
-@lru_cache(maxsize=256)
-def _chain_of(steps: tuple[Any, ...], outputs: tuple[Any, ...]) -> Chain | None:  # noqa: PLR0911, PLR0912 - one return for each thing that is no chain
+def chain_of(steps: tuple[Step, ...], outputs: tuple[Output, ...]) -> Chain | None:  # noqa: PLR0911, PLR0912 - one return for each thing that is no chain
+    """The program as layers, if it is a plain chain."""
     if len(outputs) != 1 or outputs[0].value != steps[-1].name or outputs[0].name != "output":
         return None
     layers: list[dict[str, Any]] = []
@@ -176,8 +175,3 @@ def _chain_of(steps: tuple[Any, ...], outputs: tuple[Any, ...]) -> Chain | None:
         else:
             return None
     return Chain(tuple(LayerSpec.model_validate(layer) for layer in layers), *output) if layers else None
-
-
-def layers_of(spec: MlpSpec) -> Chain | None:
-    """The program as layers, if it is a plain chain."""
-    return _chain_of(spec.steps, spec.outputs)

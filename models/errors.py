@@ -6,6 +6,9 @@ from typing import Self
 
 from pydantic import ValidationError
 
+_MOST_ERRORS = 1000
+_LONGEST_TEXT = 1000
+
 
 class ModelLoadError(Exception):
     """A model could not be read, converted or validated. The text, one line, says what was expected and
@@ -16,13 +19,24 @@ class ModelLoadError(Exception):
         """Pydantic's first error as one line: `model.json: spec.layers.0.activation: ...`."""
         text = str(error)
         if isinstance(error, ValidationError):
-            first, *others = error.errors()
-            path = ".".join(map(str, first["loc"]))
-            message = first["msg"].removeprefix("Value error, ")
-            text = f"{path}: {message}" if path else message
-            if others:
-                text += f" (and {len(others)} more)"
-        return cls(f"{where}: {text}" if where else text)
+            count = error.error_count()
+            if count > _MOST_ERRORS:  # pydantic would make all of them, gigabytes for a file full of nonsense
+                text = f"not a model description: {count} errors"
+            else:
+                first, *others = error.errors(include_url=False, include_input=False)
+                path = ".".join(map(str, first["loc"]))
+                message = first["msg"].removeprefix("Value error, ")
+                text = f"{path}: {message}" if path else message
+                # A list with a bad item is "too short" as well: that says nothing new.
+                more = sum(each["loc"] != first["loc"][: len(each["loc"])] for each in others)
+                text = _one_line(text) + (f" (and {more} more)" if more else "")
+        return cls(f"{where}: {_one_line(text)}" if where else _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    """Names in a file may hold anything, of any length."""
+    text = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def first_line(error: BaseException) -> str:

@@ -99,4 +99,6 @@ def _scaled(x: Floats, weight: Floats | None, bias: Floats | None) -> Floats:
 
 
 def _as(array: Array, dtype: np.dtype[Any]) -> Floats:
+    if array.dtype == np.float64:  # of an importer's check, before anything is rounded
+        return array.astype(dtype, copy=False)
     return widen(array).astype(dtype, copy=False)

@@ -55,6 +55,7 @@ SUGAR: dict[str, str] = {
     "quick_gelu": "x * sigmoid(1.702 * x)",
     "square": "x * x",
     "reciprocal": "1 / x",
+    "sign": "clip(x * 1e38, -1, 1)",
 }
 _SUGAR_DEFAULTS: dict[str, tuple[float, ...]] = {"celu": (1.0,), "hardtanh": (-1.0, 1.0)}
 _SYMBOLS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
@@ -77,14 +78,20 @@ class Node:
     op: str
     arguments: tuple[Node, ...] = ()
     numbers: tuple[float, ...] = ()
-    # A tree can share its parts, so that few nodes may spell an endless text: it is bounded as written out.
+    # A tree can share its parts, so that few nodes may spell an endless text: it is bounded as written out. Every level
+    # of it is an instruction, so that the bound on those bounds recursion too.
     size: int = field(default=1, compare=False)
+    depth: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         size = 1 + sum(each.size for each in self.arguments)
+        depth = 1 + max((each.depth for each in self.arguments), default=-1)
         if size > MAX_SIZE:
             raise FormulaError(f"more than {MAX_SIZE} operations, written out")
+        if depth > MAX_INSTRUCTIONS:
+            raise FormulaError(f"more than {MAX_INSTRUCTIONS} operations inside each other")
         object.__setattr__(self, "size", size)
+        object.__setattr__(self, "depth", depth)
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,7 @@ class Formula:
 
 _BLOCK = 16384  # values at a time, so that the temporaries stay in the cache
 _X = Node("x")
+_ZERO = Node("constant", (), (0.0,))
 
 
 @lru_cache(maxsize=4096)
@@ -153,6 +161,13 @@ def parse(text: str) -> Formula:
     """The formula that `text` spells; FormulaError says what is wrong with it."""
     if len(text) > MAX_TEXT:
         raise FormulaError(f"function of {len(text)} characters: expected at most {MAX_TEXT}")
+    if text in (
+        "x",
+        "identity",
+    ):  # plain names need no parser: most models of a server have no other functions
+        return _made(_X)
+    if text in PARAMETERS and None not in PARAMETERS[text]:
+        return _made(_function(text, (_X,)))
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -168,6 +183,8 @@ def parse(text: str) -> Formula:
         raise FormulaError(f"function {_short(text)!r}: {error}") from None
     except RecursionError:
         raise FormulaError(f"function {_short(text)!r}: nested too deeply") from None
+    except OverflowError:  # a whole number of hundreds of digits
+        raise FormulaError(f"function {_short(text)!r}: expected finite numbers") from None
 
 
 def of(root: Node) -> Formula:
@@ -180,7 +197,7 @@ def x() -> Node:
 
 
 def constant(value: float) -> Node:
-    return Node("constant", (), (float(value),))
+    return Node("constant", (), (float(value) + 0.0,))  # -0.0 becomes 0.0: equal constants are one
 
 
 def call(name: str, argument: Node, *numbers: float) -> Node:
@@ -192,6 +209,10 @@ def binary(op: str, left: Node, right: Node) -> Node:
     if left.op == "constant" and right.op == "constant":
         with np.errstate(all="ignore"):
             return constant(float(PRIMITIVES[op](np.float64(left.numbers[0]), np.float64(right.numbers[0]))))
+    if op == "maximum" and _ZERO in (left, right):
+        return Node("relu", (right if left == _ZERO else left,))
+    if op in ("maximum", "minimum") and left == right:
+        return left
     return Node(op, (left, right))
 
 
@@ -302,22 +323,25 @@ def _made(root: Node) -> Formula:
         raise FormulaError("it does not depend on x")
     if len(instructions) > MAX_INSTRUCTIONS:
         raise FormulaError(f"{len(instructions)} operations: expected at most {MAX_INSTRUCTIONS}")
-    return Formula(_spell(root), root, tuple(instructions), tuple(constants))
+    text = _spell(root)
+    if len(text) > MAX_TEXT:
+        raise FormulaError(f"{len(text)} characters: expected at most {MAX_TEXT}")
+    return Formula(text, root, tuple(instructions), tuple(constants))
 
 
 def _spell(root: Node) -> str:
     """The canonical text: a name where there is one, defaults left out."""
-    for name in SUGAR:
-        if name != "identity" and name not in _SUGAR_DEFAULTS and _sugar_tree(name) == root:
-            return name
     if root.op in PARAMETERS and root.arguments == (_X,) and root.numbers == PARAMETERS[root.op]:
         return root.op
-    return _write(root, 0)
+    if root == _X:
+        return "x"
+    return _sugar_names().get(root) or _write(root, 0)
 
 
 @cache
-def _sugar_tree(name: str) -> Node:
-    return _sugar(name, {})
+def _sugar_names() -> dict[Node, str]:
+    """The name of every formula that has one without parameters."""
+    return {_sugar(name, {}): name for name in SUGAR if name != "identity" and name not in _SUGAR_DEFAULTS}
 
 
 _PRECEDENCE = {"add": 1, "subtract": 1, "multiply": 2, "divide": 2}

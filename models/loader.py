@@ -19,7 +19,7 @@ CHECKPOINTS = {
 
 
 def load(path: str | os.PathLike[str]) -> Mlp:
-    """The model at `path`: a version directory (or the model.json in it), or an ONNX file.
+    """The model at `path`: a version directory (or the model.json in it), an ONNX file, or a .pt2 of torch.export.
 
     Checkpoints hold tensors but no activations; read those with `from_state_dict` or `from_safetensors`."""
     path = Path(path)
@@ -33,11 +33,19 @@ def load(path: str | os.PathLike[str]) -> Mlp:
         from fused_mlp.models.importers.from_onnx import from_onnx  # noqa: PLC0415 - most servers read no ONNX
 
         return from_onnx(path)
+    if path.suffix == ".pt2":
+        try:
+            from fused_mlp.models.importers.torch_files import read_exported  # noqa: PLC0415 - brings torch
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ModelLoadError(f"{path}: reading it needs torch: pip install 'fused-mlp[torch]'") from None
+        return read_exported(path)
     if path.suffix in CHECKPOINTS:
         raise ModelLoadError(
             f"{path}: a checkpoint says nothing of activations; read it with {CHECKPOINTS[path.suffix]}"
         )
-    raise ModelLoadError(f"{path}: expected a version directory with {JSON_NAME} in it, or an .onnx file")
+    raise ModelLoadError(f"{path}: expected a version directory with {JSON_NAME} in it, an .onnx or a .pt2 file")
 
 
 def _load_directory(path: Path) -> Mlp:

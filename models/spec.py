@@ -18,25 +18,36 @@ from pydantic import (
     model_validator,
 )
 
-from fused_mlp.models.chain import DEFAULT_SLOPE, Activation, LayerSpec, OutputActivation, layers_of, steps_of
+from fused_mlp.models.chain import (
+    DEFAULT_SLOPE,
+    Activation,
+    Chain,
+    LayerSpec,
+    OutputActivation,
+    chain_of,
+    steps_of,
+)
 from fused_mlp.models.formula import Formula, parse
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 Combination = Literal["add", "subtract", "multiply", "divide", "maximum", "minimum"]
 
 MAX_STEPS = 4096
-Width = Annotated[int, Field(ge=1, le=1 << 20)]
+MAX_WIDTH = 1 << 20
+# Concats of concats grow without any weights: a small file must not ask for gigabytes per row.
+MAX_FEATURES = 1 << 24  # of all values together
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 # A step's name is that of the value it makes and the beginning of its tensors' names: `blocks.3.fc1`.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,199}$")]
-# Everything else is strict; a list is as good as a tuple, in JSON and in Python.
-_LIST = Field(strict=False)
+# Everything else is strict; a list is as good as a tuple, in JSON and in Python. The first error of a list is enough.
+_LIST = Field(strict=False, fail_fast=True)
 Eps = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 INPUT = "input"  # the name of the program's input
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class _Step(Frozen):
@@ -167,7 +178,7 @@ class Combine(_Step):
     """Two values of the same width, feature by feature."""
 
     op: Combination
-    inputs: Annotated[tuple[Name, Name], _LIST]
+    inputs: Annotated[tuple[Name, Name], Field(strict=False)]
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -183,7 +194,7 @@ class Concat(_Step):
     """Values side by side."""
 
     op: Literal["concat"] = "concat"
-    inputs: Annotated[tuple[Name, ...], Field(min_length=2, max_length=1024, strict=False)]
+    inputs: Annotated[tuple[Name, ...], Field(min_length=2, max_length=1024), _LIST]
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -225,9 +236,9 @@ class MlpSpec(Frozen):
     A chain of layers may also be given as `layers` and `output_activation`, as in files of format 1."""
 
     in_features: Width
-    steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_STEPS, strict=False)]
-    outputs: Annotated[tuple[Output, ...], Field(min_length=1, max_length=64, strict=False)]
-    input_shape: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8, strict=False)] | None = None
+    steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_STEPS), _LIST]
+    outputs: Annotated[tuple[Output, ...], Field(min_length=1, max_length=64), _LIST]
+    input_shape: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8), _LIST] | None = None
     dtype: Dtype = "float32"
     labels: Annotated[tuple[str, ...], _LIST] | None = None  # of the first output
     description: str = ""
@@ -240,8 +251,9 @@ class MlpSpec(Frozen):
             return given
         if "layers" in given:
             given = steps_of(given)
-        if "outputs" not in given and given.get("steps"):
-            last = given["steps"][-1]
+        steps = given.get("steps")
+        if "outputs" not in given and isinstance(steps, (list, tuple)) and steps:
+            last = steps[-1]
             name = last.get("name") if isinstance(last, dict) else getattr(last, "name", None)
             given = {**given, "outputs": ({"value": name},)}
         return given
@@ -279,6 +291,8 @@ class MlpSpec(Frozen):
                 )
         if len({output.name for output in self.outputs}) != len(self.outputs):
             raise ValueError("two outputs have the same name")
+        if self.out_features > MAX_WIDTH:
+            raise ValueError(f"outputs: {self.out_features} features, expected at most {MAX_WIDTH}")
         for step in reversed(self.steps):
             if step.name not in used:
                 raise ValueError(f"step {step.name!r}: nothing uses its value, leave it out")
@@ -302,6 +316,7 @@ class MlpSpec(Frozen):
     def widths_by_name(self) -> dict[str, int]:
         """The width of every value, the input's included, in the order in which they are made."""
         widths = {INPUT: self.in_features}
+        total = self.in_features
         for step in self.steps:
             if step.name in widths:
                 raise ValueError(f"step {step.name!r}: there is a value of that name already")
@@ -312,9 +327,14 @@ class MlpSpec(Frozen):
                 width = step.width(tuple(widths[source] for source in step.sources))
             except ValueError as error:
                 raise ValueError(f"step {step.name!r}: {error}") from None
-            if width > 1 << 20:
-                raise ValueError(f"step {step.name!r}: {width} features, expected at most {1 << 20}")
+            if width > MAX_WIDTH:
+                raise ValueError(f"step {step.name!r}: {width} features, expected at most {MAX_WIDTH}")
             widths[step.name] = width
+            total += width
+            if total > MAX_FEATURES:
+                raise ValueError(
+                    f"step {step.name!r}: all values up to it have {total} features, expected at most {MAX_FEATURES}"
+                )
         return widths
 
     def source_widths(self, step: _Step) -> tuple[int, ...]:
@@ -353,22 +373,24 @@ class MlpSpec(Frozen):
         return sum(math.prod(shape) for _, shape in self.shapes())
 
     @cached_property
+    def chain(self) -> Chain | None:
+        """The program as a chain of layers; None for every other program."""
+        return chain_of(self.steps, self.outputs)
+
+    @property
     def layers(self) -> tuple[LayerSpec, ...] | None:
         """The layers of a plain chain; None for every other program. The last activation is `output_activation`."""
-        chain = layers_of(self)
-        return None if chain is None else chain.layers
+        return None if self.chain is None else self.chain.layers
 
     @property
     def output_activation(self) -> OutputActivation:
         """Of a plain chain."""
-        chain = layers_of(self)
-        return "identity" if chain is None else chain.output_activation
+        return "identity" if self.chain is None else self.chain.output_activation
 
     @property
     def output_negative_slope(self) -> float:
         """Of a plain chain."""
-        chain = layers_of(self)
-        return DEFAULT_SLOPE if chain is None else chain.output_negative_slope
+        return DEFAULT_SLOPE if self.chain is None else self.chain.output_negative_slope
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -378,6 +400,10 @@ class MlpSpec(Frozen):
 
     def summary(self) -> str:
         """One readable line: `784-512-256-10 relu`, `192 -> 3 x [ln, 384 gelu, 192, +] -> ln -> 10`."""
+        return self._summary
+
+    @cached_property
+    def _summary(self) -> str:  # read at every scrape of /metrics
         from fused_mlp.models.summary import summarize  # noqa: PLC0415 - needs this module
 
         return summarize(self)

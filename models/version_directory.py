@@ -27,11 +27,11 @@ SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 class ModelFile(BaseModel):
     """What `model.json` holds. Format 1 wrote a chain as a list of layers, format 2 writes any program as its steps."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     format: Literal["fused-mlp/1", "fused-mlp/2"]
     spec: MlpSpec
-    example: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, strict=False)] | None = None
+    example: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, strict=False, fail_fast=True)] | None = None
     source: str = ""
 
     @model_validator(mode="before")

@@ -140,7 +140,7 @@ def check_shapes(spec: MlpSpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
             raise ModelLoadError(f"tensor {name!r} is missing: the spec expects shape {expected[name]}")
     for name, shape in shapes.items():
         if name not in expected:
-            raise ModelLoadError(f"tensor {name!r} is not part of this model's spec")
+            raise ModelLoadError(f"tensor {name[:200]!r} is not part of this model's spec")
         if shape != expected[name]:
             raise ModelLoadError(f"tensor {name!r}: expected shape {expected[name]}, got {shape}")
 

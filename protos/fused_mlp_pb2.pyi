@@ -42,18 +42,20 @@ class Tensor(_message.Message):
     def __init__(self, shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., data: _Optional[bytes] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "version", "input", "variant", "request_id")
+    __slots__ = ("model", "version", "input", "variant", "request_id", "output")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     input: Tensor
     variant: Variant
     request_id: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., input: _Optional[_Union[Tensor, _Mapping]] = ..., variant: _Optional[_Union[Variant, str]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    output: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., input: _Optional[_Union[Tensor, _Mapping]] = ..., variant: _Optional[_Union[Variant, str]] = ..., request_id: _Optional[str] = ..., output: _Optional[str] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_ns", "compute_ns", "batch_rows")
@@ -74,7 +76,7 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
-    __slots__ = ("output", "model", "version", "variant", "strategy", "timings", "request_id", "error")
+    __slots__ = ("output", "model", "version", "variant", "strategy", "timings", "request_id", "error", "output_name", "squeeze", "others")
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +85,9 @@ class PredictResponse(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_NAME_FIELD_NUMBER: _ClassVar[int]
+    SQUEEZE_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     output: Tensor
     model: str
     version: int
@@ -91,7 +96,20 @@ class PredictResponse(_message.Message):
     timings: Timings
     request_id: str
     error: Error
-    def __init__(self, output: _Optional[_Union[Tensor, _Mapping]] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., variant: _Optional[_Union[Variant, str]] = ..., strategy: _Optional[str] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., request_id: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+    output_name: str
+    squeeze: bool
+    others: _containers.RepeatedCompositeFieldContainer[HeadOutput]
+    def __init__(self, output: _Optional[_Union[Tensor, _Mapping]] = ..., model: _Optional[str] = ..., version: _Optional[int] = ..., variant: _Optional[_Union[Variant, str]] = ..., strategy: _Optional[str] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., request_id: _Optional[str] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., output_name: _Optional[str] = ..., squeeze: _Optional[bool] = ..., others: _Optional[_Iterable[_Union[HeadOutput, _Mapping]]] = ...) -> None: ...
+
+class HeadOutput(_message.Message):
+    __slots__ = ("name", "output", "squeeze")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    SQUEEZE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    output: Tensor
+    squeeze: bool
+    def __init__(self, name: _Optional[str] = ..., output: _Optional[_Union[Tensor, _Mapping]] = ..., squeeze: _Optional[bool] = ...) -> None: ...
 
 class Layer(_message.Message):
     __slots__ = ("out_features", "bias", "activation", "gated", "negative_slope")
@@ -127,8 +145,36 @@ class Kernel(_message.Message):
     reason: str
     def __init__(self, variant: _Optional[_Union[Variant, str]] = ..., backend: _Optional[str] = ..., device: _Optional[str] = ..., strategy: _Optional[str] = ..., isa: _Optional[str] = ..., dtype: _Optional[str] = ..., threads: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Output(_message.Message):
+    __slots__ = ("name", "value", "width", "squeeze")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    SQUEEZE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    width: int
+    squeeze: bool
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., width: _Optional[int] = ..., squeeze: _Optional[bool] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("name", "op", "inputs", "width", "detail", "weights")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    op: str
+    inputs: _containers.RepeatedScalarFieldContainer[str]
+    width: int
+    detail: str
+    weights: str
+    def __init__(self, name: _Optional[str] = ..., op: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., width: _Optional[int] = ..., detail: _Optional[str] = ..., weights: _Optional[str] = ...) -> None: ...
+
 class ModelVersion(_message.Message):
-    __slots__ = ("version", "state", "reason", "in_features", "out_features", "layers", "output_activation", "dtype", "parameters", "labels", "description", "kernels", "example", "variant")
+    __slots__ = ("version", "state", "reason", "in_features", "out_features", "layers", "output_activation", "dtype", "parameters", "labels", "description", "kernels", "example", "variant", "outputs", "input_shape", "summary", "steps")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +189,10 @@ class ModelVersion(_message.Message):
     KERNELS_FIELD_NUMBER: _ClassVar[int]
     EXAMPLE_FIELD_NUMBER: _ClassVar[int]
     VARIANT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     version: int
     state: str
     reason: str
@@ -157,7 +207,11 @@ class ModelVersion(_message.Message):
     kernels: _containers.RepeatedCompositeFieldContainer[Kernel]
     example: _containers.RepeatedScalarFieldContainer[float]
     variant: Variant
-    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., in_features: _Optional[int] = ..., out_features: _Optional[int] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., output_activation: _Optional[str] = ..., dtype: _Optional[str] = ..., parameters: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., example: _Optional[_Iterable[float]] = ..., variant: _Optional[_Union[Variant, str]] = ...) -> None: ...
+    outputs: _containers.RepeatedCompositeFieldContainer[Output]
+    input_shape: _containers.RepeatedScalarFieldContainer[int]
+    summary: str
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., in_features: _Optional[int] = ..., out_features: _Optional[int] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., output_activation: _Optional[str] = ..., dtype: _Optional[str] = ..., parameters: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., example: _Optional[_Iterable[float]] = ..., variant: _Optional[_Union[Variant, str]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., input_shape: _Optional[_Iterable[int]] = ..., summary: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "default_version", "versions")

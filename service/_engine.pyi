@@ -269,7 +269,9 @@ class Variant(enum.Enum):
 
 class RouteEntry:
     """One version of one model, and the lanes that serve it. `split`: the share of requests without a variant that
-    go to the other variant. `withdrawn`: unfused answers all requests, because fused gave wrong results."""
+    go to the other variant. `withdrawn`: unfused answers all requests, because fused gave wrong results.
+    `outputs`: name, width and whether to squeeze, in the order of columns; none: one, `output`. `input_shape`: of a
+    row, as the model itself takes it; none: [in_features]."""
 
     def __init__(
         self,
@@ -287,6 +289,8 @@ class RouteEntry:
         max_request_rows: int = 4096,
         split: float = 0.0,
         withdrawn: bool = False,
+        outputs: Sequence[tuple[str, int, bool]] = (),
+        input_shape: Sequence[int] = (),
     ) -> None: ...
 
 class Route:
@@ -346,8 +350,14 @@ class PredictInput:
     @property
     def variant(self) -> Variant: ...
     @property
+    def outputs(self) -> list[str]:
+        """The outputs that it names."""
+    @property
+    def all_outputs(self) -> bool:
+        """It asks for all of them; otherwise no name means the first."""
+    @property
     def shape(self) -> list[int]:
-        """The first 9 dimensions: no valid shape has more than 2."""
+        """The first 10 dimensions: no valid shape has more than 9."""
     @property
     def dtype(self) -> DType: ...
     @property

@@ -75,7 +75,7 @@ class Subject:
     def __init__(self, shape: str, dtype: Dtype) -> None:
         base = build(shape)
         self.shape, self.dtype = shape, dtype
-        self.mlp = Mlp(base.spec.model_copy(update={"dtype": dtype}), base.layers)
+        self.mlp = Mlp(base.spec.model_copy(update={"dtype": dtype}), base.tensors())
         self.fused = kernels.compile(self.mlp, device=DEVICE, backend="triton")
         self.unfused = kernels.compile(self.mlp, device=DEVICE, variant="unfused")
         module = self.mlp.to_torch().to(DEVICE)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from fused_mlp import models
-from fused_mlp.service.ab import child_process
+from fused_mlp.service.local import child_process
 
 ROOT = Path(__file__).resolve().parents[2]
 ECHO_BUILD = ROOT / "build" / "grpc_echo"

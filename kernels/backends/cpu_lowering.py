@@ -31,6 +31,16 @@ def lower(
     return placed.scratch, [_arguments(placed, number, wide) for number in range(len(placed.operations))]
 
 
+def operation_names(spec: MlpSpec, tensors: Mapping[str, Array]) -> list[str]:
+    """The steps that the operations compute, for a profile: `fc1`, or `pi, v` for products side by side."""
+    spec, _ = fold(spec, {name: widen(tensor) for name, tensor in tensors.items()})
+    names = []
+    for each in place(spec).operations:
+        steps = each.products or (() if each.step is None else (each.step,))
+        names.append(", ".join(step.name for step in steps) or each.value or "outputs")
+    return names
+
+
 def _arguments(placed: Placed, number: int, tensors: Mapping[str, Float32]) -> tuple[str, dict[str, Any]]:
     each = placed.operations[number]
     buffer, column = placed.places[each.value]

@@ -1,6 +1,6 @@
 """The fused variant in plain PyTorch, for places where no compiled kernel can be had: every GEMM goes into a
-buffer that is kept per thread, and activations, gates and softmax work in place.
-Not batch-invariant to the bit: MKL chooses its blocking, and so its order of summation, by batch size."""
+buffer that is kept per thread, and functions, norms, gates and softmax work in place where nothing reads their input
+later. Not batch-invariant to the bit: MKL chooses its blocking, and so its order of summation, by batch size."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fused_mlp.kernels.backends.torch_buffers import Y, lay_out
 from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
-from fused_mlp.models import LayerSpec, LayerWeights, Mlp, OutputActivation
-from fused_mlp.models.dtypes import Array, widen
+from fused_mlp.models import Mlp
+from fused_mlp.models.dtypes import widen
+from fused_mlp.models.formula import Formula
+from fused_mlp.models.importers.torch_formulas import apply
+from fused_mlp.models.importers.torch_modules import normalize
+from fused_mlp.models.spec import Step
 
 # Why addmm. Packed weights in oneDNN (mkldnn::_linear_pointwise, with the activation inside) measured up to 2.2 times
 # as fast on one thread and 3.9 times on two, for layers 1024 wide at 2 to 32 rows, and a quarter as fast for layers
@@ -24,55 +29,49 @@ from fused_mlp.models.dtypes import Array, widen
 KEPT_ROWS = 4096
 KEPT_VIEWS = 256
 
-_IN_PLACE: dict[OutputActivation, Callable[[Tensor, float], Tensor]] = {
-    "identity": lambda x, _: x,
-    "relu": lambda x, _: x.relu_(),
+# (values, parameters of the function ...): those that torch computes in place. The others make a new tensor.
+_IN_PLACE: dict[str, Callable[..., Tensor]] = {
+    "relu": torch.relu_,
     "leaky_relu": functional.leaky_relu_,
-    "gelu": lambda x, _: torch.ops.aten.gelu_(x),
-    "gelu_tanh": lambda x, _: torch.ops.aten.gelu_(x, approximate="tanh"),
-    "silu": lambda x, _: functional.silu(x, inplace=True),
-    "tanh": lambda x, _: x.tanh_(),
-    "sigmoid": lambda x, _: x.sigmoid_(),
-    "elu": lambda x, _: functional.elu_(x),
-    "softplus": lambda x, _: torch.ops.aten.softplus.out(x, out=x),
-    "hardswish": lambda x, _: functional.hardswish(x, inplace=True),
-    "relu6": lambda x, _: functional.hardtanh_(x, 0.0, 6.0),
-    "mish": lambda x, _: functional.mish(x, inplace=True),
-    "softmax": lambda x, _: torch.softmax(x, -1, out=x),
-    "log_softmax": lambda x, _: torch.log_softmax(x, -1, out=x),
+    "gelu": torch.ops.aten.gelu_,
+    "gelu_tanh": lambda x: torch.ops.aten.gelu_(x, approximate="tanh"),
+    "silu": lambda x: functional.silu(x, inplace=True),
+    "tanh": torch.tanh_,
+    "sigmoid": torch.sigmoid_,
+    "elu": functional.elu_,
+    "softplus": lambda x, beta, threshold: torch.ops.aten.softplus.out(x, beta, threshold, out=x),
+    "hardswish": lambda x: functional.hardswish(x, inplace=True),
+    "mish": lambda x: functional.mish(x, inplace=True),
+    "clip": torch.clamp_,
+    "abs": torch.abs_,
+    "exp": torch.exp_,
+    "log": torch.log_,
+    "sqrt": torch.sqrt_,
+    "sin": torch.sin_,
+    "cos": torch.cos_,
+    "erf": torch.erf_,
+}
+_COMBINATIONS: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add,
+    "subtract": torch.sub,
+    "multiply": torch.mul,
+    "divide": torch.div,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
 }
 
-
-class _Layer:
-    """activation(x W + b), or activation(x G + g) * (x W + b), then what follows. Weights widened to float32."""
-
-    def __init__(
-        self, spec: LayerSpec, weights: LayerWeights, output: tuple[OutputActivation, float] | None
-    ) -> None:
-        """`output`: the model's output activation and its slope, for the last layer."""
-        self.out_features = spec.out_features
-        self.gated = spec.gated
-        self._linear = _widen(weights.weight, weights.bias)
-        inner = spec.activation, spec.negative_slope
-        if weights.gate_weight is not None:
-            self._gate = _widen(weights.gate_weight, weights.gate_bias)
-            self._gate_activation, self._gate_slope = _IN_PLACE[inner[0]], inner[1]
-            inner = "identity", inner[1]
-        name, self._slope = output or inner
-        self._activation = _IN_PLACE[name]
-
-    def run(self, x: Tensor, out: Tensor, gate_out: Tensor | None) -> None:
-        """x: (rows, in) to out: (rows, out_features); gate_out, of the same shape, is scratch of a gated layer."""
-        _linear_into(x, *self._linear, out)
-        if gate_out is not None:
-            _linear_into(x, *self._gate, gate_out)
-            out.mul_(self._gate_activation(gate_out, self._gate_slope))
-        self._activation(out, self._slope)
+_Action = Callable[[list[Tensor]], object]  # what a step does with the tensors of all places
 
 
-def _widen(weight: Array, bias: Array | None) -> tuple[Tensor, Tensor | None]:
-    """(in, out) as a view of (out, in), which measured better than a copy in that order."""
-    return torch.from_numpy(widen(weight)).t(), None if bias is None else torch.from_numpy(widen(bias))
+def _function(formula: Formula) -> Callable[[Tensor], object]:
+    """In place."""
+    if formula.is_identity:
+        return lambda x: x
+    if formula.simple is not None:
+        name, numbers = formula.simple
+        compute = _IN_PLACE[name]
+        return lambda x: compute(x, *numbers)
+    return lambda x: x.copy_(apply(formula, x))
 
 
 def _linear_into(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
@@ -82,16 +81,88 @@ def _linear_into(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) ->
         torch.addmm(bias, x, weight, out=out)
 
 
-# Per layer: where it writes (None for the last, which writes into the result), and a gated one's scratch.
-_Views = tuple[tuple[Tensor | None, Tensor | None], ...]
+class _Actions:
+    """Makes the action of each step from the places of its values. Weights are widened to float32."""
+
+    def __init__(self, mlp: Mlp) -> None:
+        self._mlp = mlp
+        self.layout = lay_out(mlp.spec)
+        self.all = [self._of(step) for step in mlp.spec.steps]
+        self.all += [self._copy(name, columns) for name, columns in self.layout.copied]
+
+    def _of(self, step: Step) -> _Action:  # noqa: PLR0911 - a table of steps
+        places, out = self.layout.places, self.layout.places[step.name]
+        sources = [places[source] for source in step.sources]
+        at = sources[0]
+        match step.op:
+            case "linear":
+                return self._linear(step, at, out)
+            case "gated":
+                gate = self.layout.scratch[step.name]
+                up, opened = self._linear(step, at, out), self._linear(step, at, gate, "gate_")
+                activate = _function(step.formula)
+
+                def run_gated(t: list[Tensor]) -> None:
+                    up(t)
+                    opened(t)
+                    activate(t[gate])
+                    t[out].mul_(t[gate])
+
+                return run_gated
+            case "slice":
+                start, stop = step.start, step.stop
+                return lambda t: t.__setitem__(out, t[at][:, start:stop])
+            case "concat":
+                return lambda t: torch.cat([t[each] for each in sources], 1, out=t[out])
+            case "softmax":
+                return lambda t: torch.softmax(t[at], -1, out=t[out])
+            case "log_softmax":
+                return lambda t: torch.log_softmax(t[at], -1, out=t[out])
+            case "elementwise":
+                compute = _function(step.formula)
+                if at == out:
+                    return lambda t: compute(t[out])
+                return lambda t: compute(t[out].copy_(t[at]))
+            case "norm":
+                kind, eps, weight, bias = (
+                    step.kind,
+                    step.eps,
+                    self._tensor(step, "weight"),
+                    self._tensor(step, "bias"),
+                )
+                return lambda t: t[out].copy_(normalize(t[at], kind, eps, weight, bias))
+            case "affine":
+                scale, shift = self._tensor(step, "weight"), self._tensor(step, "bias")
+                return lambda t: t[out].copy_(_scaled(t[at], scale, shift))
+        combine, (left, right) = _COMBINATIONS[step.op], sources
+        return lambda t: combine(t[left], t[right], out=t[out])
+
+    def _linear(self, step: Step, source: int, out: int, half: str = "") -> _Action:
+        weight, bias = self._tensor(step, f"{half}weight"), self._tensor(step, f"{half}bias")
+        assert weight is not None
+        matrix = weight.t()  # (in, out) as a view of (out, in) measured better than a copy in that order
+        return lambda t: _linear_into(t[source], matrix, bias, t[out])
+
+    def _tensor(self, step: Step, name: str) -> Tensor | None:
+        found = self._mlp.tensor(step, name)
+        return None if found is None else torch.from_numpy(widen(found))
+
+    def _copy(self, name: str, columns: slice) -> _Action:
+        place = self.layout.places[name]
+        return lambda t: t[Y][:, columns].copy_(t[place])
+
+
+def _scaled(x: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
+    x = x if scale is None else x * scale
+    return x if shift is None else x + shift
 
 
 class _Scratch(threading.local):
     """What each thread keeps between calls, so that many may run one kernel."""
 
-    def __init__(self) -> None:
-        self.buffers = [torch.empty(0)] * 3
-        self.views: dict[int, _Views] = {}
+    def __init__(self, buffers: int) -> None:
+        self.buffers = [torch.empty(0)] * buffers
+        self.views: dict[int, list[Tensor]] = {}
 
 
 class TorchKernel(Kernel):
@@ -116,62 +187,54 @@ class TorchKernel(Kernel):
                 else f"torch's own pool has {count} threads, not {threads}",
             ),
         )
-        output = mlp.spec.output_activation, mlp.spec.output_negative_slope
-        last = len(mlp.layers) - 1
-        self._layers = tuple(
-            _Layer(spec, weights, output if index == last else None)
-            for index, (spec, weights) in enumerate(zip(mlp.spec.layers, mlp.layers, strict=True))
-        )
-        self._widest = max(layer.out_features for layer in self._layers)
-        self._scratch = _Scratch()
+        actions = _Actions(mlp)
+        self._actions = actions.all
+        self._layout = actions.layout
+        self._scratch = _Scratch(len(self._layout.widths))
 
     def run(self, x: Float32, y: Float32) -> str:
         self._compute(torch.from_numpy(x), torch.from_numpy(y))
         return self._info.strategy
 
     def forward_tensors(self, x: Tensor, y: Tensor) -> None:
-        if all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in (x, y)):
+        usable = all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in (x, y))
+        # Steps write into y while others still read x.
+        if usable and x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr():
             self._compute(x.detach(), y.detach())
         else:
             super().forward_tensors(x, y)
 
     def _compute(self, x: Tensor, y: Tensor) -> None:
         with torch.inference_mode():
-            for layer, (out, gate_out) in zip(self._layers, self._views(len(x)), strict=True):
-                out = y if out is None else out  # noqa: PLW2901
-                layer.run(x, out, gate_out)
-                x = out
+            tensors = [x, y, *self._views(len(x))]
+            for action in self._actions:
+                action(tensors)
 
-    def _views(self, rows: int) -> _Views:
-        """Making a view takes as long as a small layer: they are kept, per thread and batch size."""
+    def _views(self, rows: int) -> list[Tensor]:
+        """Of all places but x and y. Making a view takes as long as a small layer: they are kept, per thread and batch
+        size."""
+        if rows > KEPT_ROWS:
+            return self._make_views(rows, [torch.empty(rows * width) for width in self._layout.widths])
         kept = self._scratch.views
         views = kept.get(rows)
         if views is None:
-            views = self._make_views(rows)
-            if rows <= KEPT_ROWS:
-                if len(kept) >= KEPT_VIEWS:
-                    kept.clear()
-                kept[rows] = views
+            buffers = self._scratch.buffers
+            for index, width in enumerate(self._layout.widths):
+                if buffers[index].numel() < rows * width:
+                    kept.clear()  # they would keep the smaller buffer alive
+                    buffers[index] = torch.empty(rows * width)
+            views = self._make_views(rows, buffers)
+            if len(kept) >= KEPT_VIEWS:
+                kept.clear()
+            kept[rows] = views
         return views
 
-    def _make_views(self, rows: int) -> _Views:
-        """A layer reads what the one before it wrote: two buffers take turns, a third holds gates."""
-        last = len(self._layers) - 1
-        return tuple(
-            (
-                self._view(index % 2, rows, layer.out_features) if index < last else None,
-                self._view(2, rows, layer.out_features) if layer.gated else None,
-            )
-            for index, layer in enumerate(self._layers)
-        )
+    def _make_views(self, rows: int, buffers: list[Tensor]) -> list[Tensor]:
+        """(rows, width) at the start of a buffer. A part of another place is made by its own step."""
+        return [
+            _NOTHING if place is None else buffers[place[0]][: rows * place[1]].view(rows, place[1])
+            for place in self._layout.buffers
+        ]
 
-    def _view(self, buffer: int, rows: int, width: int) -> Tensor:
-        """(rows, width) at the start of one of this thread's buffers."""
-        if rows > KEPT_ROWS:
-            return torch.empty(rows, width)
-        buffers = self._scratch.buffers
-        needed = rows * self._widest
-        if buffers[buffer].numel() < needed:
-            self._scratch.views.clear()  # they would keep the smaller buffer alive
-            buffers[buffer] = torch.empty(needed)
-        return buffers[buffer][: rows * width].view(rows, width)
+
+_NOTHING = torch.empty(0)

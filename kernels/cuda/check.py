@@ -24,7 +24,8 @@ from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
 from fused_mlp.kernels.cuda.check_jobs import Job, jobs
 from fused_mlp.kernels.cuda.check_models import EXAMPLES
 from fused_mlp.kernels.cuda.compilation import Resources, compile_job, triton_version
-from fused_mlp.kernels.cuda.plans import eager_launches, layered_plans
+from fused_mlp.kernels.cuda.launch_counts import eager_launches
+from fused_mlp.kernels.cuda.plans import layered_plans
 from fused_mlp.kernels.cuda.rule import tile_by_rule
 
 TENSOR_MEMORY_COLUMNS = 512  # what a multiprocessor of sm_100 has

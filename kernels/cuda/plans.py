@@ -4,23 +4,30 @@ launcher and the ahead-of-time check read it, so that what is checked is what ru
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from fused_mlp.kernels.cuda.placement import SCRATCH, Place, Task, X, place
+from fused_mlp.kernels.cuda.stages import RowPass, Stage, count_uses, stages_of
 from fused_mlp.kernels.cuda.tiles import Precision, Tile
+from fused_mlp.kernels.cuda.whole_steps import norm_name, pad, plan_whole
+from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import MlpSpec
+from fused_mlp.models.formula import parse
+from fused_mlp.models.spec import Gated, Norm
 
-KernelName = Literal["whole", "layer", "softmax"]
+KernelName = Literal["whole", "layer", "row"]
 ELEMENT_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-SOFTMAX_BLOCK = 1024
+ROW_BLOCK = 1024
 # The hardware's. Asked for in `whole`, whose few programs have a multiprocessor each: left alone, ptxas spills a
 # value here and there to make room for more programs than there are.
 MAX_REGISTERS = 255
+_IDENTITY = parse("x")
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One launch. `pointers` are the Triton element types of x, w, b, y (the softmax has y only)."""
+    """One launch. `pointers` are the Triton element types of the tensors, in the order of the kernel's arguments."""
 
     kernel: KernelName
     pointers: tuple[str, ...]
@@ -46,17 +53,8 @@ def precision_of(spec: MlpSpec, tf32: bool) -> Precision:
     return "tf32" if tf32 else "ieee"
 
 
-def hidden_width(spec: MlpSpec) -> int:
-    """The widest hidden layer; 0 when there is none."""
-    return max((layer.out_features for layer in spec.layers[:-1]), default=0)
-
-
-def pad(size: int, block: int) -> int:
-    return -(-size // block) * block
-
-
 def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
-    """The single launch of `whole`; needs at least two layers (one layer is one launch anyway)."""
+    """The single launch of `whole`."""
     element = ELEMENT_TYPES[spec.dtype]
     return LaunchPlan(
         kernel="whole",
@@ -64,17 +62,10 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
         constants={
             "IN": spec.in_features,
             "OUT": spec.out_features,
-            "HIDDEN": tuple(layer.out_features for layer in spec.layers[:-1]),
-            "WIDTH": tile.width,
+            "STEPS": plan_whole(spec, tile).steps,
             "CHUNK": tile.chunk,
             "BLOCK_M": tile.block_m,
             "BLOCK_K": tile.block_k,
-            "BLOCK_N": last_block(spec, tile),
-            "ACTIVATIONS": tuple(layer.activation for layer in spec.layers),
-            "SLOPES": tuple(layer.negative_slope for layer in spec.layers),
-            "GATED": tuple(layer.gated for layer in spec.layers),
-            "OUTPUT": spec.output_activation,
-            "OUTPUT_SLOPE": spec.output_negative_slope,
             "PRECISION": _dot_precision(tile),
         },
         block_m=tile.block_m,
@@ -85,81 +76,157 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
     )
 
 
-def last_block(spec: MlpSpec, tile: Tile) -> int:
-    """A handful of outputs (a classifier's) would waste most of a full tile."""
-    return min(tile.block_n, 16) if spec.out_features <= 16 else tile.block_n
+@dataclass(frozen=True)
+class Launch:
+    """A launch of `layered`: its plan, what it computes, and the buffers that it reads and writes. `tail`: the row pass
+    in a product's epilogue."""
+
+    plan: LaunchPlan
+    stage: Product | RowPass
+    tail: RowPass | None
+    buffers: tuple[int, int, int]  # source, other (the source again where there is none), target
 
 
 def layered_plans(spec: MlpSpec, tile: Tile) -> list[LaunchPlan]:
-    """One launch per layer, plus one for a softmax over rows wider than a tile."""
+    return [launch.plan for launch in layered_launches(spec, tile)[0]]
+
+
+def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[Launch], tuple[int, ...]]:
+    """One launch per product and per row pass that no epilogue takes; and the rows of the buffers between them."""
+    stages, tails = _with_tails(spec, tile)
+    placement = place(spec, stages)
     element = ELEMENT_TYPES[spec.dtype]
-    softmax = spec.output_activation in ("softmax", "log_softmax")
-    separate = softmax and spec.out_features > tile.block_n
-    plans: list[LaunchPlan] = []
-    for index, layer in enumerate(spec.layers):
-        first, last = index == 0, index == len(spec.layers) - 1
-        width = spec.widths[index]
-        n_padded = pad(layer.out_features, tile.block_n)
-        plans.append(
-            LaunchPlan(
-                kernel="layer",
-                pointers=("fp32" if first else element, element, "fp32", "fp32" if last else element),
-                constants={
-                    "IN": width,
-                    "X_ROW": width if first else scratch_row(width),
-                    "W_ROW": pad(width, tile.block_k),
-                    "N_PADDED": n_padded,
-                    "OUT": layer.out_features,
-                    "Y_ROW": layer.out_features if last else scratch_row(layer.out_features),
-                    "BLOCK_M": tile.block_m,
-                    "BLOCK_N": tile.block_n,
-                    "BLOCK_K": tile.block_k,
-                    "ACTIVATION": layer.activation,
-                    "SLOPE": layer.negative_slope,
-                    "GATED": layer.gated,
-                    "OUTPUT": spec.output_activation if last and not separate else "identity",
-                    "OUTPUT_SLOPE": spec.output_negative_slope,
-                    "PRECISION": _dot_precision(tile),
-                },
-                block_m=tile.block_m,
-                column_blocks=n_padded // tile.block_n,
-                warps=tile.warps,
-                stages=tile.stages,
-            )
+    launches: list[Launch] = []
+    for task in placement.tasks:
+        places = (task.source, task.other or task.source, task.target)
+        x, z, y = (_pointer(each, element) for each in places)
+        tail = tails.get(task.stage.name) if isinstance(task.stage, Product) else None
+        if isinstance(task.stage, Product):
+            width = spec.widths_by_name[task.stage.step.input]
+            plan = _product_plan(task, tail, width, tile, (x, z, element, "fp32", y))
+        else:
+            width = spec.widths_by_name[task.stage.source]
+            plan = _row_plan(task, width, element, (x, z, "fp32", y))
+        launches.append(
+            Launch(plan, task.stage, tail, (places[0].buffer, places[1].buffer, places[2].buffer))
         )
-    if separate:
-        plans.append(
-            LaunchPlan(
-                kernel="softmax",
-                pointers=("fp32",),
-                constants={
-                    "OUT": spec.out_features,
-                    "BLOCK": SOFTMAX_BLOCK,
-                    "LOG": spec.output_activation == "log_softmax",
-                },
-                block_m=1,
-                column_blocks=1,
-                warps=4,
-                stages=2,
-            )
-        )
-    return plans
+    return launches, placement.scratch
 
 
-def scratch_row(width: int) -> int:
-    """Rows of the buffers between layers start 16 elements apart, so that loads stay vector loads at odd
-    widths."""
-    return pad(width, 16)
+def _with_tails(spec: MlpSpec, tile: Tile) -> tuple[tuple[Stage, ...], dict[str, RowPass]]:
+    """The stages, with row passes over rows that a tile holds taken into the products before them; and those passes, by
+    the name of the product, which is then that of the pass."""
+    stages = list(stages_of(spec))
+    uses = count_uses(spec, stages)
+    products = {stage.name: stage for stage in stages if isinstance(stage, Product)}
+    tails: dict[str, RowPass] = {}
+    for stage in list(stages):
+        if not isinstance(stage, RowPass) or stage.combined is not None or uses[stage.source] > 1:
+            continue
+        product = products.get(stage.source)
+        if product is not None and spec.widths_by_name[stage.name] <= tile.block_n:
+            stages[stages.index(product)] = replace(product, name=stage.name)
+            stages.remove(stage)
+            tails[stage.name] = stage
+    return tuple(stages), tails
 
 
-def eager_launches(spec: MlpSpec) -> int:
-    """What eager PyTorch launches: a GEMM per projection (bias included), and one kernel for each activation,
-    gate product and output activation. Casts of the input are not held against it."""
-    count = 0
-    for layer in spec.layers:
-        activation = layer.activation != "identity"
-        count += (2 + activation + 1) if layer.gated else 1 + activation
-    return count + (spec.output_activation != "identity")
+def _product_plan(
+    task: Task, tail: RowPass | None, width: int, tile: Tile, pointers: tuple[str, str, str, str, str]
+) -> LaunchPlan:
+    product = task.stage
+    assert isinstance(product, Product)
+    element = pointers[2]
+    out = product.step.out_features
+    n_padded = pad(out, tile.block_n)
+    return LaunchPlan(
+        kernel="layer",
+        pointers=pointers,
+        constants={
+            "IN": width,
+            **_at("X", task.source),
+            "W_ROW": pad(width, tile.block_k),
+            "N_PADDED": n_padded,
+            "OUT": out,
+            **_at("Z", task.other),
+            "Z_ELEMENT": _rounding(task.other, element),
+            **_at("Y", task.target),
+            "BLOCK_M": tile.block_m,
+            "BLOCK_N": tile.block_n,
+            "BLOCK_K": tile.block_k,
+            "GATE": product.step.formula if isinstance(product.step, Gated) else None,
+            **_epilogue(product),
+            **_normalization(tail),
+            "LAST": _IDENTITY if tail is None else tail.function,
+            "PRECISION": _dot_precision(tile),
+        },
+        block_m=tile.block_m,
+        column_blocks=n_padded // tile.block_n,
+        warps=tile.warps,
+        stages=tile.stages,
+    )
+
+
+def _row_plan(task: Task, width: int, element: str, pointers: tuple[str, ...]) -> LaunchPlan:
+    row = task.stage
+    assert isinstance(row, RowPass)
+    block = min(ROW_BLOCK, max(32, 1 << (width - 1).bit_length()))
+    return LaunchPlan(
+        kernel="row",
+        pointers=pointers,
+        constants={
+            "WIDTH": width,
+            **_at("X", task.source),
+            "X_ELEMENT": _rounding(task.source, element),
+            **_at("Z", task.other),
+            "Z_ELEMENT": _rounding(task.other, element),
+            **_at("Y", task.target),
+            "BLOCK": block,
+            **_normalization(row),
+            **_epilogue(row),
+        },
+        block_m=1,
+        column_blocks=1,
+        warps=min(4, block // 32),
+        stages=2,
+    )
+
+
+def _at(letter: str, place: Place | None) -> dict[str, object]:
+    return {
+        f"{letter}_AT": 0 if place is None else place.column,
+        f"{letter}_ROW": 0 if place is None else place.row,
+    }
+
+
+def _pointer(place: Place, element: str) -> str:
+    return "fp32" if place.buffer < SCRATCH else element
+
+
+def _rounding(place: Place | None, element: str) -> str:
+    """The input is in float32, whatever the model's dtype."""
+    return element if place is not None and place.buffer == X else "fp32"
+
+
+def _epilogue(stage: Product | RowPass) -> dict[str, object]:
+    combined = stage.combined
+    return {
+        "FUNCTION": stage.function,
+        "COMBINE": "" if combined is None else combined.op,
+        "SWAPPED": combined is not None and combined.swapped,
+        "THEN": stage.then,
+    }
+
+
+def _normalization(row: RowPass | None) -> dict[str, object]:
+    normalized = None if row is None else row.normalized
+    scaled = None if row is None else row.scaled
+    return {
+        "NORM": "" if normalized is None else norm_name(normalized),
+        "EPS": normalized.eps if isinstance(normalized, Norm) else 0.0,
+        "WEIGHT": scaled is not None and scaled.weight,
+        "BIAS": scaled is not None and scaled.bias,
+    }
 
 
 def _dot_precision(tile: Tile) -> str:

@@ -4,8 +4,11 @@ the order in which candidates are tried. Imports no triton."""
 from __future__ import annotations
 
 from fused_mlp.kernels.cuda.architectures import Architecture
-from fused_mlp.kernels.cuda.plans import hidden_width, pad, precision_of
+from fused_mlp.kernels.cuda.plans import precision_of
+from fused_mlp.kernels.cuda.stages import RowPass, stages_of
 from fused_mlp.kernels.cuda.tiles import Tile, select_tiles
+from fused_mlp.kernels.cuda.whole_steps import fits, plan_whole
+from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import MlpSpec
 
 KIB = 1024
@@ -14,8 +17,9 @@ KIB = 1024
 WHOLE_WEIGHT_BYTES = 1024 * KIB
 # Without tensor cores 16 rows x 256 x 256 take one multiprocessor about 10 us per layer; spread over many, 2.
 WHOLE_IEEE_WIDTH = 128
-# `whole` unrolls its layers: past this depth compiling takes minutes.
-MAX_WHOLE_DEPTH = 16
+# `whole` unrolls its steps: past this depth compiling takes minutes.
+MAX_WHOLE_PRODUCTS = 16
+MAX_WHOLE_PASSES = 16
 # From here on blocks of 16 rows no longer gain by filling more multiprocessors, and re-read weights for
 # nothing.
 LARGE_BATCH_ROWS = 1024
@@ -32,8 +36,13 @@ def tile_by_rule(spec: MlpSpec, architecture: Architecture, rows: int, tf32: boo
 
 def candidate_tiles(spec: MlpSpec, architecture: Architecture, tf32: bool = False) -> list[Tile]:
     """Every row of the table that can run the model, `whole` first, smallest blocks first."""
-    width = hidden_width(spec) if len(spec.layers) <= MAX_WHOLE_DEPTH else 0
-    return select_tiles(architecture, precision_of(spec, tf32), width)
+    stages = stages_of(spec)
+    products = sum(isinstance(stage, Product) for stage in stages)
+    passes = sum(isinstance(stage, RowPass) for stage in stages)
+    short = products <= MAX_WHOLE_PRODUCTS and passes <= MAX_WHOLE_PASSES
+    return select_tiles(
+        architecture, precision_of(spec, tf32), lambda tile: short and fits(plan_whole(spec, tile), tile)
+    )
 
 
 def _suits_whole(spec: MlpSpec, tile: Tile) -> bool:
@@ -44,10 +53,4 @@ def _suits_whole(spec: MlpSpec, tile: Tile) -> bool:
 
 def packed_bytes(spec: MlpSpec, tile: Tile) -> int:
     """Bytes of weights after padding for `whole`."""
-    element = 4 if spec.dtype == "float32" else 2
-    total = 0
-    for index, layer in enumerate(spec.layers):
-        rows = pad(layer.out_features, 16) if index == len(spec.layers) - 1 else tile.width
-        columns = pad(spec.in_features, tile.block_k) if index == 0 else tile.width
-        total += rows * columns * (2 if layer.gated else 1)
-    return total * element
+    return plan_whole(spec, tile).weights * (4 if spec.dtype == "float32" else 2)

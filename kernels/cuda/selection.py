@@ -15,7 +15,7 @@ import torch
 from fused_mlp.kernels.base import KernelInfo
 from fused_mlp.kernels.cuda.contexts import BUCKETS, ContextPool, LaunchContext
 from fused_mlp.kernels.cuda.kernel import CudaKernel
-from fused_mlp.kernels.cuda.plans import eager_launches
+from fused_mlp.kernels.cuda.launch_counts import eager_launches
 from fused_mlp.kernels.cuda.program import Program
 from fused_mlp.kernels.cuda.runtime import Runtime
 from fused_mlp.kernels.errors import KernelError

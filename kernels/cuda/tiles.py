@@ -5,6 +5,7 @@ is tuned at serve time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,7 @@ class Tile:
     width: int = 0
     chunk: int = 0
     capabilities: tuple[int, ...] = CAPABILITIES
+    program_width: int = 0  # of values that norms and the like are made of, where `width` would spill
 
     def __post_init__(self) -> None:
         sizes = [self.block_m, self.block_n, self.block_k]
@@ -70,6 +72,11 @@ class Tile:
         return (self.block_m + self.block_n) * self.block_k * element * held
 
     @property
+    def room(self) -> int:
+        """How many columns a program may keep on the chip at once: for one value that is read and one that is made."""
+        return 2 * (self.program_width or self.width)
+
+    @property
     def label(self) -> str:
         """`whole/16`: the strategy and how many rows a program takes."""
         return f"{self.strategy}/{self.block_m}"
@@ -85,10 +92,21 @@ def _whole(
     stages: int = 2,
     block_k: int = 0,
     capabilities: tuple[int, ...] = CAPABILITIES,
+    program_width: int = 0,
 ) -> Tile:
     block = 64 if precision == "half" else 32
     return Tile(
-        "whole", precision, block_m, block, block_k or block, warps, stages, width, chunk, capabilities
+        strategy="whole",
+        precision=precision,
+        block_m=block_m,
+        block_n=block,
+        block_k=block_k or block,
+        warps=warps,
+        stages=stages,
+        width=width,
+        chunk=chunk,
+        capabilities=capabilities,
+        program_width=program_width,
     )
 
 
@@ -102,7 +120,7 @@ TILES: tuple[Tile, ...] = (
     _whole("tf32", 32, 32, 16, warps=4),
     _whole("tf32", 64, 32, 16, warps=4),
     _whole("tf32", 128, 32, 16, warps=4),
-    _whole("tf32", 256, 32, 16, warps=8),
+    _whole("tf32", 256, 32, 16, warps=8, program_width=192),
     # Four warps spill here: without tensor cores every operand passes through registers.
     _whole("ieee", 32, 32, 16, warps=8),
     _whole("ieee", 64, 32, 16, warps=8),
@@ -134,13 +152,15 @@ TILES: tuple[Tile, ...] = (
 )
 
 
-def select_tiles(architecture: Architecture, precision: Precision, hidden_width: int) -> list[Tile]:
-    """The rows a model may use, smallest block_m first: of `whole` those of the narrowest width that holds
-    the hidden layers (none when there is no hidden layer or it is too wide), then the layered ones."""
+def select_tiles(
+    architecture: Architecture, precision: Precision, fits: Callable[[Tile], bool]
+) -> list[Tile]:
+    """The rows a model may use, smallest block_m first: of `whole` those of the narrowest width that it fits, then the
+    layered ones."""
     usable = [
         tile for tile in TILES if architecture.capability in tile.capabilities and tile.precision == precision
     ]
-    fitting = [tile.width for tile in usable if 0 < hidden_width <= tile.width]
-    width = min(fitting, default=-1)
+    whole = [tile for tile in usable if tile.strategy == "whole"]
+    width = next((tile.width for tile in sorted(whole, key=lambda tile: tile.width) if fits(tile)), -1)
     chosen = [tile for tile in usable if tile.strategy == "layered" or tile.width == width]
     return sorted(chosen, key=lambda tile: (tile.strategy == "layered", tile.block_m))

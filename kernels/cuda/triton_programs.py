@@ -9,16 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fused_mlp.kernels.cuda.layer_kernel import layer_kernel, softmax_kernel
-from fused_mlp.kernels.cuda.packing import pack_layer, pack_whole
-from fused_mlp.kernels.cuda.plans import KernelName, LaunchPlan, layered_plans, scratch_row, whole_plan
+from fused_mlp.kernels.cuda.layer_kernel import layer_kernel
+from fused_mlp.kernels.cuda.packing import pack_product, pack_vectors, pack_whole
+from fused_mlp.kernels.cuda.plans import KernelName, Launch, LaunchPlan, layered_launches, whole_plan
 from fused_mlp.kernels.cuda.program import Allocate
+from fused_mlp.kernels.cuda.row_kernel import row_kernel
+from fused_mlp.kernels.cuda.stages import RowPass
 from fused_mlp.kernels.cuda.tiles import Tile
 from fused_mlp.kernels.cuda.whole_kernel import whole_kernel
+from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import Mlp
 from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
 
-KERNELS: dict[KernelName, Any] = {"whole": whole_kernel, "layer": layer_kernel, "softmax": softmax_kernel}
+KERNELS: dict[KernelName, Any] = {"whole": whole_kernel, "layer": layer_kernel, "row": row_kernel}
 
 
 class WholeProgram:
@@ -40,35 +43,44 @@ class WholeProgram:
 
 
 class LayeredProgram:
-    """One launch per layer; activations alternate between two buffers."""
+    """One launch per product or row pass; values are where `placement` put them."""
 
     def __init__(self, mlp: Mlp, tile: Tile, device: torch.device) -> None:
         self.label = tile.label
-        self._plans = layered_plans(mlp.spec, tile)
-        self.launches = len(self._plans)
+        self._launches, self._scratch = layered_launches(mlp.spec, tile)
+        self.launches = len(self._launches)
         self._dtype = TORCH_DTYPES[mlp.spec.dtype]
-        hidden = [scratch_row(layer.out_features) for layer in mlp.spec.layers[:-1]]
-        # Buffer 0 holds the outputs of layers 0, 2, ..., buffer 1 those of layers 1, 3, ...
-        self._row_sizes = [max(hidden[start::2]) for start in (0, 1) if hidden[start::2]]
-        self._layers: list[tuple[Tensor, Tensor]] = []
-        for plan, layer in zip(self._plans, mlp.layers, strict=False):
-            n_padded, k_padded = plan.constants["N_PADDED"], plan.constants["W_ROW"]
-            assert isinstance(n_padded, int)
-            assert isinstance(k_padded, int)
-            weights, biases = pack_layer(layer, n_padded, k_padded)
-            self._layers.append((weights.to(device), biases.to(device)))
+        self._tensors: list[tuple[Tensor, ...]] = []
+        matrices: dict[
+            str, Tensor
+        ] = {}  # by the prefix of their names: a module that is called twice is kept once
+        for each in self._launches:
+            weights, vectors = _pack(mlp, each)
+            if isinstance(each.stage, Product) and weights is not None:
+                prefix = each.stage.step.prefix
+                weights = matrices[prefix] = matrices[prefix] if prefix in matrices else weights.to(device)
+            self._tensors.append((*(() if weights is None else (weights,)), vectors.to(device)))
 
     def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
-        return tuple(allocate((rows, size), self._dtype) for size in self._row_sizes)
+        return tuple(allocate((rows, size), self._dtype) for size in self._scratch)
 
     def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
-        source = x
-        for index, (weights, biases) in enumerate(self._layers):
-            target = y if index == len(self._layers) - 1 else workspace[index % 2]
-            launch(self._plans[index], rows, source, weights, biases, target, rows)
-            source = target
-        for plan in self._plans[len(self._layers) :]:
-            launch(plan, rows, y)
+        buffers = (x, y, *workspace)
+        for each, tensors in zip(self._launches, self._tensors, strict=True):
+            source, other, target = (buffers[at] for at in each.buffers)
+            arguments = (source, other, *tensors, target)
+            launch(each.plan, rows, *arguments, *((rows,) if each.plan.kernel == "layer" else ()))
+
+
+def _pack(mlp: Mlp, each: Launch) -> tuple[Tensor | None, Tensor]:
+    """The matrices of a product; its biases and the vectors of a row pass."""
+    if isinstance(each.stage, RowPass):
+        return None, pack_vectors(mlp, each.stage, mlp.spec.widths_by_name[each.stage.source])
+    n_padded, k_padded = each.plan.constants["N_PADDED"], each.plan.constants["W_ROW"]
+    assert isinstance(n_padded, int)
+    assert isinstance(k_padded, int)
+    weights, biases = pack_product(mlp, each.stage.step, n_padded, k_padded)
+    return weights, torch.cat([biases.flatten(), pack_vectors(mlp, each.tail, n_padded)])
 
 
 def launch(plan: LaunchPlan, rows: int, *arguments: Tensor | int) -> None:

@@ -1,11 +1,87 @@
-"""`whole`: an entire MLP in one launch. A program owns a block of rows; between layers its activations stay
-on the chip. Hidden widths are padded to one WIDTH, kept as WIDTH / CHUNK tiles of CHUNK columns, because
-Triton cannot slice a tile: a layer is then a small unrolled product of tiles, in fixed K order."""
+"""`whole`: an entire program in one launch. A Triton program owns a block of rows; between steps its values stay on the
+chip, as tiles of CHUNK columns, because Triton cannot slice a tile: a product is then a small unrolled product of
+tiles, in fixed K order. Padding columns of tiles always hold zeros: zero weights are not enough, since an infinity in
+the row times a zero weight is NaN, in the padding and from there in the whole row."""
 
 import triton
 import triton.language as tl
 
-from fused_mlp.kernels.cuda.activations import activate, softmax_tile
+from fused_mlp.kernels.cuda.functions import apply, finish, normalize
+
+# What the kernel asks of a `whole_steps.WholeStep` as it is compiled.
+
+
+@triton.constexpr_function
+def count(items):
+    return len(items)
+
+
+@triton.constexpr_function
+def item(items, i):
+    return items[i]
+
+
+@triton.constexpr_function
+def field(STEP, name):
+    return getattr(STEP, name)
+
+
+@triton.constexpr_function
+def tile_count(STEP):
+    return len(STEP.counts)
+
+
+@triton.constexpr_function
+def columns_in(STEP, i):
+    return STEP.counts[i]
+
+
+@triton.constexpr_function
+def column_of(STEP, i):
+    return STEP.columns[i]
+
+
+@triton.constexpr_function
+def made_by(TILES, i):
+    return TILES[i][0]
+
+
+@triton.constexpr_function
+def index_in(TILES, i):
+    return TILES[i][1]
+
+
+@triton.jit
+def _gather(values, TILES: tl.constexpr):
+    h = ()
+    for i in tl.static_range(count(TILES)):
+        h = h + (values[made_by(TILES, i)][index_in(TILES, i)],)
+    return h
+
+
+@triton.jit
+def _chunk_at(h, j):
+    """The j-th tile; j is known at run time only, so every tile is selected."""
+    chunk = h[0]
+    for i in tl.static_range(1, len(h)):
+        chunk = tl.where(j == i, h[i], chunk)
+    return chunk
+
+
+@triton.jit
+def _with_chunk(h, j, chunk):
+    """h with its j-th tile replaced."""
+    g = ()
+    for i in tl.static_range(len(h)):
+        g = g + (tl.where(j == i, chunk, h[i]),)
+    return g
+
+
+@triton.jit
+def _without_padding(tile, COLUMNS: tl.constexpr, CHUNK: tl.constexpr):
+    if COLUMNS < CHUNK:
+        tile = tl.where((tl.arange(0, CHUNK) < COLUMNS)[None, :], tile, 0.0)
+    return tile
 
 
 @triton.jit
@@ -15,74 +91,216 @@ def _weight_tile(w, n, k, ROW: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
-def _from_input(
+def _project(
     x_rows,
     w,
     live,
+    h,
     n,
+    ROW: tl.constexpr,
+    IN: tl.constexpr,
+    N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """N columns of a product, before bias: of the tiles h; or, where there are none, of the input, in a loop over K,
+    since the input may be wider than what fits."""
+    acc = tl.zeros((BLOCK_M, N), tl.float32)
+    if len(h) == 0:
+        for k in range(0, IN, BLOCK_K):
+            columns = k + tl.arange(0, BLOCK_K)
+            x = tl.load(
+                x_rows[:, None] + columns[None, :], mask=live[:, None] & (columns < IN)[None, :], other=0.0
+            )
+            weights = _weight_tile(w, n, k, ROW, N, BLOCK_K)
+            acc = tl.dot(x.to(w.dtype.element_ty), weights, acc, input_precision=PRECISION)
+    else:
+        for i in tl.static_range(len(h)):
+            weights = _weight_tile(w, n, i * CHUNK, ROW, N, CHUNK)
+            acc = tl.dot(h[i], weights, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
+def _gated_product(
+    x_rows,
+    w,
+    b,
+    live,
+    h,
+    n,
+    STEP: tl.constexpr,
+    IN: tl.constexpr,
+    N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """N columns with their bias and, if there is one, their gate."""
+    ROW: tl.constexpr = field(STEP, "k")
+    ROWS: tl.constexpr = field(STEP, "n")
+    lane = tl.arange(0, N)
+    w += field(STEP, "weights")
+    b += field(STEP, "vectors")
+    up = _project(x_rows, w, live, h, n, ROW, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION)
+    up += tl.load(b + n + lane)[None, :]
+    if field(STEP, "gate") is not None:
+        w += ROWS * ROW
+        gate = _project(x_rows, w, live, h, n, ROW, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION)
+        gate += tl.load(b + ROWS + n + lane)[None, :]
+        up = apply(gate, field(STEP, "gate")) * up
+    return up
+
+
+@triton.jit
+def _product(
+    x_rows,
+    w,
+    b,
+    live,
+    h,
+    z,
+    STEP: tl.constexpr,
     IN: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One chunk of the first layer, before bias: a loop over K, since the input may be wider than WIDTH."""
-    ROW: tl.constexpr = (IN + BLOCK_K - 1) // BLOCK_K * BLOCK_K
-    acc = tl.zeros((BLOCK_M, CHUNK), tl.float32)
-    for k in range(0, IN, BLOCK_K):
-        columns = k + tl.arange(0, BLOCK_K)
-        x = tl.load(
-            x_rows[:, None] + columns[None, :], mask=live[:, None] & (columns < IN)[None, :], other=0.0
+    """A product into tiles. (The loop over them runs at run time: unrolled, ptxas holds every tile at once and
+    spills.)"""
+    dtype = w.dtype.element_ty
+    g = ()
+    for _ in tl.static_range(tile_count(STEP)):
+        g = g + (tl.zeros((BLOCK_M, CHUNK), dtype),)
+    for j in range(tile_count(STEP)):
+        up = _gated_product(
+            x_rows, w, b, live, h, j * CHUNK, STEP, IN, CHUNK, BLOCK_M, BLOCK_K, CHUNK, PRECISION
         )
-        acc = tl.dot(
-            x.to(w.dtype.element_ty),
-            _weight_tile(w, n, k, ROW, CHUNK, BLOCK_K),
-            acc,
-            input_precision=PRECISION,
+        other = up
+        if field(STEP, "combine") != "":
+            other = _chunk_at(z, j).to(tl.float32)
+        up = finish(
+            up,
+            other,
+            field(STEP, "function"),
+            field(STEP, "combine"),
+            field(STEP, "swapped"),
+            field(STEP, "then"),
         )
-    return acc
+        g = _with_chunk(g, j, up.to(dtype))
+    h = ()
+    for i in tl.static_range(tile_count(STEP)):
+        h = h + (_without_padding(g[i], columns_in(STEP, i), CHUNK),)
+    return h
 
 
 @triton.jit
-def _from_chunks(
-    h,
+def _row_pass(h, z, b, dtype: tl.constexpr, STEP: tl.constexpr, CHUNK: tl.constexpr):
+    b += field(STEP, "vectors")
+    lane = tl.arange(0, CHUNK)
+    tiles = ()
+    for i in tl.static_range(tile_count(STEP)):
+        tiles = tiles + (h[i].to(tl.float32),)
+    if field(STEP, "norm") != "":
+        tiles = normalize(tiles, field(STEP, "counts"), field(STEP, "norm"), field(STEP, "eps"))
+    g = ()
+    for i in tl.static_range(tile_count(STEP)):
+        x = tiles[i]
+        if field(STEP, "weight"):
+            x = x * tl.load(b + i * CHUNK + lane)[None, :]
+        if field(STEP, "bias"):
+            x = x + tl.load(b + field(STEP, "n") + i * CHUNK + lane)[None, :]
+        other = x
+        if field(STEP, "combine") != "":
+            other = z[i].to(tl.float32)
+        x = finish(
+            x,
+            other,
+            field(STEP, "function"),
+            field(STEP, "combine"),
+            field(STEP, "swapped"),
+            field(STEP, "then"),
+        )
+        x = _without_padding(x, columns_in(STEP, i), CHUNK)
+        if field(STEP, "rounded"):
+            x = x.to(dtype)
+        g = g + (x,)
+    return g
+
+
+@triton.jit
+def _load(x_rows, live, dtype: tl.constexpr, STEP: tl.constexpr, CHUNK: tl.constexpr):
+    lane = tl.arange(0, CHUNK)
+    h = ()
+    for i in tl.static_range(tile_count(STEP)):
+        inside = live[:, None] & (lane < columns_in(STEP, i))[None, :]
+        x = tl.load(x_rows[:, None] + (column_of(STEP, i) + lane)[None, :], mask=inside, other=0.0)
+        h = h + (x.to(dtype),)
+    return h
+
+
+@triton.jit
+def _store(h, y_rows, live, STEP: tl.constexpr, CHUNK: tl.constexpr):
+    lane = tl.arange(0, CHUNK)
+    for i in tl.static_range(tile_count(STEP)):
+        inside = live[:, None] & (lane < columns_in(STEP, i))[None, :]
+        tl.store(y_rows[:, None] + (column_of(STEP, i) + lane)[None, :], h[i].to(tl.float32), mask=inside)
+
+
+@triton.jit
+def _stream(
+    x_rows,
     w,
-    n,
-    N: tl.constexpr,
+    b,
+    y_rows,
+    live,
+    h,
+    STEP: tl.constexpr,
+    IN: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
     CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """(BLOCK_M, N) columns of a later layer, before bias, from the tiles of the previous one."""
-    acc = tl.zeros((BLOCK_M, N), tl.float32)
-    for i in tl.static_range(CHUNKS):
-        acc = tl.dot(
-            h[i], _weight_tile(w, n, i * CHUNK, CHUNK * CHUNKS, N, CHUNK), acc, input_precision=PRECISION
-        )
-    return acc
-
-
-@triton.jit
-def _with_chunk(h, j, chunk, CHUNKS: tl.constexpr):
-    """h with its j-th chunk replaced; j is known at run time only, so every chunk is selected."""
-    g = ()
-    for i in tl.static_range(CHUNKS):
-        g = g + (tl.where(j == i, chunk, h[i]),)
-    return g
-
-
-@triton.jit
-def _without_padding(h, TRUE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
-    """h with zeros in the columns from TRUE on, which only padding added. Their zero weights are not enough:
-    an infinity in the row times a zero weight is NaN, in the padded column and from there in the whole row."""
-    g = ()
-    for i in tl.static_range(CHUNKS):
-        chunk = h[i]
-        if (i + 1) * CHUNK > TRUE:
-            chunk = tl.where((tl.arange(0, CHUNK) < TRUE - i * CHUNK)[None, :], chunk, 0.0)
-        g = g + (chunk,)
-    return g
+    """A product into the results: a loop over N, since the output may be wider than what fits."""
+    OUT: tl.constexpr = columns_in(STEP, 0)
+    N: tl.constexpr = field(STEP, "block")
+    NORM: tl.constexpr = field(STEP, "norm")
+    y_rows += column_of(STEP, 0)
+    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    for n in range(0, OUT, N):
+        columns = n + tl.arange(0, N)
+        y = _gated_product(x_rows, w, b, live, h, n, STEP, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION)
+        y = apply(y, field(STEP, "function"))
+        inside = live[:, None] & (columns < OUT)[None, :]
+        if NORM != "" and OUT <= N:
+            y = normalize((y,), field(STEP, "counts"), NORM, 0.0)[0]
+        tl.store(y_rows[:, None] + columns[None, :], y, mask=inside)
+        if NORM != "" and OUT > N:
+            # Running maximum and sum; the logits wait in y for the second sweep.
+            y = tl.where((columns < OUT)[None, :], y, float("-inf"))
+            new_top = tl.maximum(top, tl.max(y, 1))
+            # While a row has shown nothing but -inf its sum is 0; -inf - (-inf) would make it NaN.
+            shift = tl.where(new_top == float("-inf"), 0.0, new_top)
+            total = total * tl.exp(top - shift) + tl.sum(tl.exp(y - shift[:, None]), 1)
+            top = new_top
+    if NORM != "" and OUT > N:
+        # The sweep reads what other threads of this program wrote.
+        tl.debug_barrier()
+        for n in range(0, OUT, N):
+            columns = n + tl.arange(0, N)
+            inside = live[:, None] & (columns < OUT)[None, :]
+            y = tl.load(y_rows[:, None] + columns[None, :], mask=inside, other=0.0) - top[:, None]
+            if NORM == "softmax":
+                y = tl.exp(y) / total[:, None]
+            else:
+                y = y - tl.log(total)[:, None]
+            tl.store(y_rows[:, None] + columns[None, :], y, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
@@ -94,114 +312,45 @@ def whole_kernel(
     rows,
     IN: tl.constexpr,
     OUT: tl.constexpr,
-    HIDDEN: tl.constexpr,
-    WIDTH: tl.constexpr,
+    STEPS: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    ACTIVATIONS: tl.constexpr,
-    SLOPES: tl.constexpr,
-    GATED: tl.constexpr,
-    OUTPUT: tl.constexpr,
-    OUTPUT_SLOPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """x: (rows, IN) float32, y: (rows, OUT) float32. w and b: as `packing.pack_whole` lays them out. HIDDEN:
-    the true widths of the layers that are padded to WIDTH."""
-    DEPTH: tl.constexpr = len(ACTIVATIONS)
-    CHUNKS: tl.constexpr = WIDTH // CHUNK
-    IN_ROW: tl.constexpr = (IN + BLOCK_K - 1) // BLOCK_K * BLOCK_K
-    OUT_ROWS: tl.constexpr = (OUT + BLOCK_N - 1) // BLOCK_N * BLOCK_N
-    dtype = w_ptr.dtype.element_ty
+    """x: (rows, IN) float32, y: (rows, OUT) float32. w and b: as `packing.pack_whole` lays them out. STEPS: those of
+    `whole_steps`, unrolled; a value is a tuple of tiles."""
     row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     live = row < rows
-    lane = tl.arange(0, CHUNK)
-
-    # First layer. (Both loops over j run at run time: unrolled, ptxas holds every tile at once and spills.)
     x_rows = x_ptr + row * IN
-    h = ()
-    for _ in tl.static_range(CHUNKS):
-        h = h + (tl.zeros((BLOCK_M, CHUNK), dtype),)
-    for j in range(CHUNKS):
-        n = j * CHUNK
-        up = (
-            _from_input(x_rows, w_ptr, live, n, IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION)
-            + tl.load(b_ptr + n + lane)[None, :]
-        )
-        if GATED[0]:
-            gate = _from_input(
-                x_rows, w_ptr + WIDTH * IN_ROW, live, n, IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION
-            )
-            gate += tl.load(b_ptr + WIDTH + n + lane)[None, :]
-            up = activate(gate, ACTIVATIONS[0], SLOPES[0]) * up
-        else:
-            up = activate(up, ACTIVATIONS[0], SLOPES[0])
-        h = _with_chunk(h, j, up.to(dtype), CHUNKS)
-    h = _without_padding(h, HIDDEN[0], CHUNK, CHUNKS)
-    w_ptr += WIDTH * IN_ROW * (2 if GATED[0] else 1)
-    b_ptr += WIDTH * (2 if GATED[0] else 1)
-
-    # Hidden layers.
-    for layer in tl.static_range(1, DEPTH - 1):
-        g = h
-        for j in range(CHUNKS):
-            n = j * CHUNK
-            up = (
-                _from_chunks(h, w_ptr, n, CHUNK, BLOCK_M, CHUNK, CHUNKS, PRECISION)
-                + tl.load(b_ptr + n + lane)[None, :]
-            )
-            if GATED[layer]:
-                gate = _from_chunks(h, w_ptr + WIDTH * WIDTH, n, CHUNK, BLOCK_M, CHUNK, CHUNKS, PRECISION)
-                gate += tl.load(b_ptr + WIDTH + n + lane)[None, :]
-                up = activate(gate, ACTIVATIONS[layer], SLOPES[layer]) * up
-            else:
-                up = activate(up, ACTIVATIONS[layer], SLOPES[layer])
-            g = _with_chunk(g, j, up.to(dtype), CHUNKS)
-        h = _without_padding(g, HIDDEN[layer], CHUNK, CHUNKS)
-        w_ptr += WIDTH * WIDTH * (2 if GATED[layer] else 1)
-        b_ptr += WIDTH * (2 if GATED[layer] else 1)
-
-    # Last layer: a loop over N, since the output may be wider than WIDTH.
-    LAST: tl.constexpr = DEPTH - 1
-    SOFTMAX: tl.constexpr = OUTPUT == "softmax" or OUTPUT == "log_softmax"
     y_rows = y_ptr + row * OUT
-    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
-    for n in range(0, OUT, BLOCK_N):
-        columns = n + tl.arange(0, BLOCK_N)
-        y = (
-            _from_chunks(h, w_ptr, n, BLOCK_N, BLOCK_M, CHUNK, CHUNKS, PRECISION)
-            + tl.load(b_ptr + columns)[None, :]
-        )
-        if GATED[LAST]:
-            gate = _from_chunks(h, w_ptr + OUT_ROWS * WIDTH, n, BLOCK_N, BLOCK_M, CHUNK, CHUNKS, PRECISION)
-            gate += tl.load(b_ptr + OUT_ROWS + columns)[None, :]
-            y = activate(gate, ACTIVATIONS[LAST], SLOPES[LAST]) * y
-        inside = live[:, None] & (columns < OUT)[None, :]
-        if not SOFTMAX:
-            tl.store(y_rows[:, None] + columns[None, :], activate(y, OUTPUT, OUTPUT_SLOPE), mask=inside)
-        elif OUT <= BLOCK_N:
-            y = softmax_tile(y, columns < OUT, OUTPUT == "log_softmax")
-            tl.store(y_rows[:, None] + columns[None, :], y, mask=inside)
+    values = ()
+    for i in tl.static_range(count(STEPS)):
+        h = _gather(values, field(item(STEPS, i), "source"))
+        z = _gather(values, field(item(STEPS, i), "other"))
+        if field(item(STEPS, i), "kind") == "product":
+            h = _product(
+                x_rows, w_ptr, b_ptr, live, h, z, item(STEPS, i), IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION
+            )
+        elif field(item(STEPS, i), "kind") == "row":
+            h = _row_pass(h, z, b_ptr, w_ptr.dtype.element_ty, item(STEPS, i), CHUNK)
+        elif field(item(STEPS, i), "kind") == "load":
+            h = _load(x_rows, live, w_ptr.dtype.element_ty, item(STEPS, i), CHUNK)
+        elif field(item(STEPS, i), "kind") == "store":
+            _store(h, y_rows, live, item(STEPS, i), CHUNK)
         else:
-            # Running maximum and sum; the logits wait in y for the second sweep.
-            tl.store(y_rows[:, None] + columns[None, :], y, mask=inside)
-            y = tl.where((columns < OUT)[None, :], y, float("-inf"))
-            new_top = tl.maximum(top, tl.max(y, 1))
-            # While a row has shown nothing but -inf its sum is 0; -inf - (-inf) would make it NaN.
-            shift = tl.where(new_top == float("-inf"), 0.0, new_top)
-            total = total * tl.exp(top - shift) + tl.sum(tl.exp(y - shift[:, None]), 1)
-            top = new_top
-    if SOFTMAX and OUT > BLOCK_N:
-        # The sweep reads what other threads of this program wrote.
-        tl.debug_barrier()
-        for n in range(0, OUT, BLOCK_N):
-            columns = n + tl.arange(0, BLOCK_N)
-            inside = live[:, None] & (columns < OUT)[None, :]
-            y = tl.load(y_rows[:, None] + columns[None, :], mask=inside, other=0.0) - top[:, None]
-            if OUTPUT == "softmax":
-                y = tl.exp(y) / total[:, None]
-            else:
-                y = y - tl.log(total)[:, None]
-            tl.store(y_rows[:, None] + columns[None, :], y, mask=inside)
+            _stream(
+                x_rows,
+                w_ptr,
+                b_ptr,
+                y_rows,
+                live,
+                h,
+                item(STEPS, i),
+                IN,
+                BLOCK_M,
+                BLOCK_K,
+                CHUNK,
+                PRECISION,
+            )
+        values = values + (h,)

@@ -3,10 +3,10 @@ compared with the limits of the machine. Prints nothing; service/reports/profile
 
 from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.expectation import Difference, compare, parse_expectation
-from fused_mlp.kernels.profile.results import PROFILED, Point, Profile, VariantName
+from fused_mlp.kernels.profile.results import PROFILED, Point, Profile, StepCost, VariantName
 from fused_mlp.kernels.profile.run import Options, profile
-from fused_mlp.kernels.profile.shapes import check_shape, random_mlp
-from fused_mlp.kernels.profile.sweep import Sweep, SweepCell, run_sweep
+from fused_mlp.kernels.profile.shapes import random_mlp
+from fused_mlp.kernels.profile.sweep import Sweep, SweepCell, equally_wide, run_sweep
 
 __all__ = [
     "PROFILED",
@@ -15,11 +15,12 @@ __all__ = [
     "Point",
     "Profile",
     "ProfileError",
+    "StepCost",
     "Sweep",
     "SweepCell",
     "VariantName",
-    "check_shape",
     "compare",
+    "equally_wide",
     "parse_expectation",
     "profile",
     "random_mlp",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -17,9 +17,14 @@ _WAIT, _WARM_UP, ACTIVE = 1, 2, 9
 
 
 def capture(
-    call: Callable[[], object], device: str, strategy: str = "", packing: Recording | None = None
+    call: Callable[[], object],
+    device: str,
+    strategy: str = "",
+    packing: Recording | None = None,
+    names: Sequence[str] = (),
 ) -> Event:
-    """The trace of a few forward passes, as Chrome's trace format. `packing`: phases recorded at load, added too."""
+    """The trace of a few forward passes, as Chrome's trace format. `packing`: phases recorded at load, added too.
+    `names`: of the CPU kernel's operations, in order."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -35,10 +40,10 @@ def capture(
                 call()
             profiler.step()
     trace = _export(profiler)
-    merge(trace, recording, strategy)
+    merge(trace, recording, strategy, names)
     if packing is not None:
         packing.wall_offset_ns = recording.wall_offset_ns
-        merge(trace, packing, strategy)
+        merge(trace, packing, strategy, names)
     return trace
 
 

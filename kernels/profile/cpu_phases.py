@@ -1,14 +1,15 @@
-"""Adds the phases that the CPU kernel recorded to the profiler's trace, on the tracks of its threads. The kernel
-uses the steady clock and the trace wall time, so their offset is measured."""
+"""Adds the phases that the CPU kernel recorded to the profiler's trace, on the tracks of its threads, named after the
+program's steps. The kernel uses the steady clock and the trace wall time, so their offset is measured."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 
-from fused_mlp.kernels.profile.trace_events import Event
+from fused_mlp.kernels.profile.trace_events import Event, Node, forward_passes
 
 try:
     from fused_mlp.kernels import _cpu
@@ -21,10 +22,10 @@ _MOST_SPANS = 200_000
 
 @dataclass(frozen=True)
 class PhaseSpan:
-    """Times in nanoseconds of the steady clock."""
+    """One phase of one operation of the kernel. Times in nanoseconds of the steady clock."""
 
     phase: str
-    layer: int
+    operation: int
     thread: int
     rows: int
     in_features: int
@@ -69,8 +70,9 @@ def _wall_offset_ns() -> int:
     return min(tries)[1]
 
 
-def merge(trace: Event, recording: Recording, strategy: str) -> None:
-    """Adds the spans to the trace, in place. Spans before the start of the trace are left out, except packing."""
+def merge(trace: Event, recording: Recording, strategy: str, names: Sequence[str]) -> None:
+    """Adds the spans to the trace, in place. Spans before the start of the trace are left out, except packing. `names`:
+    of the kernel's operations."""
     pids = [event["pid"] for event in trace["traceEvents"] if event.get("cat") == "cpu_op"]
     if not pids:
         return
@@ -94,17 +96,42 @@ def merge(trace: Event, recording: Recording, strategy: str) -> None:
                     "args": args,
                 }
             )
-        for event in _events(span, start, strategy):
+        for event in _events(span, start, strategy, names):
             trace["traceEvents"].append(
                 {"ph": "X", "cat": CATEGORY, "pid": pids[0], "tid": span.thread, **event}
             )
 
 
-def _events(span: PhaseSpan, start: float, strategy: str) -> Iterator[Event]:
+def step_times(trace: Event) -> dict[str, float]:
+    """Microseconds of each step of the kernel on the calling thread, in the median pass of each."""
+    passes = []
+    for root in forward_passes(trace):
+        times: dict[str, float] = {}
+        for node in _outermost(root):
+            times[node.name] = times.get(node.name, 0.0) + node.us
+        passes.append(times)
+    names = dict.fromkeys(name for times in passes for name in times)
+    return {name: median(times.get(name, 0.0) for times in passes) for name in names}
+
+
+def _outermost(node: Node) -> Iterator[Node]:
+    for child in node.children:
+        if child.category == CATEGORY:
+            yield child
+        else:
+            yield from _outermost(child)
+
+
+def _label(span: PhaseSpan, names: Sequence[str]) -> str:
+    name = names[span.operation] if span.operation < len(names) else f"operation {span.operation}"
+    return f"pack {name}" if span.phase == "pack" else name
+
+
+def _events(span: PhaseSpan, start: float, strategy: str, names: Sequence[str]) -> Iterator[Event]:
     us = (span.end_ns - span.start_ns) / 1000
-    name = f"{span.phase} {span.layer}"
+    name = _label(span, names)
     args: Event = {"rows": span.rows, "in": span.in_features, "columns": span.columns}
-    if span.phase == "layer":
+    if span.flops:
         args |= {
             "flops": span.flops,
             "strategy": strategy,

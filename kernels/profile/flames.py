@@ -21,4 +21,5 @@ def _merge(name: str, nodes: Sequence[Node]) -> Flame:
         for child in node.children:
             groups.setdefault(child.name, []).append(child)
     children = tuple(_merge(child, group) for child, group in groups.items())
-    return Flame(name, sum(node.us for node in nodes), len(nodes), children)
+    category = nodes[0].category if nodes else ""
+    return Flame(name, sum(node.us for node in nodes), len(nodes), children, category)

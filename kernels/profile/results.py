@@ -36,7 +36,7 @@ class Regime:
     """The bound of a forward pass: the largest of three times that it cannot avoid."""
 
     name: RegimeName
-    overhead_us: float  # calling the same layers without arithmetic
+    overhead_us: float  # calling the same steps without arithmetic
     memory_us: float  # reading the weights, at the bandwidth measured
     compute_us: float  # the arithmetic, at the peak measured
     reached: float  # the bounding time as a share of the time taken: 1.0 is the limit itself
@@ -70,6 +70,19 @@ class Point:
 
 
 @dataclass(frozen=True)
+class StepCost:
+    """A step of the program at one batch size, with the steps that the epilogue of its product finishes."""
+
+    batch: int
+    name: str
+    what: str  # `256 gelu`, `ln`, `+`
+    flops: int
+    weight_bytes: int
+    limit_us: float  # the larger of its arithmetic and of reading its weights, at the limits measured
+    fused_us: float | None  # in the fused kernel, under the profiler; None if it was not told apart
+
+
+@dataclass(frozen=True)
 class Flame:
     """A tree of times: microseconds of one forward pass under the profiler, children inside their parent."""
 
@@ -77,6 +90,7 @@ class Flame:
     us: float
     count: int
     children: tuple[Flame, ...] = ()
+    category: str = ""  # of the span in the trace
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,7 @@ class Profile:
     points: tuple[Point, ...]
     failures: dict[str, str]  # variant -> why it has no points, in one line
     advice: tuple[str, ...]  # one sentence per batch size
+    steps: tuple[StepCost, ...] = ()
     flames: dict[str, Flame] = field(default_factory=dict)  # "eager/1" -> its flame graph
     traces: dict[str, str] = field(default_factory=dict)  # the same keys -> file
 

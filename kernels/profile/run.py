@@ -9,17 +9,20 @@ from pathlib import Path
 
 import torch
 
+from fused_mlp.kernels.backends.cpu_lowering import operation_names
 from fused_mlp.kernels.profile.capture import capture
 from fused_mlp.kernels.profile.counting import count
-from fused_mlp.kernels.profile.cpu_phases import Recording, recorded_phases
+from fused_mlp.kernels.profile.cpu_phases import Recording, recorded_phases, step_times
 from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.flames import flame_of
 from fused_mlp.kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
 from fused_mlp.kernels.profile.regimes import advise, classify
-from fused_mlp.kernels.profile.results import PROFILED, Counts, Flame, Point, Profile, VariantName
-from fused_mlp.kernels.profile.shapes import Work, narrow_twin, work_of
+from fused_mlp.kernels.profile.results import PROFILED, Counts, Flame, Point, Profile, StepCost, VariantName
+from fused_mlp.kernels.profile.shapes import narrow_twin
+from fused_mlp.kernels.profile.step_costs import step_costs
 from fused_mlp.kernels.profile.timing import Time, time_calls
 from fused_mlp.kernels.profile.variants import Variant, one_line
+from fused_mlp.kernels.work import Work, work_of
 from fused_mlp.models import Mlp, MlpSpec
 
 Progress = Callable[[str], None]
@@ -41,7 +44,7 @@ class _Ready:
 
     variant: Variant
     packing: Recording
-    # The same layers without arithmetic, by whether the batch is a single row: torch.compile makes two graphs.
+    # The same steps without arithmetic, by whether the batch is a single row: torch.compile makes two graphs.
     narrow: Mapping[bool, Callable[[], object]]
 
 
@@ -70,13 +73,16 @@ def profile(mlp: Mlp, options: Options, progress: Progress = lambda _: None) -> 
 
 def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     progress("measuring the limits of the machine")
-    weight_bytes = work_of(mlp.spec, 1).weight_bytes
+    work = work_of(mlp.spec)
+    weight_bytes = max(work.weight_bytes, 1)  # a program may have none
     cuda = options.device == "cuda"
     limits = measure_cuda(weight_bytes) if cuda else measure_cpu(weight_bytes, options.threads)
     ready, failures = _prepare(mlp, options, progress)
     taken: list[_Taken] = []
     flames: dict[str, Flame] = {}
     traces: dict[str, str] = {}
+    phases: dict[int, dict[str, float]] = {}  # batch -> the fused kernel's steps
+    names = operation_names(mlp.spec, mlp.tensors())
     for batch in options.batches:
         progress(f"batch {batch}: timing {', '.join(ready)}")
         x = torch.randn(batch, mlp.spec.in_features, generator=torch.Generator().manual_seed(2)).to(
@@ -89,13 +95,14 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         times = time_calls({**calls, **narrow, **kernels}, options.budget_s)
         for name, each in ready.items():
             progress(f"batch {batch}: tracing {name}")
-            trace = capture(calls[name], options.device, each.variant.strategy(batch), each.packing)
+            trace = capture(calls[name], options.device, each.variant.strategy(batch), each.packing, names)
             flames[f"{name}/{batch}"] = flame_of(trace)
             if options.trace_dir is not None:
                 traces[f"{name}/{batch}"] = str(_write_trace(trace, options.trace_dir, name, batch))
             counts = count(trace)
             if name == "fused" and not cuda:
-                counts = _of_cpu_kernel(counts, work_of(mlp.spec, batch))
+                counts = _of_cpu_kernel(counts, work, batch)
+                phases[batch] = step_times(trace)
             kernel_us = times[f"kernel of {name}"].us if f"kernel of {name}" in times else None
             taken.append(_Taken(name, batch, times[name], times[f"narrow {name}"].us, counts, kernel_us))
     # Measured again at the end: limits from a machine that was busy at the start would be too low.
@@ -111,23 +118,36 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         bytes_per_s=limits.bytes_per_s,
         kernel=ready["fused"].variant.description if "fused" in ready else "",
         batches=tuple(options.batches),
-        points=_points(mlp.spec, taken, limits),
+        points=_points(work, taken, limits),
         failures=failures,
         advice=(),
+        steps=_steps(mlp.spec, options.batches, limits, phases),
         flames=flames,
         traces=traces,
     )
     return replace(found, advice=_advice(found))
 
 
-def _of_cpu_kernel(counts: Counts, work: Work) -> Counts:
+def _of_cpu_kernel(counts: Counts, work: Work, rows: int) -> Counts:
     """The CPU kernel allocates with numpy and reads packed weights, which the profiler does not see."""
     return replace(
-        counts, bytes_allocated=work.output_bytes, bytes_moved=work.bytes_moved, bytes_moved_known=True
+        counts,
+        bytes_allocated=rows * work.output_bytes,
+        bytes_moved=work.bytes_moved(rows),
+        bytes_moved_known=True,
     )
 
 
-def _points(spec: MlpSpec, taken: Sequence[_Taken], limits: Limits) -> tuple[Point, ...]:
+def _steps(
+    spec: MlpSpec, batches: Sequence[int], limits: Limits, phases: Mapping[int, Mapping[str, float]]
+) -> tuple[StepCost, ...]:
+    costs: list[StepCost] = []
+    for batch in batches:
+        costs += step_costs(spec, batch, limits, phases.get(batch, {}))
+    return tuple(costs)
+
+
+def _points(work: Work, taken: Sequence[_Taken], limits: Limits) -> tuple[Point, ...]:
     calling: dict[tuple[str, bool], float] = {}
     for each in taken:
         key = each.variant, each.batch == 1
@@ -135,7 +155,7 @@ def _points(spec: MlpSpec, taken: Sequence[_Taken], limits: Limits) -> tuple[Poi
     eager = {each.batch: each.time.us for each in taken if each.variant == "eager"}
     points = []
     for each in taken:
-        compute_us = work_of(spec, each.batch).flops / limits.flops_per_s * 1e6
+        compute_us = each.batch * work.flops / limits.flops_per_s * 1e6
         call_us = calling[each.variant, each.batch == 1]
         regime = classify(each.time.us, call_us, limits.read_s * 1e6, compute_us)
         speedup = eager.get(each.batch, each.time.us) / each.time.us

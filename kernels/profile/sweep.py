@@ -9,14 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.machine import describe_machine
-from fused_mlp.kernels.profile.shapes import random_mlp
+from fused_mlp.kernels.profile.shapes import check_size, resized, with_random_weights
 from fused_mlp.kernels.profile.timing import Time, time_calls
 from fused_mlp.kernels.profile.variants import Variant
-from fused_mlp.models import Activation
+from fused_mlp.models import MlpSpec
 
 WIDTHS = (32, 64, 128, 256, 512, 1024)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -40,11 +39,9 @@ class SweepCell:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Models of `layers` equally wide layers."""
+    """One program in several widths, each with that many features in every value."""
 
-    layers: int
-    activation: str
-    gated: bool
+    model: str  # its summary, in its own widths
     threads: int
     cells: tuple[SweepCell, ...]
 
@@ -59,10 +56,8 @@ class Sweep:
 
 def run_sweep(
     path: Path,
+    spec: MlpSpec,
     *,
-    layers: int = 3,
-    activation: Activation = "relu",
-    gated: bool = False,
     threads: int = 1,
     batches: Sequence[int] = BATCHES,
     widths: Sequence[int] = WIDTHS,
@@ -72,9 +67,7 @@ def run_sweep(
     """`progress(done, total)` is called after each cell. Cells that `path` has already are not measured again. Cells
     that a busy machine prevented are marked `busy` and not saved."""
     conditions: dict[str, object] = {
-        "layers": layers,
-        "activation": activation,
-        "gated": gated,
+        "model": spec.summary(),
         "threads": threads,
         "torch": str(torch.__version__),
         "machine": describe_machine(),
@@ -90,7 +83,7 @@ def run_sweep(
         built: dict[int, tuple[Variant, Variant]] = {}
         for batch, width in missing:
             if width not in built:
-                mlp = random_mlp([width] * (layers + 1), activation, gated)
+                mlp = with_random_weights(equally_wide(spec, width))
                 built = {
                     width: (Variant("eager", mlp, "cpu", threads), Variant("fused", mlp, "cpu", threads))
                 }
@@ -103,10 +96,17 @@ def run_sweep(
             progress(len(done), len(wanted))
     finally:
         torch.set_num_threads(before)
-    return Sweep(layers, activation, gated, threads, tuple(done))
+    return Sweep(spec.summary(), threads, tuple(done))
 
 
-def _measured(batch: int, width: int, calls: dict[str, Callable[[], Tensor]], budget_s: float) -> SweepCell:
+def equally_wide(spec: MlpSpec, width: int) -> MlpSpec:
+    """The same steps with `width` features in every value; ProfileError if its weights do not fit into memory."""
+    same = resized(spec, lambda _: width)
+    check_size(same)
+    return same
+
+
+def _measured(batch: int, width: int, calls: dict[str, Callable[[], object]], budget_s: float) -> SweepCell:
     """Up to three attempts while the machine is busy. Returns the best times."""
     attempts: list[dict[str, Time]] = []
     while True:

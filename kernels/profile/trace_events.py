@@ -42,7 +42,7 @@ def forward_passes(trace: Event) -> list[Node]:
     spans = [event for event in events if event["tid"] == thread and event.get("cat") != "Trace"]
     found = []
     for root in _nest(spans):
-        found += [node for node in root.walk() if node.name == FORWARD]
+        found += [node for node in root.walk() if node.name == FORWARD and node.category == "user_annotation"]
     return found
 
 

@@ -12,7 +12,7 @@ from fused_mlp.kernels.nn.fused_module import FusedMLP
 from fused_mlp.kernels.profile.results import VariantName
 from fused_mlp.models import Mlp
 
-Forward = Callable[[Tensor], Tensor]
+Forward = Callable[[Tensor], Any]  # a tensor, or several where the program has several outputs
 
 
 class Variant:
@@ -46,14 +46,14 @@ class Variant:
         kernel, rows = self._forward._kernel, x.cpu().numpy()
         return lambda: kernel(rows)
 
-    def bind(self, x: Tensor) -> Callable[[], Tensor]:
+    def bind(self, x: Tensor) -> Callable[[], object]:
         """x: (rows, in_features) on the device. Returns a synchronous call without arguments."""
         forward = self._forward
         # torch.compile requires no_grad to freeze weights.
         mode: Any = torch.no_grad if self.name == "compile" else torch.inference_mode
         if self._device == "cuda":
 
-            def call_cuda() -> Tensor:
+            def call_cuda() -> object:
                 with mode():
                     y = forward(x)
                 torch.cuda.synchronize()
@@ -61,7 +61,7 @@ class Variant:
 
             return call_cuda
 
-        def call() -> Tensor:
+        def call() -> object:
             with mode():
                 return forward(x)
 
@@ -75,10 +75,10 @@ def _compiled(module: nn.Module) -> Forward:
 
     compiled: Any = torch.compile(module, dynamic=True)
 
-    def forward(x: Tensor) -> Tensor:
-        return compiled(x)  # type: ignore[no-any-return]
+    def forward(x: Tensor) -> Any:
+        return compiled(x)
 
-    def first(x: Tensor) -> Tensor:
+    def first(x: Tensor) -> Any:
         with inductor.patch({"freezing": True, "cpp.enable_kernel_profile": True}):
             return forward(x)
 
@@ -92,7 +92,7 @@ class _CompileOnFirst:
         self._first, self._later = first, later
         self._seen: set[bool] = set()
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Any:
         single = x.shape[0] == 1
         if single in self._seen:
             return self._later(x)

@@ -3,10 +3,12 @@ same function in many ways (gelu alone has a dozen); its values are what they ag
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 import numpy as np
 
+from fused_mlp.models import formula
 from fused_mlp.models.activations import Floats
 from fused_mlp.models.chain import activate
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation
@@ -19,6 +21,11 @@ POINTS = np.concatenate([np.linspace(-12, 12, 2401), _FAR, -_FAR])
 TOLERANCE = 1e-5
 # Constants written as float16 (sqrt(2) = 1.4141) move gelu by up to 3e-5.
 HALF_TOLERANCE = 1e-4
+# Functions that have a name, besides those with parameters.
+_NAMED = (
+    "x", "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "elu", "softplus", "hardswish", "relu6", "mish",
+    "selu", "hardsigmoid", "softsign", "quick_gelu", "abs", "square", "relu(x) * relu(x)",
+)  # fmt: skip
 # Beyond this a spelling such as log(1 + exp(x)) overflows in float32, where the spec's function does not.
 _OVERFLOW = 80.0
 
@@ -31,6 +38,25 @@ def match_activation(values: Floats, tolerance: float = TOLERANCE) -> tuple[Acti
         slope = DEFAULT_SLOPE if name != "leaky_relu" else _tidy(-_value_at(-1.0, values))
         if _close(values, activate(name, POINTS, slope), tolerance):
             return name, slope
+    return None
+
+
+def match_formula(values: Floats, tolerance: float = TOLERANCE) -> formula.Node | None:
+    """The function with these values at POINTS, as a formula: an activation, or one of the other functions that have a
+    name. None if there is none."""
+    if values.shape != POINTS.shape:
+        return None
+    low, high, left = float(values[-1]), float(values[-7]), _tidy(-_value_at(-1.0, values))
+    candidates = [*_NAMED, f"leaky_relu(x, {left!r})"] if math.isfinite(left) else [*_NAMED]
+    # Those with parameters, which their values far out tell.
+    if math.isfinite(low) and math.isfinite(high) and low < high:
+        candidates.append(f"clip(x, {_tidy(low)!r}, {_tidy(high)!r})")
+    if math.isfinite(low) and low != 0:
+        candidates.append(f"elu(x, {_tidy(-low)!r})")
+    for text in candidates:
+        found = formula.parse(text)
+        if _close(values, found(POINTS), tolerance):
+            return found.root
     return None
 
 

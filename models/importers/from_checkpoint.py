@@ -46,7 +46,7 @@ def from_state_dict(
     Layers come in the order of the state_dict. `activation` follows every layer but the last and is that of
     every gate, `output_activation` follows the last, `negative_slope` is that of leaky_relu. The other
     arguments are those of `from_safetensors`."""
-    tensors = source if isinstance(source, Mapping) else _load_pickle(Path(source))
+    tensors = source if isinstance(source, Mapping) else read_pickle(Path(source))
     return _assemble(
         _read(_as_arrays(tensors), prefix, name_map, transposed, ordered=True),
         activation=activation,
@@ -178,7 +178,8 @@ def _as_arrays(tensors: Mapping[str, Any]) -> Mapping[str, Array]:
     return ArrayMapping(tensors)
 
 
-def _load_pickle(path: Path) -> Mapping[str, Tensor]:
+def read_pickle(path: Path) -> Mapping[str, Tensor]:
+    """The state_dict in a file of torch.save. No code in it is run."""
     try:
         import torch  # noqa: PLC0415 - an extra
     except ImportError:

@@ -1,5 +1,5 @@
-"""`fused_mlp.from_onnx`: an MLP from an ONNX file. onnx_rows.py reads the graph's steps, which become layers here;
-the arithmetic between them is matched with the activations or refused."""
+"""`fused_mlp.from_onnx`: an MLP from an ONNX file. onnx_rows.py reads the graph into the builder of programs, and
+onnx_check.py compares the result with the graph."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.activation_match import (
-    HALF_TOLERANCE,
-    TOLERANCE,
-    match_activation,
-    match_affine,
-)
-from fused_mlp.models.importers.assembly import Assembler
+from fused_mlp.models.importers.building.builder import Builder
+from fused_mlp.models.importers.building.nodes import Place
+from fused_mlp.models.importers.building.rows import Rows
+from fused_mlp.models.importers.onnx_check import check
 from fused_mlp.models.importers.onnx_graph import Graph, read_graph
-from fused_mlp.models.importers.onnx_rows import Rows, RowsReader, Step
+from fused_mlp.models.importers.onnx_rows import RowsReader, Unreadable, Value
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
@@ -26,79 +23,70 @@ from fused_mlp.models.weights import Mlp
 def from_onnx(path: str | os.PathLike[str], *, dtype: Dtype | None = None) -> Mlp:
     """The MLP in an ONNX file. Needs the `onnx` package: `pip install 'fused-mlp[onnx]'`.
 
-    Understands Gemm, MatMul and Add, every usual spelling of the activations, gates, batch norms and input
-    normalisations (folded), Flatten and Reshape at the front. `dtype` rounds the weights; without it they
-    keep theirs, and float64, which is not served, is refused."""
-    if not Path(path).is_file():
+    Takes any graph from rows of floats to rows of floats that the steps of a program can express, and compares the
+    result with the graph. Several outputs become heads; class labels beside probabilities are left out, which
+    `Mlp.source` says. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
+    refused."""
+    path = Path(path)
+    if not path.is_file():
         raise ModelLoadError(f"{path}: no such file")
     try:
-        return _convert(read_graph(Path(path)), dtype)
+        graph = read_graph(path)
+        with np.errstate(all="ignore"):  # Mlp refuses weights that are not finite
+            return _convert(graph, dtype, path.name)
     except ModelLoadError as error:
         raise ModelLoadError(f"{path}: {error}") from error
 
 
-@np.errstate(
-    all="ignore"
-)  # activations are evaluated where they overflow; Mlp refuses weights that are not finite
-def _convert(graph: Graph, dtype: Dtype | None) -> Mlp:
-    chain = [RowsReader(graph).read()]
-    while (source := chain[-1].step.source) is not None:
-        chain.append(source)
-    chain.reverse()
-    half = any(array.dtype.name in ("float16", "bfloat16") for array in graph.constants.values())
-    tolerance = HALF_TOLERANCE if half else TOLERANCE
-    assembler = Assembler()
-    for rows in chain:
-        _add_step(assembler, rows.step, tolerance)
-        _add_function(assembler, rows, tolerance)
-    mlp = assembler.finish(dtype)
-    _check_input(graph, chain[0].step, mlp.spec.in_features)
+def _convert(graph: Graph, dtype: Dtype | None, file: str) -> Mlp:
+    shape = _row_shape(graph)
+    builder = Builder(math.prod(shape), shape)
+    reader = RowsReader(graph, builder)
+    values = reader.read()
+    heads, left_out = _heads(graph, values)
+    for name, value in heads.items():
+        ours = name if len(heads) > 1 else "output"
+        with builder.at(Place(f"output {ours!r}", ours)):
+            builder.output(ours, value)
+    mlp = builder.finish(dtype)
+    declared = graph.input_shape
+    check(graph, builder.exact(), shape, list(heads), declared[0] if declared else None)
+    if left_out:
+        names = " and ".join(map(repr, left_out))
+        mlp = mlp.annotated(
+            source=f"imported from {file} without its output {names}: class labels, not numbers"
+        )
+    if reader.labels is not None and len(reader.labels) == mlp.spec.output_widths[0]:
+        mlp = mlp.annotated(labels=reader.labels)
     return mlp
 
 
-def _add_step(assembler: Assembler, step: Step, tolerance: float) -> None:
-    if step.kind == "linear":
-        assert step.linear is not None
-        assembler.linear(step.where, *step.linear)
-    elif step.kind == "gated":
-        assert step.linear is not None
-        assert step.gate is not None
-        assert step.gate_function is not None
-        found = match_activation(step.gate_function, tolerance)
-        if found is None:
-            raise ModelLoadError(f"{step.where}: its gate computes none of the activations of an MLP")
-        assembler.gated(step.where, step.gate, step.linear, *found)
-    elif step.kind == "affine":
-        assert step.affine is not None
-        assembler.affine(step.where, *step.affine)
-    elif step.kind != "input":
-        assembler.activation(step.where, step.kind)
+def _heads(graph: Graph, values: dict[str, Value]) -> tuple[dict[str, Rows], list[str]]:
+    """The outputs that are rows of floats, and the names of class labels that are not."""
+    heads = {name: value for name, value in values.items() if isinstance(value, Rows)}
+    left_out = [name for name in values if name not in heads]
+    for output in graph.outputs:
+        value = values[output.name]
+        if isinstance(value, Unreadable) and (output.is_float or not heads):
+            raise ModelLoadError(value.text)
+        if output.name in left_out and (output.is_float or not heads):
+            raise ModelLoadError(f"output {output.name!r} does not depend on the input")
+    return heads, left_out
 
 
-def _add_function(assembler: Assembler, rows: Rows, tolerance: float) -> None:
-    if rows.untouched:
-        return
-    activation = match_activation(rows.function, tolerance)
-    affine = match_affine(rows.function)
-    if activation is not None:
-        assembler.activation(rows.where, *activation)
-    elif affine is not None:
-        assembler.affine(rows.where, *map(np.asarray, affine))
-    else:
-        raise ModelLoadError(
-            f"{rows.where} and the arithmetic before it compute none of the activations of an MLP"
-        )
-
-
-def _check_input(graph: Graph, start: Step, in_features: int) -> None:
-    """Refuse a file whose declared input width is not that of its first layer."""
-    sizes = graph.input_shape
-    if not sizes:
-        return
-    row = sizes[1:] if start.flattened else sizes[-1:]
-    known = [size for size in row if size is not None]
-    if len(known) == len(row) and math.prod(known) != in_features:
-        size = math.prod(known)
-        raise ModelLoadError(
-            f"input {graph.input_name!r} has rows of {size} values, the first layer takes {in_features}"
-        )
+def _row_shape(graph: Graph) -> tuple[int, ...]:
+    """The shape of a row: as declared, or as the first weights want it."""
+    declared = graph.input_shape
+    if declared is not None and len(declared) < 2:
+        raise ModelLoadError(f"input {graph.input_name!r} has shape {declared}: expected (rows, features)")
+    if declared is not None and None not in declared[1:]:
+        return tuple(size for size in declared[1:] if size is not None)
+    if declared is not None and declared[-1] is not None:  # (batch, sequence, features): all of them are rows
+        return (declared[-1],)
+    for node in graph.nodes:
+        weights = [graph.constants[name] for name in node.inputs if name in graph.constants]
+        if node.op in ("Gemm", "MatMul") and weights and weights[0].ndim == 2:
+            return (weights[0].shape[1 if node.attributes.get("transB", 0) else 0],)
+    raise ModelLoadError(
+        f"input {graph.input_name!r} declares no width, and there is no first layer to tell it: set it in the file"
+    )

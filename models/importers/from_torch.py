@@ -1,71 +1,84 @@
-"""`fused_mlp.from_torch`: an MLP from the torch module that a user has in memory. What is not part of an MLP is
-refused by name and place; nothing is guessed from a `forward` that cannot be read."""
+"""`fused_mlp.from_torch`: an MLP from the torch module that a user has in memory, whatever its forward looks like. The
+module is exported to a graph of ATen operators, read into a program, and compared with what was read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn.parameter import is_lazy
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
 
-from fused_mlp.models.dtypes import Array
-from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.activation_match import POINTS, match_activation
-from fused_mlp.models.importers.assembly import Assembler
-from fused_mlp.models.importers.torch_modules import GatedLinear
-from fused_mlp.models.importers.torch_tensors import to_array
-from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
+from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.importers.building.builder import Builder
+from fused_mlp.models.importers.building.nodes import Place, SliceNode, live_nodes
+from fused_mlp.models.importers.building.rows import Rows
+from fused_mlp.models.importers.torch_copy import prepare, unwrapped
+from fused_mlp.models.importers.torch_export import (
+    PREFIX,
+    ROWS,
+    NamedOutputs,
+    export_rows,
+    failing_line,
+    run_once,
+)
+from fused_mlp.models.importers.torch_graph import GraphReader
+from fused_mlp.models.importers.verification import TOLERANCE, verify
+from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
-# Attributes under which gated blocks keep their activation; transformers says act_fn.
-_ACTIVATION_ATTRIBUTES = ("act_fn", "act", "activation", "activation_fn")
-_SKIPPED = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_GATED_BLOCK = ("gate_proj", "up_proj", "down_proj")
-# Rows tried on a block whose forward is the user's code, and how far it may be off: both compute the
-# same sums in another order, so that a few hundred roundings cover it and another formula does not.
-_PROBE_ROWS = 4
-_PROBE_ROUNDINGS = 512
+# Widths that are tried where none is given.
+_MAX_CANDIDATES = 24
+# Of a module that only runs in float32, because its code casts to it.
+_SINGLE_TOLERANCE = 2e-3
 
 
-@np.errstate(all="ignore")  # Mlp refuses what is not finite, by name
-def from_torch(module: nn.Module, *, dtype: Dtype | None = None) -> Mlp:
-    """The MLP that `module` computes in eval mode, with copies of its weights.
+@dataclass(frozen=True)
+class Reading:
+    """A model, and which of its tensors are the module's own, by the names of both."""
 
-    Understands Linear, the activations of the spec, Identity and Dropout (skipped), BatchNorm1d (folded),
-    Flatten, Sequentials of these in any nesting, and gated blocks with gate_proj, up_proj and down_proj.
-    `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is refused."""
-    assembler = Assembler()
-    for path, part in _walk(module):
-        where = f"layer {path}: {type(part).__name__}" if path else type(part).__name__
-        _add(assembler, where, part)
-    return assembler.finish(dtype)
+    mlp: Mlp
+    origins: dict[str, str]
 
 
-def parameter_names(module: nn.Module) -> dict[str, str]:
-    """Which entry of `module.state_dict()` each tensor of the MLP is: `layers.0.weight` is `0.weight`, say.
-    What folds or computes its weights has no such entry, and is refused by name."""
-    names: dict[str, str] = {}
-    index = 0
-    for path, part in _walk(module):
-        prefix = f"{path}." if path else ""
-        linears: list[dict[str, str]] = []
-        if isinstance(part, nn.Linear):
-            linears = [{"": ""}]
-        elif isinstance(getattr(part, "gate_proj", None), nn.Linear):
-            linears = [{"": "up_proj.", "gate_": "gate_proj."}]
-            linears += [{"": "down_proj."}] if hasattr(part, "down_proj") else []
-        for halves in linears:
-            for half, child in halves.items():
-                for kind in ("weight", "bias"):
-                    names[f"layers.{index}.{half}{kind}"] = f"{prefix}{child}{kind}"
-            index += 1
-    entries = module.state_dict()
-    names = {ours: theirs for ours, theirs in names.items() if theirs in entries}
-    for entry in entries:
-        if entry not in names.values():
+def from_torch(
+    module: nn.Module,
+    example: Tensor | NDArray[Any] | Sequence[Any] | None = None,
+    *,
+    in_features: int | None = None,
+    dtype: Dtype | None = None,
+) -> Mlp:
+    """The MLP that `module` computes in eval mode, with copies of its weights: any forward that answers each row of one
+    float tensor by itself. What is no step of a program is refused by the line of the user's code that asks for it.
+
+    The width of a row is found by itself where the module's weights tell it; otherwise give `in_features`, or `example`:
+    rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). Of their values nothing is kept.
+    `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is refused. Before it is
+    handed out, the program is compared with the module itself, both in float64, on random rows."""
+    return read_module(module, example, in_features=in_features, dtype=dtype).mlp
+
+
+def parameter_names(
+    module: nn.Module,
+    example: Tensor | NDArray[Any] | Sequence[Any] | None = None,
+    *,
+    in_features: int | None = None,
+) -> dict[str, str]:
+    """Which entry of `module.state_dict()` each tensor of the MLP is: `fc1.weight` is `fc1.weight`, say. An entry that is
+    folded into others, or that others are computed from, is refused by name."""
+    entries = unwrapped(module).state_dict(keep_vars=True)
+    reading = read_module(module, example, in_features=in_features, dtype="float32")
+    names = {ours: theirs for ours, theirs in reading.origins.items() if theirs in entries}
+    used = {id(entries[theirs]) for theirs in names.values()}
+    for entry, tensor in entries.items():
+        if id(tensor) not in used:
             raise ModelLoadError(
                 f"{entry!r} is no weight or bias of a linear layer: fold it first, with "
                 "fused_mlp.from_torch(module).to_torch()"
@@ -73,168 +86,179 @@ def parameter_names(module: nn.Module) -> dict[str, str]:
     return names
 
 
-def _walk(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The leaves in forward order. Not named_children(), which drops a module that is used twice."""
-    if _runs_as(module, nn.Sequential) and isinstance(module, nn.Sequential):
-        _check_readable(f"layer {path}" if path else "the module", module)
-        for name, child in module._modules.items():
-            if child is not None:
-                yield from _walk(child, f"{path}.{name}" if path else name)
-    else:
-        yield path, module
+@np.errstate(all="ignore")  # Mlp refuses what is not finite, by name
+def read_module(
+    module: nn.Module,
+    example: Tensor | NDArray[Any] | Sequence[Any] | None = None,
+    *,
+    in_features: int | None = None,
+    dtype: Dtype | None = None,
+) -> Reading:
+    if not isinstance(module, nn.Module):
+        raise ModelLoadError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    module = unwrapped(module)
+    _check_signature(module)
+    shape = _row_shape(example, in_features)
+    try:
+        prepared = prepare(module)
+        copied = NamedOutputs(prepared.module)
+        found = shape or _find_width(copied)
+        _try(copied, found)
+        tolerance = TOLERANCE
+    except _FixedDtypeError:
+        prepared = prepare(module, torch.float32)
+        copied = NamedOutputs(prepared.module)
+        found = shape or _find_width(copied)
+        _try(copied, found)
+        tolerance = _SINGLE_TOLERANCE
+    x = _rows(copied, found)
+    builder = Builder(math.prod(found), found if len(found) > 1 else None)
+    _read(builder, export_rows(copied, x), copied, prepared.dtypes)
+    mlp = builder.finish(dtype)
+    if shape is None and _is_cut(builder):
+        raise ModelLoadError(
+            f"{type(module).__name__} takes parts of its input, so that its width is not known: give in_features"
+        )
+    verify(builder.exact(), lambda rows: _answers(copied, rows, found), tolerance)
+    return Reading(mlp, builder.origins())
 
 
-def _add(assembler: Assembler, where: str, module: nn.Module) -> None:
-    _check_readable(where, module)
-    if any(_runs_as(module, kind) for kind in _SKIPPED):
-        return
-    if isinstance(module, nn.Linear) and _runs_as(module, nn.Linear):
-        assembler.linear(where, *_parameters(where, module))
-    elif isinstance(module, nn.BatchNorm1d) and _runs_as(module, nn.BatchNorm1d):
-        assembler.affine(where, *_batch_norm(where, module))
-    elif isinstance(module, nn.Flatten) and _runs_as(module, nn.Flatten):
-        if (module.start_dim, module.end_dim) != (1, -1):
-            raise ModelLoadError(f"{where}({module.start_dim}, {module.end_dim}): expected Flatten(1, -1)")
-    elif isinstance(module, GatedLinear):
-        gate, up = _parameters(where, module.gate_proj), _parameters(where, module.up_proj)
-        assembler.gated(where, gate, up, *_gate_activation(where, module.activation))
-    elif all(
-        isinstance(getattr(module, name, None), nn.Linear) for name in ("gate_proj", "up_proj", "down_proj")
-    ):
-        _add_gated_block(assembler, where, module)
-    else:
-        assembler.activation(where, *_activation(where, module))
+def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, dtypes: dict[str, str]) -> None:
+    reader = GraphReader(builder, PREFIX, dtypes)
+    inputs: list[Any] = []
+    for spec in exported.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            inputs.append(builder.input)
+            continue
+        target = str(spec.target)
+        tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
+        if isinstance(tensor, Tensor) and spec.kind != InputKind.CONSTANT_TENSOR:
+            reader.name_tensor(tensor, target)
+        inputs.append(tensor)
+    made = reader.run(exported.graph_module, inputs)
+    kinds = [spec.kind for spec in exported.graph_signature.output_specs]
+    values = [each for each, kind in zip(made, kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
+    for name, value in zip(source.names, values, strict=True):
+        with builder.at(Place("the answer", name)):
+            if not isinstance(value, Rows):
+                raise ModelLoadError(f"output {name!r} does not depend on the input")
+            builder.output(name, value)
 
 
-def _runs_as(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether it computes what `kind` does: a subclass may add what it likes as long as forward is inherited.
-    Parametrizations (weight_norm, spectral_norm) do just that; `weight` then gives the effective value."""
-    return type(module).forward is kind.forward and "forward" not in vars(module)
-
-
-def _check_readable(where: str, module: nn.Module) -> None:
-    if any(is_lazy(tensor) for tensor in (*module.parameters(False), *module.buffers(False))):
-        raise ModelLoadError(f"{where} has no weights yet: run the module once first")
-    if module._forward_hooks or module._forward_pre_hooks:
-        raise ModelLoadError(f"{where} has forward hooks, whose effect cannot be read: remove them first")
-
-
-def _parameters(where: str, linear: nn.Linear) -> tuple[Array, Array | None]:
-    bias = None if linear.bias is None else to_array(linear.bias, f"{where}.bias")
-    return to_array(linear.weight, f"{where}.weight"), bias
-
-
-def _batch_norm(where: str, norm: nn.BatchNorm1d) -> tuple[Array, Array]:
-    """(scale, shift) of its eval-mode effect, in float64."""
-    if norm.running_mean is None or norm.running_var is None:
-        raise ModelLoadError(f"{where} keeps no running statistics: its output depends on the batch")
-    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
-    if norm.affine:
-        scale = scale * norm.weight.double()
-    shift = -norm.running_mean.double() * scale
-    if norm.affine:
-        shift = shift + norm.bias.double()
-    return to_array(scale, where), to_array(shift, where)
-
-
-# By class: the activation, or None where the module's settings make it another function.
-_ACTIVATIONS: dict[type[nn.Module], Callable[[Any], OutputActivation | None]] = {
-    nn.ReLU: lambda _: "relu",
-    nn.LeakyReLU: lambda _: "leaky_relu",
-    nn.PReLU: lambda m: "leaky_relu" if m.num_parameters == 1 else None,
-    nn.GELU: lambda m: "gelu_tanh" if m.approximate == "tanh" else "gelu",
-    nn.SiLU: lambda _: "silu",
-    nn.Tanh: lambda _: "tanh",
-    nn.Sigmoid: lambda _: "sigmoid",
-    nn.ELU: lambda m: "elu" if m.alpha == 1 else None,
-    nn.Softplus: lambda m: "softplus" if (m.beta, m.threshold) == (1, 20) else None,
-    nn.Hardswish: lambda _: "hardswish",
-    nn.Hardtanh: lambda m: "relu6" if (m.min_val, m.max_val) == (0, 6) else None,  # ReLU6 is one of these
-    nn.Mish: lambda _: "mish",
-    nn.Softmax: lambda m: "softmax" if m.dim in (-1, 1) else None,
-    nn.LogSoftmax: lambda m: "log_softmax" if m.dim in (-1, 1) else None,
-}
-
-
-def _activation(where: str, module: nn.Module) -> tuple[OutputActivation, float]:
-    """Exact: by class and by the settings that change the function."""
-    for kind, read in _ACTIVATIONS.items():
-        if _runs_as(module, kind):
-            name = read(module)
-            if name is None:
-                raise ModelLoadError(
-                    f"{where}({module.extra_repr()}) is not part of an MLP: only its default settings are"
-                )
-            return name, _slope(module)
-    if type(module).__module__.startswith("torch."):
-        raise ModelLoadError(f"{where} is not part of an MLP")
-    raise ModelLoadError(
-        f"{where} is not part of an MLP: its forward is code of its own; pass the nn.Sequential inside it, "
-        "or export it to ONNX and import that"
+def _is_cut(builder: Builder) -> bool:
+    return any(
+        isinstance(node, SliceNode) and node.sources[0] is builder.input.node
+        for node in live_nodes(builder.output_nodes())
     )
 
 
-def _slope(module: nn.Module) -> float:
-    if isinstance(module, nn.LeakyReLU):
-        return float(module.negative_slope)
-    if isinstance(module, nn.PReLU):
-        return float(module.weight.detach())
-    return DEFAULT_SLOPE
+class _FixedDtypeError(Exception):
+    """The module casts to a dtype of its own, and does not run in float64."""
 
 
-def _gate_activation(where: str, function: object) -> tuple[Activation, float]:
-    """By class where it is torch's, else by its values: transformers has activation classes of its own, and
-    a plain function such as F.silu is common."""
-    if isinstance(function, nn.Identity):
-        return "identity", DEFAULT_SLOPE
-    if isinstance(function, nn.Module) and type(function).__module__.startswith("torch."):
-        name, slope = _activation(f"{where}: {type(function).__name__}", function)
-        if name in ("softmax", "log_softmax"):
-            raise ModelLoadError(f"{where}: {name} cannot be the activation of a gate")
-        return name, slope  # type: ignore[return-value]  # mypy does not narrow a Literal by `in`
-    found = None
-    if callable(function):
-        with torch.inference_mode():
-            found = match_activation(to_array(function(torch.from_numpy(POINTS.copy())), where))
-    if found is None:
-        raise ModelLoadError(f"{where}: its activation {function!r} is none of the activations of an MLP")
-    return found
-
-
-def _add_gated_block(assembler: Assembler, where: str, block: nn.Module) -> None:
-    """down_proj(act(gate_proj(x)) * up_proj(x)), checked against what the block really computes."""
-    names = [name for name in _ACTIVATION_ATTRIBUTES if callable(getattr(block, name, None))]
-    if not names:
-        raise ModelLoadError(
-            f"{where} has no activation: expected one of {', '.join(_ACTIVATION_ATTRIBUTES)}"
-        )
-    activation, slope = _gate_activation(where, getattr(block, names[0]))
-    gate, up, down = (_parameters(f"{where}.{name}", getattr(block, name)) for name in _GATED_BLOCK)
-    alone = Assembler()
-    for each in (alone, assembler):
-        each.gated(where, gate, up, activation, slope)
-        each.linear(f"{where}.down_proj", *down)
-    _check_forward(where, block, gate[0].shape[1], alone)
-
-
-def _check_forward(where: str, block: nn.Module, in_features: int, assembler: Assembler) -> None:
-    weight = next(block.parameters())
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(_PROBE_ROWS, in_features, generator=generator)
-    modes = {part: part.training for part in block.modules()}
+def _try(module: NamedOutputs, shape: tuple[int, ...]) -> None:
+    """Refuse, in words, a module that does not run on such rows."""
     try:
-        with torch.inference_mode():
-            got = block.eval()(x.to(weight.device, weight.dtype)).cpu().double()
+        run_once(module, _rows(module, shape))
+    except ModelLoadError:
+        raise
     except Exception as error:
-        raise ModelLoadError(f"{where} could not be run on (rows, {in_features}) inputs: {error}") from error
-    finally:
-        for part, training in modes.items():
-            part.training = training
-    with torch.inference_mode():
-        expected = assembler.finish("float32").to_torch().double()(x.to(weight.dtype).double())
-    allowed = _PROBE_ROUNDINGS * torch.finfo(weight.dtype).eps * float(expected.abs().max())
-    if got.shape != expected.shape or not float((got - expected).abs().max()) <= allowed:
+        if (
+            _is_about_dtypes(error)
+            and next(module.parameters(), torch.zeros(0).double()).dtype == torch.float64
+        ):
+            raise _FixedDtypeError from error
+        line = failing_line(error)
         raise ModelLoadError(
-            f"{where} has gate_proj, up_proj and down_proj, but does not compute "
-            "down_proj(activation(gate_proj(x)) * up_proj(x))"
+            f"{type(module.module).__name__} could not be run on ({', '.join(map(str, ('rows', *shape)))}) inputs: "
+            f"{first_line(error)}" + (f" ({line})" if line else "")
+        ) from error
+
+
+def _is_about_dtypes(error: Exception) -> bool:
+    return isinstance(error, RuntimeError) and ("dtype" in str(error) or "Double" in str(error))
+
+
+def _rows(module: NamedOutputs, shape: tuple[int, ...]) -> Tensor:
+    dtype = next((each.dtype for each in module.parameters() if each.is_floating_point()), torch.float64)
+    return torch.randn(ROWS, *shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+
+
+def _answers(
+    module: NamedOutputs, rows: NDArray[np.float64], shape: tuple[int, ...]
+) -> list[NDArray[np.float64]]:
+    like = _rows(module, shape)
+    answers = run_once(module, torch.from_numpy(rows).to(like.dtype).reshape(-1, *shape))
+    return [each.double().reshape(len(rows), -1).numpy() for each in answers]
+
+
+def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
+    if example is None:
+        if in_features is None:
+            return None
+        if in_features < 1:
+            raise ModelLoadError(f"in_features: expected 1 or more, got {in_features}")
+        return (in_features,)
+    sizes = tuple(np.shape(example.detach().cpu().numpy() if isinstance(example, Tensor) else example))
+    shape = sizes[1:] if len(sizes) > 1 else sizes
+    if not shape or 0 in shape:
+        raise ModelLoadError(f"example: expected rows of shape (rows, ...), got shape {sizes}")
+    if in_features is not None and math.prod(shape) != in_features:
+        raise ModelLoadError(f"example has rows of {math.prod(shape)} values, in_features is {in_features}")
+    return shape
+
+
+def _find_width(module: NamedOutputs) -> tuple[int, ...]:
+    """The first width, of those that the weights suggest, on which the module runs."""
+    first: ModelLoadError | None = None
+    for width in row_widths(module.module):
+        try:
+            _try(module, (width,))
+        except ModelLoadError as error:
+            first = first or error
+        else:
+            return (width,)
+    name = type(module.module).__name__
+    if first is None:
+        raise ModelLoadError(
+            f"{name} has no weights that tell the width of its rows: give in_features, or an example of (rows, ...)"
+        )
+    raise ModelLoadError(
+        f"{first}; if that is not the shape of its rows, give in_features, or an example of (rows, ...)"
+    )
+
+
+def row_widths(module: nn.Module) -> list[int]:
+    """What the width of a row may be, by the module's weights, the likeliest first."""
+    return list(dict.fromkeys(_candidates(module)))[:_MAX_CANDIDATES]
+
+
+def _candidates(module: nn.Module) -> Iterator[int]:
+    parts = list(module.modules())
+    yield from (part.in_features for part in parts if isinstance(part, nn.Linear))
+    for part in parts:
+        if isinstance(part, (nn.LayerNorm, nn.RMSNorm)):
+            yield part.normalized_shape[-1]
+        elif isinstance(part, nn.BatchNorm1d):
+            yield part.num_features
+    matrices = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.dim() > 0]
+    yield from (tensor.shape[-1] for tensor in matrices if tensor.dim() == 2)
+    yield from (size for tensor in matrices for size in tensor.shape)
+
+
+def _check_signature(module: nn.Module) -> None:
+    """One tensor goes in."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return
+    needed = [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if len(needed) > 1:
+        raise ModelLoadError(
+            f"{type(module).__name__}.forward takes {len(needed)} inputs ({', '.join(needed)}): one tensor of floats is "
+            "served; wrap it in a module that takes one and splits it"
         )

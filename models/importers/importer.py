@@ -4,6 +4,7 @@ format; the reading is done by the module of each."""
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,13 @@ from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActiva
 from fused_mlp.models.version_directory import JSON_NAME, load_version, save
 from fused_mlp.models.weights import Mlp
 
-Format = Literal["fused-mlp", "onnx", "state_dict", "safetensors"]
+Format = Literal["fused-mlp", "onnx", "state_dict", "safetensors", "pt2", "torchscript", "pickle", "python"]
+# Formats that say everything themselves: activations and names are for checkpoints.
+_WHOLE = ("fused-mlp", "onnx", "pt2", "torchscript", "pickle", "python")
 
 _SUFFIXES: dict[str, Format] = {
     ".onnx": "onnx",
+    ".pt2": "pt2",
     ".safetensors": "safetensors",
     ".pt": "state_dict",
     ".pth": "state_dict",
@@ -57,9 +61,15 @@ def import_model(
     labels: Sequence[str] | None = None,
     description: str | None = None,
     example: Sequence[float] | None = None,
+    state_dict: str | os.PathLike[str] | None = None,
+    row_shape: Sequence[int] | None = None,
+    unsafe_pickle: bool = False,
 ) -> ImportedModel:
     """Read `source` and write it to `<repository>/<name>/<version>`, by default one above the highest there.
 
+    `source` is a file, or Python code that makes a module: `path/model.py:factory`, `package.module:callable`. Weights
+    of a file `state_dict` are loaded into that one. `row_shape` is the shape of one row, where the module's weights do
+    not tell it. A pickled module is loaded only with `unsafe_pickle`: loading it runs whatever code is in it.
     The arguments from `activation` to `transposed` are for checkpoints, which hold tensors alone; see
     `fused_mlp.from_safetensors`. `labels`, `description` and `example` replace what the source may have."""
     check_name(name)
@@ -67,7 +77,11 @@ def import_model(
         raise ModelLoadError(f"version: expected 1 or more, got {version}")
     path = Path(source)
     kind = detect_format(path)
-    if kind in ("fused-mlp", "onnx"):
+    if kind == "state_dict" and unsafe_pickle:
+        kind = "pickle"
+    if state_dict is not None and kind != "python":
+        raise ModelLoadError(f"{path}: a state_dict is loaded into a module that Python code makes, model.py:factory")
+    if kind in _WHOLE:
         given = {
             "activation": activation,
             "output_activation": output_activation,
@@ -79,7 +93,11 @@ def import_model(
             raise ModelLoadError(
                 f"{path}: {', '.join(unused)}: of no use here, a {kind} model says it itself"
             )
-        mlp = _load_whole(path, kind, dtype)
+        if kind in ("fused-mlp", "onnx"):
+            mlp = _load_whole(path, kind, dtype)
+        else:
+            weights = None if state_dict is None else Path(state_dict)
+            mlp = _read_torch(str(source), kind, weights=weights, row_shape=row_shape, dtype=dtype)
     else:
         if activation is None:
             raise ModelLoadError(
@@ -106,7 +124,9 @@ def import_model(
 
 
 def detect_format(path: Path) -> Format:
-    """By the file name where that decides, else by the first bytes."""
+    """By the file name where that decides, else by what is in it."""
+    if not path.exists() and ":" in path.name:
+        return "python"
     if path.is_dir():
         if (path / JSON_NAME).is_file():
             return "fused-mlp"
@@ -117,6 +137,8 @@ def detect_format(path: Path) -> Format:
         raise ModelLoadError(f"{path}: no such file or directory")
     if path.name.endswith(INDEX_SUFFIX):
         return "safetensors"
+    if _SUFFIXES.get(path.suffix) == "state_dict" and _holds_code(path):
+        return "torchscript"
     if path.suffix in _SUFFIXES:
         return _SUFFIXES[path.suffix]
     with path.open("rb") as file:
@@ -127,8 +149,35 @@ def detect_format(path: Path) -> Format:
         return "safetensors"
     raise ModelLoadError(
         f"{path}: not recognised; expected a version directory, .onnx, .safetensors, "
-        f"*{INDEX_SUFFIX}, .pt, .pth, .bin or .ckpt"
+        f"*{INDEX_SUFFIX}, .pt2, .pt, .pth, .bin or .ckpt, or model.py:factory"
     )
+
+
+def _holds_code(path: Path) -> bool:
+    """TorchScript is saved under the same endings as a state_dict."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any("/code/" in name for name in archive.namelist())
+
+
+def _read_torch(
+    source: str, kind: Format, *, weights: Path | None, row_shape: Sequence[int] | None, dtype: Dtype | None
+) -> Mlp:
+    try:
+        from fused_mlp.models.importers import torch_files  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModelLoadError(f"{source}: reading it needs torch: pip install 'fused-mlp[torch]'") from None
+    path = Path(source)
+    if kind == "pt2":
+        return torch_files.read_exported(path, dtype=dtype)
+    if kind == "torchscript":
+        return torch_files.read_script(path, row_shape=row_shape, dtype=dtype)
+    if kind == "pickle":
+        return torch_files.read_pickled_module(path, row_shape=row_shape, dtype=dtype)
+    return torch_files.read_factory(source, state_dict=weights, row_shape=row_shape, dtype=dtype)
 
 
 def _load_whole(path: Path, kind: Format, dtype: Dtype | None) -> Mlp:
@@ -138,7 +187,7 @@ def _load_whole(path: Path, kind: Format, dtype: Dtype | None) -> Mlp:
     if dtype is None or dtype == mlp.spec.dtype:
         return mlp
     spec = mlp.spec.model_copy(update={"dtype": dtype})
-    return Mlp(spec, mlp.layers, example=mlp.example, source=mlp.source)
+    return Mlp(spec, mlp.tensors(), example=mlp.example, source=mlp.source)
 
 
 def _write(mlp: Mlp, root: Path, name: str, version: int | None, kind: Format) -> ImportedModel:

@@ -1,117 +1,158 @@
-"""Operators of ONNX on arrays: the elementwise ones that activations are spelled with, and the few that
-exporters apply to constants."""
+"""Elementwise operators of ONNX as formulas, and what a node makes of constants alone."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from fused_mlp.models.activations import erf
-from fused_mlp.models.chain import activate
-from fused_mlp.models.dtypes import Array, is_floating, named_dtype
+from fused_mlp.models.dtypes import Array
+from fused_mlp.models.formula import Node as Tree
+from fused_mlp.models.formula import binary, call, constant, x
 from fused_mlp.models.importers.onnx_graph import Node
 
 Attributes = Mapping[str, Any]
+# Of an array that folding makes; more is no weight of an MLP.
+MAX_FOLDED = 1 << 28
 
 
-def _elu(x: Array, alpha: float) -> Array:
-    return np.where(x > 0, x, alpha * np.expm1(x))
+def shortest(value: Any) -> float:
+    """0.01 where float32 has 0.009999999776: the shortest number that is the same one in the file's dtype."""
+    number = np.float32(value) if isinstance(value, float) else value
+    return float(str(number)) if np.isfinite(number) else float(number)
 
 
-def _hard_sigmoid(x: Array, attributes: Attributes) -> Array:
-    alpha, beta = float(attributes.get("alpha", 0.2)), float(attributes.get("beta", 0.5))
-    return np.clip(x * alpha + beta, 0, 1)
+def _plain(name: str) -> Callable[[Attributes], Tree]:
+    return lambda _: call(name, x())
 
 
-def _gelu(x: Array, attributes: Attributes) -> Array:
-    return activate("gelu_tanh" if attributes.get("approximate", "none") == "tanh" else "gelu", x)
+def _with_alpha(name: str, default: float) -> Callable[[Attributes], Tree]:
+    return lambda a: call(name, x(), shortest(a.get("alpha", default)))
 
 
-def clip(x: Array, low: Array | float | None, high: Array | float | None) -> Array:
-    if low is not None:
-        x = np.maximum(x, np.asarray(low, x.dtype))
-    return x if high is None else np.minimum(x, np.asarray(high, x.dtype))
+def _hard_sigmoid(a: Attributes) -> Tree:
+    alpha, beta = shortest(a.get("alpha", 0.2)), shortest(a.get("beta", 0.5))
+    return call("clip", binary("add", binary("multiply", x(), constant(alpha)), constant(beta)), 0.0, 1.0)
 
 
-UNARY: dict[str, Callable[[Array, Attributes], Array]] = {
-    "Abs": lambda x, _: np.abs(x),
-    "Celu": lambda x, a: np.maximum(x, 0) + np.minimum(0, _elu(x / a.get("alpha", 1.0), a.get("alpha", 1.0))),
-    "Elu": lambda x, a: _elu(x, a.get("alpha", 1.0)),
-    "Erf": lambda x, _: erf(x),
-    "Exp": lambda x, _: np.exp(x),
-    "Gelu": _gelu,
+def _selu(a: Attributes) -> Tree:
+    alpha, gamma = shortest(a.get("alpha", 1.6732632)), shortest(a.get("gamma", 1.050701))
+    return binary("multiply", constant(gamma), call("elu", x(), alpha))
+
+
+def _swish(a: Attributes) -> Tree:
+    scaled = binary("multiply", constant(shortest(a.get("alpha", 1.0))), x())
+    return (
+        call("silu", x()) if a.get("alpha", 1.0) == 1.0 else binary("multiply", x(), call("sigmoid", scaled))
+    )
+
+
+FUNCTIONS: dict[str, Callable[[Attributes], Tree]] = {
+    "Abs": _plain("abs"),
+    "Celu": _with_alpha("celu", 1.0),
+    "Cos": _plain("cos"),
+    "Elu": _with_alpha("elu", 1.0),
+    "Erf": _plain("erf"),
+    "Exp": _plain("exp"),
+    "Gelu": lambda a: call("gelu_tanh" if a.get("approximate", "none") == "tanh" else "gelu", x()),
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": lambda x, _: activate("hardswish", x),
-    "LeakyRelu": lambda x, a: activate("leaky_relu", x, a.get("alpha", 0.01)),
-    "Log": lambda x, _: np.log(x),
-    "Mish": lambda x, _: activate("mish", x),
-    "Neg": lambda x, _: -x,
-    "Reciprocal": lambda x, _: 1 / x,
-    "Relu": lambda x, _: activate("relu", x),
-    "Sigmoid": lambda x, _: activate("sigmoid", x),
-    "Softplus": lambda x, _: activate("softplus", x),
-    "Sqrt": lambda x, _: np.sqrt(x),
-    "Swish": lambda x, a: x * activate("sigmoid", a.get("alpha", 1.0) * x),
-    "Tanh": lambda x, _: np.tanh(x),
+    "HardSwish": _plain("hardswish"),
+    "LeakyRelu": _with_alpha("leaky_relu", 0.01),
+    "Log": _plain("log"),
+    "Mish": _plain("mish"),
+    "Neg": lambda _: binary("multiply", x(), constant(-1.0)),
+    "QuickGelu": lambda a: binary(
+        "multiply", x(), call("sigmoid", binary("multiply", constant(shortest(a.get("alpha", 1.702))), x()))
+    ),
+    "Reciprocal": _plain("reciprocal"),
+    "Relu": _plain("relu"),
+    "Selu": _selu,
+    "Sigmoid": _plain("sigmoid"),
+    "Sign": _plain("sign"),
+    "Sin": _plain("sin"),
+    "Softplus": _plain("softplus"),
+    "Softsign": _plain("softsign"),
+    "Sqrt": _plain("sqrt"),
+    "Swish": _swish,
+    "Tanh": _plain("tanh"),
+}
+ARITHMETIC = {
+    "Add": "add",
+    "Sub": "subtract",
+    "Mul": "multiply",
+    "Div": "divide",
+    "Max": "maximum",
+    "Min": "minimum",
+}
+COMPARISONS = {
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_equal",
+    "Less": "less",
+    "LessOrEqual": "less_equal",
+    "Equal": "equal",
 }
 
-BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "Add": np.add,
-    "Div": np.divide,
-    "Max": np.maximum,
-    "Min": np.minimum,
-    "Mul": np.multiply,
-    "Pow": np.power,
-    "PRelu": lambda x, slope: np.where(x < 0, slope * x, x),
-    "Sub": np.subtract,
-    # Conditions, as 0 and 1: exporters guard a softplus with x > 20.
-    "Greater": lambda a, b: (a > b).astype(np.float64),
-    "GreaterOrEqual": lambda a, b: (a >= b).astype(np.float64),
-    "Less": lambda a, b: (a < b).astype(np.float64),
-    "LessOrEqual": lambda a, b: (a <= b).astype(np.float64),
-}
-
-# By the number in TensorProto.DataType.
-_DTYPES = {1: "float32", 7: "int64", 10: "float16", 11: "float64", 16: "bfloat16"}
+_BROADCAST = {*ARITHMETIC, *COMPARISONS, "Pow", "Where", "PRelu", "Mod", "And", "Or"}
+# Others, such as control flow and random numbers, are no constants.
+_FOLDED = {
+    *_BROADCAST, *FUNCTIONS, "Constant", "ConstantOfShape", "Expand", "Identity", "Transpose", "Cast", "CastLike",
+    "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Slice", "Split", "Gather", "Shape", "Size", "Range",
+    "ReduceSum", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceSumSquare", "ReduceMax", "ReduceMin",
+    "LpNormalization", "MatMul", "Gemm", "Not", "Ceil", "Floor", "Softmax", "Tile", "Trilu", "Clip", "Dropout",
+}  # fmt: skip
 
 
-def fold_constants(node: Node, inputs: list[Array | None]) -> Array | None:
-    """What a node makes of constants alone, for the operators that exporters put around weights and scalars;
-    None for all others."""
-    if node.op == "Constant":
-        return _constant(node.attributes)
-    tensors = [value for value in inputs if value is not None]
-    if not tensors or len(tensors) != len(inputs):
+def fold(node: Node, inputs: list[Array | None], opset: int, rows: int) -> list[Array] | None:
+    """What a node makes of constants alone, by the reference implementation of onnx; None where it is not known.
+    `rows`: what stands for their number in shapes. An array with an entry for every row gets one for all of them."""
+    if node.domain or node.op not in _FOLDED:
         return None
-    folded: Array | None = None
-    first, attributes = tensors[0], node.attributes
-    if node.op == "Identity":
-        folded = first
-    elif node.op == "Transpose":
-        folded = first.transpose(attributes.get("perm"))
-    elif node.op == "Cast" and attributes.get("to") in _DTYPES:
-        folded = first.astype(named_dtype(_DTYPES[attributes["to"]]))
-    elif node.op == "Reshape" and len(tensors) == 2:
-        sizes = tensors[1].tolist()
-        folded = first.reshape([first.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)])
-    elif node.op in UNARY and len(tensors) == 1 and is_floating(first.dtype):
-        folded = UNARY[node.op](first, attributes)
-    elif node.op in BINARY and len(tensors) == 2 and is_floating(first.dtype):
-        folded = BINARY[node.op](first, tensors[1])
-    return None if folded is None else np.asarray(folded)  # numpy makes scalars of what has no dimensions
+    if node.op in ("Expand", "ConstantOfShape", "Tile") and isinstance(sizes := inputs[-1], np.ndarray):
+        inputs = [*inputs[:-1], np.where((sizes % rows == 0) & (sizes > 0), sizes // rows, sizes)]
+    if _size(node, inputs) > MAX_FOLDED:
+        return None
+    from onnx import TensorProto, helper, numpy_helper  # noqa: PLC0415 - an extra
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415
+
+    def attribute(value: Any) -> Any:
+        return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+
+    names = [f"i{index}" if value is not None else "" for index, value in enumerate(inputs)]
+    outputs = [f"o{index}" for index in range(len(node.outputs))]
+    made = helper.make_node(
+        node.op, names, outputs, **{key: attribute(value) for key, value in node.attributes.items()}
+    )
+    infos = [[helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in names if name]]
+    infos.append([helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in outputs])
+    model = helper.make_model(
+        helper.make_graph([made], "constants", *infos), opset_imports=[helper.make_opsetid("", opset)]
+    )
+    feeds = {name: value for name, value in zip(names, inputs, strict=True) if value is not None}
+    return [np.asarray(value) for value in ReferenceEvaluator(model).run(None, feeds)]
 
 
-def _constant(attributes: Attributes) -> Array | None:
-    if isinstance(value := attributes.get("value"), np.ndarray):
-        return value
-    for name, dtype in (
-        ("value_float", np.float32),
-        ("value_floats", np.float32),
-        ("value_int", np.int64),
-        ("value_ints", np.int64),
-    ):
-        if name in attributes:
-            return np.array(attributes[name], dtype)
-    return None
+def _size(node: Node, inputs: list[Array | None]) -> int:
+    """About how many values come of it."""
+    arrays = [value for value in inputs if value is not None]
+    if node.op in _BROADCAST:
+        return math.prod(np.broadcast_shapes(*(array.shape for array in arrays)))
+    if node.op in ("Expand", "ConstantOfShape", "Tile"):
+        return math.prod(max(abs(int(size)), 1) for size in arrays[-1].reshape(-1)) * max(arrays[0].size, 1)
+    if node.op == "Range":
+        start, limit, delta = (float(array.reshape(-1)[0]) for array in arrays)
+        return int(abs(limit - start) / max(abs(delta), 1e-9))
+    if node.op in ("MatMul", "Gemm"):
+        return math.prod(array.size // max(1, min(array.shape, default=1)) for array in arrays[:2])
+    if node.op == "Gather":
+        return arrays[1].size * max(1, arrays[0].size // max(1, min(arrays[0].shape, default=1)))
+    return sum(array.size for array in arrays)
+
+
+def cast_name(code: int) -> str | None:
+    """The dtype of a number of TensorProto.DataType, if it is one of floats."""
+    return {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16"}.get(code)
+
+
+__all__ = ["ARITHMETIC", "COMPARISONS", "FUNCTIONS", "cast_name", "fold", "shortest"]

@@ -1,5 +1,5 @@
-"""An ONNX file as plain Python and numpy: nodes, constants, one input, one output. The only module that
-touches the `onnx` package, an extra, which is imported when the first file is read."""
+"""An ONNX file as plain Python and numpy: nodes, constants, one input, outputs. The `onnx` package, an extra, is
+imported when the first file is read."""
 
 from __future__ import annotations
 
@@ -21,22 +21,44 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, Any]
+    domain: str = ""
 
     @property
     def where(self) -> str:
         """How error texts name it."""
-        return f"node {self.index} {self.name!r}: {self.op}" if self.name else f"node {self.index}: {self.op}"
+        name = self.name[:200]
+        return f"node {self.index} {name!r}: {self.op}" if name else f"node {self.index}: {self.op}"
+
+    @property
+    def path(self) -> str:
+        """The module that it comes from, where its exporter says: `/blocks.0/fc1/Gemm` is blocks.0.fc1."""
+        path: list[str] = []
+        for part in self.name.strip("/").split("/")[:-1]:
+            if path and part.startswith(f"{path[-1]}."):  # /net/net.0/Gemm
+                path.pop()
+            path.append(part)
+        return ".".join(path) or self.name or self.op.lower()
+
+
+@dataclass(frozen=True)
+class Output:
+    """`is_float`: a tensor of floats; class labels, which classifiers answer too, are whole numbers or texts."""
+
+    name: str
+    is_float: bool
 
 
 @dataclass(frozen=True)
 class Graph:
-    """`input_shape` has None for sizes left open and is None itself when the file declares no shape."""
+    """`input_shape` has None for sizes left open and is None itself when the file declares no shape. `model` is the
+    ModelProto."""
 
     nodes: tuple[Node, ...]
     constants: dict[str, Array]
     input_name: str
     input_shape: tuple[int | None, ...] | None
-    output_name: str
+    outputs: tuple[Output, ...]
+    model: Any
 
 
 def read_graph(path: Path) -> Graph:
@@ -58,9 +80,9 @@ def read_graph(path: Path) -> Graph:
     graph = model.graph
     constants = {tensor.name: _to_array(tensor) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
-    if len(inputs) != 1 or len(graph.output) != 1:
+    if len(inputs) != 1 or not graph.output:
         raise ModelLoadError(
-            f"an MLP has one input and one output, this graph {len(inputs)} and {len(graph.output)}"
+            f"an MLP has one input and at least one output, this graph {len(inputs)} and {len(graph.output)}"
         )
     if graph.sparse_initializer:
         raise ModelLoadError("sparse initializers are not read: store the weights dense")
@@ -72,10 +94,12 @@ def read_graph(path: Path) -> Graph:
             tuple(node.input),
             tuple(node.output),
             {attribute.name: _attribute(attribute) for attribute in node.attribute},
+            "" if node.domain == "ai.onnx" else node.domain,
         )
         for index, node in enumerate(graph.node)
     )
-    return Graph(nodes, constants, inputs[0].name, _shape(inputs[0]), graph.output[0].name)
+    outputs = tuple(Output(value.name, _is_float(value)) for value in graph.output)
+    return Graph(nodes, constants, inputs[0].name, _shape(inputs[0]), outputs, model)
 
 
 def _attribute(attribute: Any) -> Any:
@@ -84,6 +108,8 @@ def _attribute(attribute: Any) -> Any:
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, onnx.TensorProto):
         return _to_array(value)
+    if isinstance(value, (list, tuple)):
+        return [each.decode(errors="replace") if isinstance(each, bytes) else each for each in value]
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -101,8 +127,17 @@ def _to_array(tensor: Any) -> Array:
         raise ModelLoadError(f"tensor {tensor.name!r} ({kind}) is not readable: {error}") from error
 
 
+def _is_float(value: Any) -> bool:
+    """What declares no type is taken for floats: the reader finds out."""
+    kind = value.type.WhichOneof("value")
+    return kind is None or (kind == "tensor_type" and value.type.tensor_type.elem_type in (0, 1, 10, 11, 16))
+
+
 def _shape(value: Any) -> tuple[int | None, ...] | None:
     kind = value.type.tensor_type
     if not kind.HasField("shape"):
         return None
-    return tuple(size.dim_value if size.HasField("dim_value") else None for size in kind.shape.dim)
+    return tuple(
+        size.dim_value if size.HasField("dim_value") and size.dim_value > 0 else None
+        for size in kind.shape.dim
+    )

@@ -289,4 +289,11 @@ def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _en
         max_request_rows=settings.limits.max_request_rows,
         split=model.policy.split,
         withdrawn=served.fallback is not None and served.fallback.reason == "shadow_mismatch",
+        outputs=[
+            (output.name, width, output.squeeze)
+            for output, width in zip(spec.outputs, spec.output_widths, strict=True)
+        ]
+        if spec
+        else (),
+        input_shape=spec.input_shape or () if spec else (),
     )

@@ -13,12 +13,19 @@ if TYPE_CHECKING:
     from fused_mlp.models import Activation, Dtype, OutputActivation
 
 _CHECKPOINT = "For checkpoints (.pt, .safetensors), which hold tensors alone"
+_MODULE = "For torch modules"
 _EXTRAS = "Said about the model"
 
 
 def command(
     *,
-    source: Annotated[Path, typer.Argument(help="ONNX file, state_dict, safetensors file or folder.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="ONNX, .pt2 or TorchScript file, state_dict, safetensors file or folder; or code that makes a module: "
+            "model.py:factory, package.module:callable."
+        ),
+    ],
     repository: Annotated[Path, typer.Option("--repository", "-r", help="Folder to import into.")],
     name: Annotated[str, typer.Option("--name", "-n", help="Name to serve it under.")],
     version: Annotated[
@@ -27,6 +34,22 @@ def command(
     dtype: Annotated[
         str | None, typer.Option(metavar="float32|float16|bfloat16", help="Convert the weights to this.")
     ] = None,
+    state_dict: Annotated[
+        Path | None,
+        typer.Option(help="Weights for the module: .pt or .safetensors.", rich_help_panel=_MODULE),
+    ] = None,
+    row_shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,...", help="Shape of one row, where the weights do not tell it.", rich_help_panel=_MODULE
+        ),
+    ] = None,
+    unsafe_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-pickle", help="Load a pickled module. Runs any code in it.", rich_help_panel=_MODULE
+        ),
+    ] = False,
     activation: Annotated[
         str | None,
         typer.Option(help="Activation after each layer but the last.", rich_help_panel=_CHECKPOINT),
@@ -64,9 +87,12 @@ def command(
     The feed-forward block of a transformer, for example:
     fused-mlp import model.safetensors -r repo -n ffn --prefix model.layers.0.mlp --activation silu
 
+    A module of your own: fused-mlp import model.py:make_net --state-dict weights.pt -r repo -n net
+
     Or tensor by tensor: --map layers.0.weight=encoder.fc1.weight --map layers.0.bias=encoder.fc1.bias"""
     names = _name_map(name_map or [])
     row = None if example is None else _example(example)
+    shape = None if row_shape is None else _shape(row_shape)
     from fused_mlp.models import ModelLoadError
     from fused_mlp.models.importers.importer import import_model
 
@@ -85,6 +111,9 @@ def command(
             labels=[label.strip() for label in labels.split(",")] if labels else None,
             description=description,
             example=row,
+            state_dict=state_dict,
+            row_shape=shape,
+            unsafe_pickle=unsafe_pickle,
         )
     except ModelLoadError as error:
         fail(str(error))
@@ -100,6 +129,13 @@ def _name_map(pairs: list[str]) -> dict[str, str]:
         if not ours or not theirs:
             raise typer.BadParameter(f"--map: expected OURS=THEIRS, got {pair!r}")
     return {ours: theirs for ours, _, theirs in split}
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = [size.strip() for size in text.replace("x", ",").split(",")]
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise typer.BadParameter(f"--row-shape: expected sizes such as 784 or 3,8, got {text!r}")
+    return tuple(int(size) for size in sizes)
 
 
 def _example(path: str) -> list[float]:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,6 +16,7 @@ import typer
 from fused_mlp.service.cli.connection import connected
 from fused_mlp.service.cli.failure import explain, fail
 from fused_mlp.service.client import Client, PredictError, Prediction, VersionInfo
+from fused_mlp.service.client.prediction import ALL_OUTPUTS, ONLY_OUTPUT
 
 if TYPE_CHECKING:
     from fused_mlp.service.cli.rows.sending import Answers
@@ -42,6 +44,12 @@ def command(
     ] = None,
     variant: Annotated[
         str | None, typer.Option(metavar="fused|unfused", help="Variant; the server's choice if not given.")
+    ] = None,
+    output_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Which output of a model that has several; the first if not given."
+        ),
     ] = None,
     top: Annotated[int, typer.Option(help="How many labels to show.", min=1, metavar="N")] = 3,
     as_json: Annotated[
@@ -75,8 +83,15 @@ def command(
     if as_json and output == STDOUT:
         raise typer.BadParameter("give either --json or --output -: both print to stdout")
 
+    if output_name == ALL_OUTPUTS:
+        raise typer.BadParameter("--output-name: expected the name of one output")
+
     def send(part: Any, version: int | None) -> Prediction:
-        return client.predict(model, part, version=version, variant=cast("Variant | None", variant))
+        prediction = client.predict(
+            model, part, version=version, variant=cast("Variant | None", variant), output=output_name
+        )
+        # A table, and a file, has a column for every number, also where the model answers (rows,).
+        return replace(prediction, output=prediction.output.reshape(len(part), -1))
 
     answers = Answers(keep_all=as_json)
     try:
@@ -176,6 +191,7 @@ def _take_all(
 def _as_json(prediction: Prediction, leading: tuple[int, ...] | None, requests: int) -> dict[str, Any]:
     timings = prediction.timings
     output = prediction.output
+    (name,) = prediction.outputs
     if leading is not None:
         output = output.reshape(*leading, output.shape[-1])
     return {
@@ -184,6 +200,7 @@ def _as_json(prediction: Prediction, leading: tuple[int, ...] | None, requests: 
         "variant": prediction.variant,
         "strategy": prediction.strategy,
         "request_id": prediction.request_id,
+        **({} if name == ONLY_OUTPUT else {"output_name": name}),
         "timings": {
             "queue_us": timings.queue_us,
             "compute_us": timings.compute_us,

@@ -96,7 +96,7 @@ def command(
         Path | None, _option("Token of this caller, in a file.", _LIVE, metavar="FILE")
     ] = None,
 ) -> None:
-    """Profile an MLP: eager nn.Linear, torch.compile and the fused kernel, side by side.
+    """Profile an MLP: eager PyTorch, torch.compile and the fused kernel, side by side.
 
     fused-mlp profile --dims 784,512,256,10 --batch 1,64 --html report.html
 
@@ -129,8 +129,8 @@ def command(
         PROFILED,
         Options,
         ProfileError,
-        check_shape,
         compare,
+        equally_wide,
         parse_expectation,
         profile,
     )
@@ -142,7 +142,7 @@ def command(
         guesses = parse_expectation(expect) if expect else {}
         mlp = _model(model, dims, activation, gated)
         for width in widths if sweep else ():  # before minutes of measuring
-            check_shape([width] * (len(mlp.spec.layers) + 1), mlp.spec.layers[0].gated)
+            equally_wide(mlp.spec, width)
         options = Options(
             batches=batches,
             device=device,
@@ -232,15 +232,12 @@ def _sweep(mlp: Mlp, threads: int, widths: list[int], batches: list[int], path: 
 
     from fused_mlp.kernels.profile import run_sweep
 
-    first = mlp.spec.layers[0]
     columns = (TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("sweep", total=None)
         return run_sweep(
             path,
-            layers=len(mlp.spec.layers),
-            activation=first.activation,
-            gated=first.gated,
+            mlp.spec,
             threads=threads,
             widths=widths,
             batches=batches,

@@ -12,8 +12,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fused_mlp.service.client import ModelInfo, Prediction, ServedKernel, VersionInfo
+from fused_mlp.service.cli.graph import draw_program
+from fused_mlp.service.client import ModelInfo, OutputInfo, Prediction, ServedKernel, VersionInfo
 from fused_mlp.service.client.admin import PolicyInfo
+from fused_mlp.service.client.prediction import ONLY_OUTPUT
 
 MOST_ROWS = 10
 MOST_COLUMNS = 6
@@ -32,7 +34,9 @@ def prediction_view(
     MOST_ROWS are here."""
     output = prediction.output
     rows = output.reshape(-1, output.shape[-1])
-    labels = version.labels if version else ()
+    (name,) = prediction.outputs
+    outputs = [output.name for output in version.outputs] if version else []
+    labels = version.labels if version and name in (ONLY_OUTPUT, *outputs[:1]) else ()
     if labels:
         probabilities = version is not None and version.output_activation == "softmax"
         table = _label_table(rows, labels, top, probabilities)
@@ -41,6 +45,9 @@ def prediction_view(
     parts: list[RenderableType] = [table]
     if count > MOST_ROWS:
         parts.append(Text(f" ... and {count - MOST_ROWS:,} more rows; --json or --output has all", "dim"))
+    if len(outputs) > 1:
+        others = ", ".join(each for each in outputs if each != name)
+        parts.append(Text(f" output {name}; --output-name has {others}", "dim"))
     parts.append(Text(f" {_summary(prediction, requests)}", "dim", no_wrap=True, overflow="ignore"))
     return Group(*parts)
 
@@ -102,7 +109,7 @@ def _summary(prediction: Prediction, requests: int) -> str:
 
 def models_table(models: Sequence[ModelInfo]) -> RenderableType:
     """Broken versions are explained below the table."""
-    table = _table("model", "version", "layers", "dtype", "answers", "kernels")
+    table = _table("model", "version", "program", "dtype", "answers", "kernels")
     broken: list[RenderableType] = []
     for model in models:
         for version in reversed(model.versions):
@@ -114,7 +121,7 @@ def models_table(models: Sequence[ModelInfo]) -> RenderableType:
                 continue
             kernels = "\n".join(map(_kernel, version.kernels))
             table.add_row(
-                name, f"{version.version}{default}", _layers(version), version.dtype, version.variant, kernels
+                name, f"{version.version}{default}", version.summary, version.dtype, version.variant, kernels
             )
     return Group(table, *broken)
 
@@ -133,6 +140,16 @@ def model_view(model: ModelInfo) -> RenderableType:
             parts.append(_indented(f"{kernel.variant} kernel", f"{text}\n{kernel.reason}".strip()))
         parts.append(Text(""))
     return Group(*parts[:-1])
+
+
+def graph_view(model: ModelInfo) -> RenderableType:
+    """The program of the default version, or of the last one."""
+    version = model.version() or model.versions[-1]
+    parts: list[RenderableType] = [
+        Text(f"{model.name} version {version.version}: {version.summary or version.state}", "bold")
+    ]
+    parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in draw_program(version)]
+    return Group(*parts)
 
 
 def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
@@ -154,12 +171,13 @@ def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
 
 def _facts(version: VersionInfo) -> RenderableType:
     facts = {"state": f"{version.state} {version.reason}".strip()}
-    if version.layers:
+    if version.summary:
         facts |= {
             "description": version.description,
-            "layers": f"{_layers(version)}, {version.parameters:,} parameters, {version.dtype}",
-            "input": f"{version.in_features} numbers" + (", with an example" if version.example else ""),
-            "output": f"{version.out_features} numbers",
+            "program": version.summary,
+            "weights": f"{version.parameters:,} parameters, {version.dtype}",
+            "input": _input(version),
+            **_outputs(version),
             "labels": ", ".join(version.labels),
             "answers": f"{version.variant}",
         }
@@ -179,8 +197,22 @@ def _kernel(kernel: ServedKernel) -> str:
     return f"{kernel.variant}: {kernel.backend} {kernel.isa}".rstrip()
 
 
-def _layers(version: VersionInfo) -> str:
-    return " ".join(("-".join(map(str, version.widths)), ", ".join(version.activations))).strip()
+def _input(version: VersionInfo) -> str:
+    own = f", or of shape {version.input_shape}" if len(version.input_shape) > 1 else ""
+    return f"{version.in_features} numbers{own}" + (", with an example" if version.example else "")
+
+
+def _outputs(version: VersionInfo) -> dict[str, str]:
+    """One line where there is one; more are listed by name."""
+
+    def size(output: OutputInfo) -> str:
+        if output.squeeze:
+            return "1 number, answered as (rows,)"
+        return "1 number" if output.width == 1 else f"{output.width} numbers"
+
+    if len(version.outputs) == 1:
+        return {"output": size(version.outputs[0])}
+    return {"outputs": "\n".join(f"{output.name}: {size(output)}" for output in version.outputs)}
 
 
 def _table(*columns: str, numbers: Collection[str] = ()) -> Table:

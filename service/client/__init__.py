@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from fused_mlp.service.client.aio import AsyncClient
     from fused_mlp.service.client.channel import Tls
     from fused_mlp.service.client.errors import PredictError
-    from fused_mlp.service.client.model_info import LayerInfo, ModelInfo, ServedKernel, VersionInfo
+    from fused_mlp.service.client.model_info import (
+        LayerInfo,
+        ModelInfo,
+        OutputInfo,
+        ServedKernel,
+        StepInfo,
+        VersionInfo,
+    )
     from fused_mlp.service.client.prediction import Prediction, StreamItem, Timings
     from fused_mlp.service.client.retry import RetryPolicy
     from fused_mlp.service.client.sync import Client
@@ -21,10 +28,12 @@ _MODULES = {
     "Client": "sync",
     "LayerInfo": "model_info",
     "ModelInfo": "model_info",
+    "OutputInfo": "model_info",
     "PredictError": "errors",
     "Prediction": "prediction",
     "RetryPolicy": "retry",
     "ServedKernel": "model_info",
+    "StepInfo": "model_info",
     "StreamItem": "prediction",
     "Timings": "prediction",
     "Tls": "channel",
@@ -36,10 +45,12 @@ __all__ = [
     "Client",
     "LayerInfo",
     "ModelInfo",
+    "OutputInfo",
     "PredictError",
     "Prediction",
     "RetryPolicy",
     "ServedKernel",
+    "StepInfo",
     "StreamItem",
     "Timings",
     "Tls",

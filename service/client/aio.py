@@ -62,15 +62,16 @@ class AsyncClient:
         *,
         version: int | None = None,
         variant: Variant | None = None,
+        output: str | None = None,
         timeout_s: float | None = None,
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> Prediction:
-        request, leading = build_request(model, x, version, variant, request_id)
+        request, one_row = build_request(model, x, version, variant, request_id, output=output)
         response = await self._call(
             self._inference.Predict, request, timeout_s, metadata, request_id=request_id
         )
-        return read_prediction(response, leading, self.target)
+        return read_prediction(response, one_row, self.target)
 
     async def stream(
         self,
@@ -79,12 +80,13 @@ class AsyncClient:
         *,
         version: int | None = None,
         variant: Variant | None = None,
+        output: str | None = None,
         window: int = 64,
         timeout_s: float | None = None,
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[StreamItem]:
-        requests = OpenRequests(self.target, model, version, variant, request_id)
+        requests = OpenRequests(self.target, model, version, variant, request_id, output=output)
         feed = _Feed(inputs, requests, window)
         call = self._inference.PredictStream(
             aiter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)

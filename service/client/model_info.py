@@ -18,6 +18,29 @@ class LayerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputInfo:
+    """What a model answers. `value` is the step that makes it; `squeeze`: the model itself answers (rows,)."""
+
+    name: str
+    value: str
+    width: int
+    squeeze: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """One step of a program: makes the value `name` of `width` features from `inputs`. `weights`: the step whose
+    tensors it shares."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    width: int
+    detail: str
+    weights: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServedKernel:
     """A loaded kernel. `reason` says why it was chosen."""
 
@@ -33,7 +56,9 @@ class ServedKernel:
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """One version. `reason` says why it is not READY; `variant` answers requests that name none."""
+    """One version. `reason` says why it is not READY; `variant` answers requests that name none. `layers` are those of
+    a plain chain; every program has a `summary` and, when one model was asked for, its `steps`. `labels` belong to the
+    first of its outputs. `input_shape` is that of one row."""
 
     version: int
     state: str
@@ -49,15 +74,19 @@ class VersionInfo:
     kernels: tuple[ServedKernel, ...]
     example: tuple[float, ...]
     variant: Variant | None
+    outputs: tuple[OutputInfo, ...]
+    input_shape: tuple[int, ...]
+    summary: str
+    steps: tuple[StepInfo, ...]
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Input width, then the output width of each layer."""
+        """Of a plain chain: the input's, then the output width of each layer."""
         return (self.in_features, *(layer.out_features for layer in self.layers))
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """The distinct activations in order of appearance, the output's last; identity is not named."""
+        """Of a plain chain: the distinct ones in order of appearance, the output's last; identity is not named."""
         names = [f"gated {layer.activation}" if layer.gated else layer.activation for layer in self.layers]
         names.append(self.output_activation)
         return tuple(dict.fromkeys(name for name in names if name not in ("", "identity")))
@@ -98,6 +127,15 @@ def _read_version(version: pb.ModelVersion) -> VersionInfo:
         kernels=tuple(map(_read_kernel, version.kernels)),
         example=tuple(version.example),
         variant=variant_name(version.variant) if version.variant else None,
+        outputs=tuple(
+            OutputInfo(output.name, output.value, output.width, output.squeeze) for output in version.outputs
+        ),
+        input_shape=tuple(version.input_shape) or ((version.in_features,) if version.in_features else ()),
+        summary=version.summary,
+        steps=tuple(
+            StepInfo(step.name, step.op, tuple(step.inputs), step.width, step.detail, step.weights)
+            for step in version.steps
+        ),
     )
 
 

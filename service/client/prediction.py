@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from fused_mlp.service.client.tensors import ArrayLike
 
 
+ALL_OUTPUTS = "*"
+ONLY_OUTPUT = "output"  # what a model's output is called unless it has several
+
+
 @dataclass(frozen=True, slots=True)
 class Timings:
     """Times inside the server. `compute_us` is of the whole batch, which other requests may share."""
@@ -30,7 +35,8 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """`output` has the dimensions of the input: (width,) in gives (out,), (rows, width) gives (rows, out)."""
+    """`output` has the dimensions of the input: (width,) in gives (out,), (rows, width) gives (rows, out); (rows,) if
+    the model itself answers that. `outputs` has all that were asked for, by name, in the order of the model."""
 
     output: NDArray[Any]
     model: str
@@ -39,6 +45,7 @@ class Prediction:
     strategy: str
     timings: Timings
     request_id: str
+    outputs: Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,25 +64,35 @@ class StreamItem:
 
 
 def build_request(
-    model: str, x: ArrayLike, version: int | None, variant: Variant | None, request_id: str
-) -> tuple[pb.PredictRequest, tuple[int, ...]]:
-    """A request, and the leading shape that `read_prediction` needs to shape its answer."""
+    model: str,
+    x: ArrayLike,
+    version: int | None,
+    variant: Variant | None,
+    request_id: str,
+    *,
+    output: str | None,
+) -> tuple[pb.PredictRequest, bool]:
+    """A request, and whether it is one row without a dimension for rows, which `read_prediction` needs to know."""
     if variant not in (None, *VARIANTS):
         raise ValueError(f"expected variant 'fused', 'unfused' or None, got {variant!r}")
-    tensor, leading = encode(x)
+    tensor, one_row = encode(x)
     request = pb.PredictRequest(
         model=model,
         version=version or 0,
         input=tensor,
         variant=variants.variant_number(variant) if variant else pb.VARIANT_UNSPECIFIED,
         request_id=request_id,
+        output=output or "",
     )
-    return request, leading
+    return request, one_row
 
 
-def read_prediction(response: pb.PredictResponse, leading: tuple[int, ...], target: str) -> Prediction:
+def read_prediction(response: pb.PredictResponse, one_row: bool, target: str) -> Prediction:
     try:
-        output = decode(response.output, leading)
+        output = decode(response.output, one_row, response.squeeze)
+        outputs = {response.output_name or ONLY_OUTPUT: output}
+        for other in response.others:
+            outputs[other.name] = decode(other.output, one_row, other.squeeze)
     except (KeyError, ValueError) as error:
         text = f"the answer does not hold what it says, {list(response.output.shape)}: {error}"
         raise PredictError(
@@ -93,6 +110,7 @@ def read_prediction(response: pb.PredictResponse, leading: tuple[int, ...], targ
             batch_rows=response.timings.batch_rows,
         ),
         request_id=response.request_id,
+        outputs=outputs,
     )
 
 

@@ -21,43 +21,53 @@ class OpenRequests:
     """The open requests of one stream, by request id: `<prefix>-<index>`."""
 
     def __init__(
-        self, target: str, model: str, version: int | None, variant: Variant | None, prefix: str
+        self,
+        target: str,
+        model: str,
+        version: int | None,
+        variant: Variant | None,
+        prefix: str,
+        *,
+        output: str | None,
     ) -> None:
         self._target = target
         self._model = model
         self._version = version
         self._variant = variant
+        self._output = output
         self._prefix = prefix or uuid.uuid4().hex[:12]
         self._next_index = 0
-        self._open: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._open: dict[str, tuple[int, bool]] = {}
 
     def add(self, x: ArrayLike) -> pb.PredictRequest:
         index = self._next_index
         request_id = f"{self._prefix}-{index}"
-        request, leading = build_request(self._model, x, self._version, self._variant, request_id)
+        request, one_row = build_request(
+            self._model, x, self._version, self._variant, request_id, output=self._output
+        )
         self._next_index += 1
-        self._open[request_id] = (index, leading)
+        self._open[request_id] = (index, one_row)
         return request
 
     def resolve(self, response: pb.PredictResponse) -> StreamItem:
         request_id = response.request_id
         if request_id not in self._open:
             raise self._broken(f"the server answered request {request_id!r}, which is not open", request_id)
-        index, leading = self._open.pop(request_id)
-        return StreamItem(index, request_id, self._result(response, leading))
+        index, one_row = self._open.pop(request_id)
+        return StreamItem(index, request_id, self._result(response, one_row))
 
     def require_none(self) -> None:
         """Raise if the stream ended before every request was answered."""
         if self._open:
             raise self._broken(f"the server ended the stream with {len(self._open)} requests unanswered", "")
 
-    def _result(self, response: pb.PredictResponse, leading: tuple[int, ...]) -> Prediction | PredictError:
+    def _result(self, response: pb.PredictResponse, one_row: bool) -> Prediction | PredictError:
         if response.HasField("error"):
             error = response.error
             return PredictError.from_number(
                 error.code, error.message, target=self._target, request_id=response.request_id
             )
-        return read_prediction(response, leading, self._target)
+        return read_prediction(response, one_row, self._target)
 
     def _broken(self, message: str, request_id: str) -> PredictError:
         return PredictError(grpc.StatusCode.INTERNAL, message, target=self._target, request_id=request_id)

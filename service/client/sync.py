@@ -55,18 +55,24 @@ class Client(Connection):
         *,
         version: int | None = None,
         variant: Variant | None = None,
+        output: str | None = None,
         timeout_s: float | None = None,
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> Prediction:
-        """x: (width,), (rows, width) or (..., rows, width); `output` keeps every dimension but the last.
+        """x: (width,), (rows, width) or (..., rows, width); the answer keeps every dimension but the last. A model that
+        flattens its input also takes it in its own shape: (rows, 1, 28, 28). A model that answers (rows,) is answered
+        for in that shape.
+
+        `output` names one of several outputs, the first unless given; "*" asks for all, which are in the prediction's
+        `outputs`.
 
         numpy arrays and torch tensors travel in their own float dtype and come back in it (bfloat16 as
         float32, for numpy has none); integers and lists travel as float32.
         """
-        request, leading = build_request(model, x, version, variant, request_id)
+        request, one_row = build_request(model, x, version, variant, request_id, output=output)
         response = self._call(self._inference.Predict, request, timeout_s, metadata, request_id=request_id)
-        return read_prediction(response, leading, self.target)
+        return read_prediction(response, one_row, self.target)
 
     def stream(
         self,
@@ -75,6 +81,7 @@ class Client(Connection):
         *,
         version: int | None = None,
         variant: Variant | None = None,
+        output: str | None = None,
         window: int = 64,
         timeout_s: float | None = None,
         request_id: str = "",
@@ -86,7 +93,7 @@ class Client(Connection):
         item's error and the stream goes on; a broken stream raises PredictError and is not retried.
         `timeout_s` bounds the whole stream (default: no bound). Ids are `<request_id>-<index>`.
         """
-        requests = OpenRequests(self.target, model, version, variant, request_id)
+        requests = OpenRequests(self.target, model, version, variant, request_id, output=output)
         feed = _Feed(inputs, requests, window)
         call = self._inference.PredictStream(
             iter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)

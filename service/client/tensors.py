@@ -3,7 +3,6 @@ need no arrays."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,21 +19,22 @@ _WIRE_TYPES = {"float32": pb.FP32, "float16": pb.FP16, "bfloat16": pb.BF16, "flo
 _NUMPY_TYPES = {pb.DATA_TYPE_UNSPECIFIED: "<f4", pb.FP32: "<f4", pb.FP16: "<f2", pb.FP64: "<f8"}
 
 
-def encode(x: ArrayLike) -> tuple[pb.Tensor, tuple[int, ...]]:
-    """x: (..., width) -> a tensor of rows, and the leading shape to give back to its result.
+def encode(x: ArrayLike) -> tuple[pb.Tensor, bool]:
+    """x: (..., width), or (..., *shape) with the model's own shape of a row -> a tensor of rows, and whether x is one
+    row without a dimension for rows.
 
     Floats travel in their own dtype; integers, booleans and lists as float32.
     """
     array, dtype = _as_array(x)
     if array.ndim == 0:
         raise ValueError("expected a row or rows of numbers, got a single number: wrap it in a list")
-    leading, width = array.shape[:-1], array.shape[-1]
-    rows = math.prod(leading)
-    return pb.Tensor(shape=[rows, width], dtype=dtype, data=array.tobytes()), leading
+    shape = array.shape if array.ndim > 1 else (1, *array.shape)
+    return pb.Tensor(shape=shape, dtype=dtype, data=array.tobytes()), array.ndim == 1
 
 
-def decode(tensor: pb.Tensor, leading: tuple[int, ...]) -> NDArray[Any]:
-    """A tensor of rows -> (*leading, width). bfloat16, which numpy lacks, becomes float32, exactly."""
+def decode(tensor: pb.Tensor, one_row: bool, squeeze: bool) -> NDArray[Any]:
+    """A tensor of rows -> (rows, width), (width,) for one row without a dimension for rows. Without the width when the
+    model squeezes it. bfloat16, which numpy lacks, becomes float32, exactly."""
     import numpy as np  # noqa: PLC0415
 
     if tensor.dtype == pb.BF16:
@@ -45,8 +45,8 @@ def decode(tensor: pb.Tensor, leading: tuple[int, ...]) -> NDArray[Any]:
     else:
         # copy: a view of the message would be read-only, and torch.from_numpy warns of those.
         array = np.frombuffer(tensor.data, _NUMPY_TYPES[tensor.dtype]).copy()
-    width = tensor.shape[-1] if tensor.shape else array.size
-    return array.reshape(*leading, width)
+    shape = tuple(tensor.shape) or (1, array.size)
+    return array.reshape(shape[one_row : -1 if squeeze else None])
 
 
 def _as_array(x: ArrayLike) -> tuple[NDArray[Any], pb.DataType]:

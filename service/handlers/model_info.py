@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from fused_mlp.kernels import KernelInfo
+from fused_mlp.models import MlpSpec
+from fused_mlp.models.spec import Softmax
+from fused_mlp.models.summary import step_detail
 from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos.variants import variant_number
 from fused_mlp.service._engine import quote_name
@@ -16,24 +20,28 @@ from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
 
 def rpcs(catalog: Catalog) -> list[Rpc]:
     async def list_models(_request: Any, _: Call) -> Any:
-        return pb.ListModelsResponse(models=[_model(model) for model in catalog.models()])
+        return pb.ListModelsResponse(models=[_model(model, model.versions) for model in catalog.models()])
 
     async def get_model(request: Any, _: Call) -> Any:
         model = catalog.get(request.model)
-        versions = tuple(v for v in model.versions if request.version in (0, v.version))
+        versions = [v for v in model.versions if request.version in (0, v.version)]
         if not versions:
             raise ModelNotFound(quote_name(request.model), request.version)
-        return pb.GetModelResponse(model=_model(model, versions))
+        answer = _model(model, versions)
+        for message, served in zip(answer.versions, versions, strict=True):
+            if served.mlp is not None:
+                message.steps.extend(_steps(served.mlp.spec))
+        return pb.GetModelResponse(model=answer)
 
     service = pb.DESCRIPTOR.services_by_name["Inference"]
     return rpcs_of(service, {"ListModels": list_models, "GetModel": get_model})
 
 
-def _model(model: ServedModel, versions: tuple[ServedVersion, ...] | None = None) -> pb.Model:
+def _model(model: ServedModel, versions: Iterable[ServedVersion]) -> pb.Model:
     return pb.Model(
         name=model.name,
         default_version=model.default.version if model.default else 0,
-        versions=[_version(v) for v in (model.versions if versions is None else versions)],
+        versions=[_version(v) for v in versions],
     )
 
 
@@ -54,9 +62,9 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
                     gated=layer.gated,
                     negative_slope=layer.negative_slope,
                 )
-                for layer in spec.layers
+                for layer in spec.layers or ()
             ],
-            output_activation=spec.output_activation,
+            output_activation=_output_activation(spec),
             dtype=spec.dtype,
             parameters=spec.parameters,
             labels=spec.labels or (),
@@ -64,9 +72,37 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
             kernels=[_kernel(info) for info in served.kernels],
             example=served.mlp.example or (),
             variant=variant_number(served.variant),
+            outputs=[
+                pb.Output(name=output.name, value=output.value, width=width, squeeze=output.squeeze)
+                for output, width in zip(spec.outputs, spec.output_widths, strict=True)
+            ],
+            input_shape=spec.input_shape or (),
+            summary=spec.summary(),
         )
     )
     return message
+
+
+def _output_activation(spec: MlpSpec) -> str:
+    """Of a chain; of other programs only the softmax of the first output, if it has one."""
+    if spec.layers is not None:
+        return spec.output_activation
+    last = next((step for step in spec.steps if step.name == spec.outputs[0].value), None)
+    return last.op if isinstance(last, Softmax) else "identity"
+
+
+def _steps(spec: MlpSpec) -> list[pb.Step]:
+    return [
+        pb.Step(
+            name=step.name,
+            op=step.op,
+            inputs=step.sources,
+            width=spec.widths_by_name[step.name],
+            detail=step_detail(step),
+            weights=step.prefix if step.prefix != step.name else "",
+        )
+        for step in spec.steps
+    ]
 
 
 def _kernel(info: KernelInfo) -> pb.Kernel:

@@ -8,7 +8,7 @@ from importlib.metadata import version as package_version
 from typing import Any
 
 from fused_mlp.kernels import KernelError
-from fused_mlp.models import ModelLoadError
+from fused_mlp.models import MlpSpec, ModelLoadError
 from fused_mlp.protos import open_inference_pb2 as pb
 from fused_mlp.service._engine import quote_name
 from fused_mlp.service.catalog.catalog import Catalog
@@ -141,9 +141,17 @@ def _metadata(model: ServedModel, served: ServedVersion) -> Any:
         name=model.name,
         versions=[str(v.version) for v in model.ready],
         platform=PLATFORM,
-        inputs=[tensor(name="input", datatype="FP32", shape=[-1, spec.in_features])],
-        outputs=[tensor(name="output", datatype="FP32", shape=[-1, spec.out_features])],
+        inputs=[tensor(name="input", datatype="FP32", shape=[-1, *_row_shape(spec)])],
+        outputs=[
+            tensor(name=output.name, datatype="FP32", shape=[-1, width])
+            for output, width in zip(spec.outputs, spec.output_widths, strict=True)
+        ],
     )
+
+
+def _row_shape(spec: MlpSpec) -> tuple[int, ...]:
+    """The model's own; [in_features] is taken as well."""
+    return spec.input_shape or (spec.in_features,)
 
 
 def _config(served: ServedVersion, settings: Settings) -> Any:
@@ -156,8 +164,11 @@ def _config(served: ServedVersion, settings: Settings) -> Any:
         version_policy=pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All()),
         # Triton's meaning: the row dimension is not part of dims below.
         max_batch_size=settings.limits.max_request_rows,
-        input=[pb.ModelInput(name="input", data_type=pb.TYPE_FP32, dims=[spec.in_features])],
-        output=[pb.ModelOutput(name="output", data_type=pb.TYPE_FP32, dims=[spec.out_features])],
+        input=[pb.ModelInput(name="input", data_type=pb.TYPE_FP32, dims=_row_shape(spec))],
+        output=[
+            pb.ModelOutput(name=output.name, data_type=pb.TYPE_FP32, dims=[width])
+            for output, width in zip(spec.outputs, spec.output_widths, strict=True)
+        ],
         dynamic_batching=pb.ModelDynamicBatching(
             preferred_batch_size=[settings.max_batch_rows],
             max_queue_delay_microseconds=settings.max_wait_us,
@@ -174,6 +185,7 @@ def _config(served: ServedVersion, settings: Settings) -> Any:
         ],
         default_model_filename="model.safetensors",
         parameters={
+            "program": pb.ModelParameter(string_value=spec.summary()),
             "variant": pb.ModelParameter(string_value=served.variant),
             **(
                 {"fallback": pb.ModelParameter(string_value=served.fallback.reason)}

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from importlib.metadata import version as package_version
 from typing import Any
 
+from fused_mlp.models import MlpSpec
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 
@@ -32,6 +33,13 @@ def _model(model: ServedModel) -> dict[str, Any]:
     }
 
 
+def _outputs(spec: MlpSpec) -> list[dict[str, Any]]:
+    return [
+        {"name": output.name, "width": width, "squeeze": output.squeeze}
+        for output, width in zip(spec.outputs, spec.output_widths, strict=True)
+    ]
+
+
 def _version(served: ServedVersion) -> dict[str, Any]:
     """`variant` answers requests that name none; `fallback` says why it differs from the policy."""
     spec = served.mlp.spec if served.mlp else None
@@ -42,6 +50,8 @@ def _version(served: ServedVersion) -> dict[str, Any]:
         "variant": served.variant,
         "fallback": asdict(served.fallback) if served.fallback else None,
         "shape": spec.summary() if spec else None,
+        "input_shape": spec.input_shape or (spec.in_features,) if spec else None,
+        "outputs": _outputs(spec) if spec else None,
         "dtype": spec.dtype if spec else None,
         "parameters": spec.parameters if spec else None,
         "description": spec.description if spec else None,

@@ -17,6 +17,7 @@ from rich.console import Console
 from bench.cuda import __main__ as cuda
 from bench.cuda import engines as cuda_engines
 from bench.cuda.report import PEERS, markdown_table, show, summary
+from bench.kernels.shapes import SHAPES
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.cuda.selection import Candidate
 from fused_mlp.models import Mlp
@@ -106,7 +107,7 @@ def test_markdown_has_the_serving_strategy_in_front() -> None:
 
 def test_plan_has_every_shape_and_dtype_and_the_large_batch_once() -> None:
     work = cuda.plan(cuda._arguments([]))
-    assert len(work) == 6 * 3
+    assert len(work) == len(SHAPES) * 3
     large = [(shape, dtype) for shape, dtype, rows in work if 8192 in rows]
     assert large == [("GeGLU 768-3072-768", "bfloat16")]
 

@@ -24,9 +24,9 @@ NODE_PACKAGES = ("@grpc/grpc-js@^1.12", "@grpc/proto-loader@^0.7")
 class ForeignClients:
     """Each run answers a JSON object: case name -> what happened."""
 
-    def run_triton(self, *arguments: str) -> dict[str, object]:
+    def run_triton(self, *arguments: str, program: str = "triton_cases.py") -> dict[str, object]:
         python = _install("triton", TRITON_PACKAGES) / "bin" / "python"
-        return _run([str(python), str(HERE / "triton_cases.py"), *arguments])
+        return _run([str(python), str(HERE / program), *arguments])
 
     def run_node(self, *arguments: str) -> dict[str, object]:
         folder = install_node()

@@ -5,17 +5,29 @@ from __future__ import annotations
 import re
 import shutil
 from ctypes.util import find_library
+from pathlib import Path
 
 import pytest
 
 from tests.conformance.conftest import Endpoint
 from tests.conformance.foreign_clients import ForeignClients, run_perf_analyzer
+from tests.support.programs import save_programs
+from tests.support.server import Server
 
 
 def test_tritonclient(endpoint: Endpoint, foreign_clients: ForeignClients) -> None:
     outcome = foreign_clients.run_triton(*endpoint.arguments())
     assert outcome == dict.fromkeys(outcome, "ok")
     assert len(outcome) == 11
+
+
+def test_tritonclient_with_several_outputs_and_shapes(
+    front: str, foreign_clients: ForeignClients, tmp_path: Path
+) -> None:
+    with Server(front=front, model_repository=save_programs(tmp_path)) as server:
+        outcome = foreign_clients.run_triton(server.target, program="triton_programs.py")
+    assert outcome == dict.fromkeys(outcome, "ok")
+    assert len(outcome) == 4
 
 
 def test_grpc_js(endpoint: Endpoint, foreign_clients: ForeignClients) -> None:

@@ -17,6 +17,8 @@ from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.backends.torch import TorchKernel
 from fused_mlp.kernels.error_bound import PRECISIONS, forward_with_bound
 from fused_mlp.models import LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models.formula import PARAMETERS, SUGAR
+from fused_mlp.models.spec import Elementwise, Linear, Norm, Output
 from tests.kernels.cpu_models import (
     ACTIVATIONS,
     OUTPUT_ACTIVATIONS,
@@ -26,6 +28,7 @@ from tests.kernels.cpu_models import (
     run,
     specs,
 )
+from tests.support import random_programs
 
 BUILDERS: dict[str, Callable[[Mlp], Kernel]] = {
     "eager": lambda mlp: EagerKernel(mlp, "cpu", None),
@@ -134,3 +137,105 @@ def test_a_kernel_that_multiplies_in_tf32_is_right_only_if_it_says_so() -> None:
 def _tf32(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Truncated, as a GPU does: further off than rounded."""
     return (np.ascontiguousarray(values, np.float32).view(np.int32) & ~0x1FFF).view(np.float32)
+
+
+def function_mlp(function: str, dtype: str = "float32") -> Mlp:
+    step = Elementwise(name="f", input="input", function=function)
+    return Mlp(MlpSpec(in_features=1, steps=(step,), dtype=dtype), {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("backend", ["eager", "torch"])
+@properties
+@given(
+    seed=st.integers(0, 1 << 30),
+    steps=st.sampled_from([3, 8, 15]),
+    width=st.sampled_from([4, 30]),
+    exponent=st.one_of(st.just(0), st.integers(-30, 30)),
+)
+def test_no_right_kernel_of_a_program_is_outside(
+    backend: str, dtype: str, seed: int, steps: int, width: int, exponent: int
+) -> None:
+    mlp = random_programs.random_mlp(seed, steps=steps, max_width=width, dtype=dtype)
+    x = random_programs.random_rows(mlp, 7, seed) * np.float32(10.0**exponent)
+    assert not outside(BUILDERS[backend](mlp), mlp, x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("backend", ["eager", "torch"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(name for name in (*PARAMETERS, *SUGAR) if name not in ("clip", *ACTIVATIONS)),
+        "clip(x, -0.3, 0.7)",
+        "leaky_relu(x, -0.3)",
+        "elu(x, -2)",
+        "softplus(x, 2, 1)",  # with a visible jump at its threshold
+        "log(abs(x))",
+        "sqrt(x * x)",
+        "1 / (x - 1)",
+    ],
+)
+def test_no_right_function_is_outside_over_its_whole_range(backend: str, function: str, dtype: str) -> None:
+    mlp = function_mlp(function, dtype)
+    tails = np.logspace(-45, 38, 1000)
+    x = np.concatenate([np.linspace(-30, 30, 20001), tails, -tails]).astype(np.float32)[:, None]
+    assert not outside(BUILDERS[backend](mlp), mlp, x)
+
+
+@pytest.mark.parametrize(
+    ("function", "known"),
+    [
+        ("1 / x", [True, False, True, True]),
+        ("log", [False, False, True, True]),
+        ("sqrt", [False, False, True, True]),
+        ("sqrt(relu(x))", [True, True, True, True]),
+        ("exp", [True, True, True, True]),
+        ("x / (1 + abs(x))", [True, True, True, True]),
+    ],
+)
+def test_the_bound_is_infinite_only_where_nothing_is_known(function: str, known: list[bool]) -> None:
+    x = np.array([[-1.0], [0.0], [1e-3], [2.0]], np.float32)
+    bound = forward_with_bound(function_mlp(function), x, PRECISIONS["float32"])
+    assert np.isfinite(bound.error)[:, 0].tolist() == known
+    assert (bound.error[known] <= 1e-2).all()  # sqrt has an infinite slope at zero
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms", "l2"])
+def test_a_wrong_norm_is_found(kind: Any) -> None:
+    """Another eps, a weight that is off by 1 %: in a block of ordinary scale."""
+
+    def make(eps: float, off: float) -> Mlp:
+        steps = (
+            Linear(name="fc1", input="input", out_features=16),
+            Norm(name="norm", input="fc1", kind=kind, eps=eps),
+            Linear(name="fc2", input="norm", out_features=3),
+        )
+        spec = MlpSpec(in_features=8, steps=steps, outputs=(Output(value="fc2"),))
+        mlp = random_programs.random_weights(spec)
+        tensors = {
+            name: tensor * (1 + off if name == "norm.weight" else 1) for name, tensor in mlp.tensors().items()
+        }
+        return Mlp(spec, tensors)
+
+    right = make(1e-2, 0.0)
+    x = random_programs.random_rows(right, 50)
+    assert not outside(EagerKernel(right, "cpu", None), right, x)
+    assert outside(EagerKernel(make(1e-2, 0.01), "cpu", None), right, x)
+    if kind != "l2":  # its eps counts near zero only
+        assert outside(EagerKernel(make(4e-2, 0.0), "cpu", None), right, x)
+
+
+def test_a_norm_of_equal_values_is_admitted() -> None:
+    """Only rounding is left of the centred row, and eps is all that keeps the length from zero."""
+    steps = (
+        Linear(name="fc1", input="input", out_features=64, bias=False),
+        Norm(name="norm", input="fc1", kind="layer", eps=1e-5),
+    )
+    spec = MlpSpec(in_features=32, steps=steps)
+    mlp = random_programs.random_weights(spec)
+    tensors = mlp.tensors()
+    tensors["fc1.weight"][:] = tensors["fc1.weight"][0]
+    x = 1000 * random_programs.random_rows(mlp, 50)
+    for backend in ("eager", "torch"):
+        assert not outside(BUILDERS[backend](Mlp(spec, tensors)), Mlp(spec, tensors), x)

@@ -10,9 +10,13 @@ import torch
 
 from fused_mlp import kernels
 from fused_mlp.kernels.backends import torch as torch_fused
+from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.backends.torch import TorchKernel
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Activation, LayerSpec, LayerWeights, Mlp, MlpSpec
+from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.spec import Combine, Elementwise
+from tests.support.random_programs import random_mlp, random_rows
 
 
 def make_mlp(
@@ -158,3 +162,41 @@ def test_it_says_whose_threads_it_uses():
         f"pool has {count} threads, not {count + 1}"
         in TorchKernel(make_mlp((2, 2)), count + 1).describe().reason
     )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_are_right(seed):
+    """Both variants in torch, at batches on both sides of what is kept."""
+    mlp = random_mlp(seed, max_width=80)
+    for kernel in (TorchKernel(mlp, None), EagerKernel(mlp, "cpu", None)):
+        check_against_float64(kernel, mlp)
+        check_against_float64(kernel, mlp)  # in buffers that hold what another call left
+
+
+def test_programs_beyond_what_is_kept_are_right(monkeypatch):
+    monkeypatch.setattr(torch_fused, "KEPT_ROWS", 20)
+    for seed in range(10):
+        mlp = random_mlp(seed, max_width=40)
+        kernel = TorchKernel(mlp, None)
+        for rows in (33, 3, 21):
+            x = random_rows(mlp, rows)
+            np.testing.assert_allclose(kernel(x), evaluate(mlp, x.astype(np.float64)), atol=1e-3, rtol=1e-3)
+
+
+def test_the_result_may_lie_over_the_input():
+    """A program may still read its input when it begins to write its result."""
+    steps = (
+        Elementwise(name="f", input="input", function="relu"),
+        Combine(op="subtract", name="rest", inputs=("f", "input")),
+    )
+    kernel = TorchKernel(Mlp(MlpSpec(in_features=3, steps=steps), {}), None)
+    x = torch.randn(7, 3)
+    expected = x.relu() - x
+    assert torch.equal(kernel(x, x), expected)
+
+
+def test_values_that_never_live_together_share_a_buffer():
+    mlp = make_mlp((16, 30, 30, 30, 30, 30, 30, 4))
+    kernel = TorchKernel(mlp, None)
+    kernel(torch.randn(5, 16))
+    assert len(kernel._scratch.buffers) == 2

@@ -103,8 +103,16 @@ def test_norms(kind, weight, bias) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [*(name for name in (*PARAMETERS, *SUGAR) if name != "clip"), "clip(x, -2, 0.5)", "clip(x, 1, 1)"]
-    + ["leaky_relu(x, -0.3)", "elu(x, 2)", "softplus(x, 2, 1)", "celu(x, 2)", "maximum(0.5, minimum(x, 1))"],
+    [
+        *(name for name in (*PARAMETERS, *SUGAR) if name != "clip"),
+        "clip(x, -2, 0.5)",
+        "clip(x, 1, 1)",
+        "leaky_relu(x, -0.3)",
+        "elu(x, 2)",
+        "softplus(x, 2, 1)",
+        "celu(x, 2)",
+        "maximum(0.5, minimum(x, 1))",
+    ],
 )
 def test_functions(text) -> None:
     x = torch.linspace(0.01, 30, 500, dtype=torch.float64)

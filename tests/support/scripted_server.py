@@ -130,6 +130,8 @@ class ScriptedServer:
             ],
             example=[1, 2, 3, 4],
             variant=pb.FUSED,
+            outputs=[pb.Output(name="output", value="layers.1", width=3)],
+            summary="4-5-3 relu+softmax",
         )  # fmt: skip
         return pb.Model(name="tiny", default_version=7, versions=[version])
 

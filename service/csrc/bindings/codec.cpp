@@ -4,8 +4,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string_view.h>
 
-#include <cstring>
-
 #include "bindings/completion.hpp"
 #include "bindings/errors.hpp"
 #include "bindings/register.hpp"
@@ -41,9 +39,8 @@ nb::bytes encode(const Codec& codec, const PythonInput& request, const PythonRou
   outcome.compute_ns = result.compute_ns;
   outcome.strategy = result.strategy.c_str();
   ByteBuffer out;
-  uint8_t* elements = codec.encode(request.input, *route.route.entry, route.route.variant, outcome, out);
-  const PyObject* data = result.data.get();  // in the dtype of the request already
-  std::memcpy(elements, PyBytes_AS_STRING(data), static_cast<size_t>(PyBytes_GET_SIZE(data)));
+  const Results results{PyBytes_AS_STRING(result.data.get()), /*converted=*/true};
+  codec.encode(request.input, *route.route.entry, route.route.variant, outcome, results, out);
   return to_bytes(out.data(), out.size());
 }
 
@@ -53,7 +50,7 @@ nb::bytes encode_error(const Codec& codec, std::string_view request_id, int code
   return to_bytes(out.data(), out.size());
 }
 
-uint32_t check_rows(const PythonInput& self, const PythonRoute& route) {
+uint32_t check_rows(PythonInput& self, const PythonRoute& route) {
   const TensorCheck check = self.input.check(*route.route.entry);
   if (!check.ok()) raise_refused(Status::invalid_input, check.error);
   return check.rows;
@@ -69,6 +66,13 @@ void register_codec(nb::module_& m) {
       .def_prop_ro("model", [](const PythonInput& self) { return self.input.model; })
       .def_prop_ro("version", [](const PythonInput& self) { return self.input.version; })
       .def_prop_ro("variant", [](const PythonInput& self) { return self.input.variant; })
+      .def_prop_ro("outputs",
+                   [](const PythonInput& self) {
+                     nb::list names;
+                     for (const std::string_view name : self.input.outputs) names.append(name);
+                     return names;
+                   })
+      .def_prop_ro("all_outputs", [](const PythonInput& self) { return self.input.all_outputs; })
       .def_prop_ro("shape",
                    [](const PythonInput& self) {
                      nb::list shape;

@@ -3,6 +3,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/errors.hpp"
@@ -43,7 +44,14 @@ void register_router(nb::module_& m) {
           [](RouteEntry* self, std::string model, std::int64_t version, std::shared_ptr<Lane> fused,
              std::shared_ptr<Lane> unfused, Variant variant, bool allow_override, bool ready, bool loading,
              std::size_t in_features, std::size_t out_features, std::uint32_t max_request_rows, double split,
-             bool withdrawn) {
+             bool withdrawn, const std::vector<std::tuple<std::string, std::size_t, bool>>& outputs,
+             std::vector<std::int64_t> input_shape) {
+            std::vector<Head> heads;
+            std::size_t begin = 0;
+            for (const auto& [name, width, squeeze] : outputs) {
+              heads.push_back({name, begin, width, squeeze});
+              begin += width;
+            }
             new (self) RouteEntry{std::move(model),
                                   version,
                                   std::move(fused),
@@ -57,13 +65,17 @@ void register_router(nb::module_& m) {
                                   max_request_rows,
                                   Share(split),
                                   withdrawn,
-                                  nullptr};
+                                  nullptr,
+                                  std::move(heads),
+                                  std::move(input_shape)};
           },
           nb::kw_only(), nb::arg("model"), nb::arg("version"), nb::arg("fused") = nb::none(),
           nb::arg("unfused") = nb::none(), nb::arg("variant") = Variant::fused,
           nb::arg("allow_override") = false, nb::arg("ready") = true, nb::arg("loading") = false,
           nb::arg("in_features"), nb::arg("out_features"), nb::arg("max_request_rows") = 4096,
-          nb::arg("split") = 0.0, nb::arg("withdrawn") = false);
+          nb::arg("split") = 0.0, nb::arg("withdrawn") = false,
+          nb::arg("outputs") = std::vector<std::tuple<std::string, std::size_t, bool>>{},
+          nb::arg("input_shape") = std::vector<std::int64_t>{});
 
   nb::class_<PythonRoute>(m, "Route", "The lane that answers a request, and its limits.")
       .def_prop_ro("model", [](const PythonRoute& r) { return r.route.entry->model; })

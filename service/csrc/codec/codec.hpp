@@ -7,18 +7,20 @@
 
 #include "codec/byte_buffer.hpp"
 #include "codec/predict_input.hpp"
+#include "codec/results.hpp"
 #include "engine/ticket.hpp"
 
 namespace fused_mlp {
 
 class Codec {
  public:
-  // Fills `input` with views into [data, data + size). Returns what is wrong with it, or nothing.
+  // Fills `input` with views into [data, data + size). Returns what is wrong with it, or nothing. Whether it
+  // fits a model is for PredictInput::check to say.
   virtual std::string decode(const uint8_t* data, size_t size, PredictInput& input) const = 0;
-  // Appends the response message to `out`. Returns where the output's elements go: the caller writes
-  // outcome.rows * entry.out_features of them there, in the dtype of the input, before `out` changes again.
-  virtual uint8_t* encode(const PredictInput& input, const RouteEntry& entry, Variant variant,
-                          const Outcome& outcome, ByteBuffer& out) const = 0;
+  // Appends the response message to `out`: the heads that `input` asks for, in the dtype of the input.
+  // `results` has all heads side by side.
+  virtual void encode(const PredictInput& input, const RouteEntry& entry, Variant variant,
+                      const Outcome& outcome, const Results& results, ByteBuffer& out) const = 0;
   // Appends the response message of one request on a stream that failed.
   virtual void encode_error(std::string_view request_id, int code, std::string_view text,
                             ByteBuffer& out) const = 0;

@@ -6,27 +6,37 @@
 namespace fused_mlp {
 namespace {
 
-constexpr std::string_view kOutput = "output", kVariant = "variant";
+constexpr std::string_view kVariant = "variant";
+
+struct TensorSizes {
+  TensorSizes(const PredictInput& input, const Head& head, const Outcome& outcome) {
+    shape = AnswerShape(input, outcome.rows).size(head);
+    tensor = bytes_field_size(head.name.size()) + bytes_field_size(dtype_name(input.dtype).size()) +
+             bytes_field_size(shape);
+    data = size_t{outcome.rows} * head.width * dtype_size(input.dtype);
+  }
+  size_t shape, tensor, data;
+};
 
 struct InferSizes {
   InferSizes(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome)
       : version(std::to_string(entry.version)), variant_text(variant_name(variant)) {
-    data = size_t{outcome.rows} * entry.out_features * dtype_size(input.dtype);
-    shape = varint_size(outcome.rows) + varint_size(entry.out_features);
-    tensor = bytes_field_size(kOutput.size()) + bytes_field_size(dtype_name(input.dtype).size()) +
-             bytes_field_size(shape);
     value = bytes_field_size(variant_text.size());
     parameter = bytes_field_size(kVariant.size()) + bytes_field_size(value);
     total = text_field_size(entry.model) + text_field_size(version) + text_field_size(input.request_id) +
-            bytes_field_size(parameter) + bytes_field_size(tensor) + bytes_field_size(data);
+            bytes_field_size(parameter);
+    for (size_t i = 0; i < input.head_count; ++i) {
+      const TensorSizes sizes(input, entry.heads[input.heads[i]], outcome);
+      total += bytes_field_size(sizes.tensor) + bytes_field_size(sizes.data);
+    }
   }
   std::string version;
   std::string_view variant_text;
-  size_t data, shape, tensor, value, parameter, total;
+  size_t value, parameter, total;
 };
 
-uint8_t* write_response(Writer& w, const InferSizes& sizes, const PredictInput& input,
-                        const RouteEntry& entry, const Outcome& outcome) {
+void write_response(Writer& w, const InferSizes& sizes, const PredictInput& input, const RouteEntry& entry,
+                    const Outcome& outcome, const Results& results) {
   w.text(1, entry.model);
   w.text(2, sizes.version);
   w.text(3, input.request_id);
@@ -34,14 +44,22 @@ uint8_t* write_response(Writer& w, const InferSizes& sizes, const PredictInput& 
   w.bytes(1, kVariant);
   w.begin(2, sizes.value);
   w.bytes(3, sizes.variant_text);
-  w.begin(5, sizes.tensor);
-  w.bytes(1, kOutput);
-  w.bytes(2, dtype_name(input.dtype));
-  w.begin(3, sizes.shape);
-  w.varint(outcome.rows);
-  w.varint(entry.out_features);
-  w.begin(6, sizes.data);
-  return w.skip(sizes.data);
+  const AnswerShape shape(input, outcome.rows);
+  for (size_t i = 0; i < input.head_count; ++i) {
+    const Head& head = entry.heads[input.heads[i]];
+    const TensorSizes tensor(input, head, outcome);
+    w.begin(5, tensor.tensor);
+    w.bytes(1, head.name);
+    w.bytes(2, dtype_name(input.dtype));
+    w.begin(3, tensor.shape);
+    shape.write(head, w);
+  }
+  for (size_t i = 0; i < input.head_count; ++i) {
+    const Head& head = entry.heads[input.heads[i]];
+    const size_t size = TensorSizes(input, head, outcome).data;
+    w.begin(6, size);
+    write_head(results, outcome.rows, entry, head, input.dtype, w.skip(size));
+  }
 }
 
 class InferCodec final : public Codec {
@@ -52,12 +70,12 @@ class InferCodec final : public Codec {
     return read_infer_request(data, size, input);
   }
 
-  uint8_t* encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
-                  ByteBuffer& out) const override {
+  void encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
+              const Results& results, ByteBuffer& out) const override {
     const InferSizes sizes(input, entry, variant, outcome);
     Writer w(out.extend(streaming_ ? bytes_field_size(sizes.total) : sizes.total));
     if (streaming_) w.begin(2, sizes.total);
-    return write_response(w, sizes, input, entry, outcome);
+    write_response(w, sizes, input, entry, outcome, results);
   }
 
   // This message has no field for a code. The id tells the caller which request failed.

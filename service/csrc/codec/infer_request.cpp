@@ -10,7 +10,7 @@ using protozero::pbf_reader;
 using protozero::pbf_wire_type;
 using protozero::tag_and_type;
 
-constexpr std::string_view kInput = "input", kOutput = "output", kVariant = "variant";
+constexpr std::string_view kInput = "input", kVariant = "variant";
 constexpr size_t kShownNames = 4;
 constexpr const char* kMessage = "an inference.ModelInferRequest";
 
@@ -19,8 +19,8 @@ std::string_view view(protozero::data_view bytes) { return {bytes.data(), bytes.
 struct InferFields {
   explicit InferFields(PredictInput& input) : fp32(input.scattered), fp64(input.scattered) {}
   std::string_view version, dtype, name, raw, variant;
-  std::string names, wrong_output;
-  size_t inputs = 0, raws = 0;
+  std::string names;
+  size_t inputs = 0, outputs = 0, raws = 0;
   bool contents = false, text_ok = true;
   PackedNumbers fp32, fp64;
   uint32_t filled = 0;  // which of the typed contents, by field number
@@ -80,7 +80,7 @@ void read_tensor(pbf_reader tensor, PredictInput& input, InferFields& fields) {
   }
 }
 
-void read_output(pbf_reader output, InferFields& fields) {
+void read_output(pbf_reader output, PredictInput& input, InferFields& fields) {
   std::string_view name;
   while (output.next()) {
     if (output.tag_and_type() == tag_and_type(1, pbf_wire_type::length_delimited)) {
@@ -90,7 +90,7 @@ void read_output(pbf_reader output, InferFields& fields) {
     }
   }
   fields.text_ok = fields.text_ok && is_utf8(name);
-  if (name != kOutput && fields.wrong_output.empty()) fields.wrong_output = quote_name(name);
+  if (++fields.outputs <= kMostHeads) input.outputs.push_back(name);
 }
 
 // One entry of the map of parameters. Of all that clients send here, only the variant means something to us.
@@ -184,7 +184,7 @@ std::string read_fields(pbf_reader request, PredictInput& input) {
         read_tensor(request.get_message(), input, fields);
         break;
       case tag_and_type(6, pbf_wire_type::length_delimited):
-        read_output(request.get_message(), fields);
+        read_output(request.get_message(), input, fields);
         break;
       case tag_and_type(7, pbf_wire_type::length_delimited):
         fields.raw = view(request.get_view());
@@ -206,7 +206,12 @@ std::string read_fields(pbf_reader request, PredictInput& input) {
   if (fields.inputs != 1 || fields.name != kInput) {
     return "inputs: expected one tensor named 'input', got " + (fields.names.empty() ? "none" : fields.names);
   }
-  if (!fields.wrong_output.empty()) return "outputs: expected 'output', got " + fields.wrong_output;
+  if (fields.outputs > kMostHeads) {
+    return "outputs: expected at most " + std::to_string(kMostHeads) + ", got " +
+           std::to_string(fields.outputs);
+  }
+  input.all_outputs = fields.outputs == 0;
+  input.outputs_field = "outputs";
   const auto dtype = dtype_from_name(fields.dtype);
   if (!dtype) return unknown_dtype_text(fields.dtype);
   input.dtype = *dtype;

@@ -13,6 +13,7 @@ using protozero::pbf_wire_type;
 using protozero::tag_and_type;
 
 constexpr const char* kMessage = "a fused_mlp.v1.PredictRequest";
+constexpr std::string_view kAll = "*";  // no head has that name
 
 std::string_view view(protozero::data_view bytes) { return {bytes.data(), bytes.size()}; }
 
@@ -54,6 +55,7 @@ void read_tensor(pbf_reader tensor, PredictInput& input, TensorFields& fields) {
 std::string read_request(pbf_reader request, PredictInput& input) {
   TensorFields fields(input);
   int64_t variant = 0;
+  std::string_view output;
   while (request.next()) {
     switch (request.tag_and_type()) {
       case tag_and_type(1, pbf_wire_type::length_delimited):
@@ -71,11 +73,18 @@ std::string read_request(pbf_reader request, PredictInput& input) {
       case tag_and_type(5, pbf_wire_type::length_delimited):
         input.request_id = view(request.get_view());
         break;
+      case tag_and_type(6, pbf_wire_type::length_delimited):
+        output = view(request.get_view());
+        break;
       default:
         request.skip();
     }
   }
-  if (!is_utf8(input.request_id) || !is_utf8(input.model)) return input.unreadable(kMessage);
+  if (!is_utf8(input.request_id) || !is_utf8(input.model) || !is_utf8(output)) {
+    return input.unreadable(kMessage);
+  }
+  input.all_outputs = output == kAll;
+  if (!output.empty() && !input.all_outputs) input.outputs.push_back(output);
   if (variant < 0 || variant > 2) {
     return "variant: expected FUSED (1) or UNFUSED (2), got " + std::to_string(variant);
   }
@@ -99,6 +108,32 @@ std::string read_request(pbf_reader request, PredictInput& input) {
   return {};
 }
 
+// One head of an answer. The first is in fields of the response, the others are messages of their own.
+struct HeadSizes {
+  HeadSizes(const PredictInput& input, const RouteEntry& entry, const Head& head, const Outcome& outcome)
+      : name(entry.shown_name(head)) {
+    shape = AnswerShape(input, outcome.rows).size(head);
+    data = size_t{outcome.rows} * head.width * dtype_size(input.dtype);
+    tensor = bytes_field_size(shape) + number_field_size(dtype_number(input)) + bytes_field_size(data);
+  }
+  // As a fused_mlp.v1.HeadOutput.
+  size_t message(const Head& head) const {
+    return text_field_size(name) + bytes_field_size(tensor) + number_field_size(head.squeeze);
+  }
+  static uint64_t dtype_number(const PredictInput& input) { return static_cast<uint64_t>(input.dtype) + 1; }
+  std::string_view name;
+  size_t shape, data, tensor;
+};
+
+void write_tensor(Writer& w, const HeadSizes& sizes, const PredictInput& input, const RouteEntry& entry,
+                  const Head& head, const Outcome& outcome, const Results& results) {
+  w.begin(1, sizes.shape);
+  AnswerShape(input, outcome.rows).write(head, w);
+  w.number(2, HeadSizes::dtype_number(input));
+  w.begin(input.typed ? 4 : 3, sizes.data);
+  write_head(results, outcome.rows, entry, head, input.dtype, w.skip(sizes.data));
+}
+
 class PredictCodec final : public Codec {
  public:
   std::string decode(const uint8_t* data, size_t size, PredictInput& input) const override {
@@ -109,30 +144,27 @@ class PredictCodec final : public Codec {
     }
   }
 
-  uint8_t* encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
-                  ByteBuffer& out) const override {
-    const size_t bytes = size_t{outcome.rows} * entry.out_features * dtype_size(input.dtype);
+  void encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
+              const Results& results, ByteBuffer& out) const override {
+    const Head& head = entry.heads[input.heads[0]];
+    const HeadSizes first(input, entry, head, outcome);
     const std::string_view strategy = outcome.strategy;
-    const auto dtype = static_cast<uint64_t>(input.dtype) + 1;
     const auto queue_ns = static_cast<uint64_t>(outcome.queue_ns);
     const auto compute_ns = static_cast<uint64_t>(outcome.compute_ns);
-    const size_t shape_size = varint_size(outcome.rows) + varint_size(entry.out_features);
-    const size_t tensor_size =
-        bytes_field_size(shape_size) + number_field_size(dtype) + bytes_field_size(bytes);
     const size_t timings_size =
         number_field_size(queue_ns) + number_field_size(compute_ns) + number_field_size(outcome.batch_rows);
-    const size_t size = bytes_field_size(tensor_size) + text_field_size(entry.model) +
-                        number_field_size(static_cast<uint64_t>(entry.version)) +
-                        number_field_size(static_cast<uint64_t>(variant)) + text_field_size(strategy) +
-                        bytes_field_size(timings_size) + text_field_size(input.request_id);
+    size_t size = bytes_field_size(first.tensor) + text_field_size(entry.model) +
+                  number_field_size(static_cast<uint64_t>(entry.version)) +
+                  number_field_size(static_cast<uint64_t>(variant)) + text_field_size(strategy) +
+                  bytes_field_size(timings_size) + text_field_size(input.request_id) +
+                  text_field_size(first.name) + number_field_size(head.squeeze);
+    for (size_t i = 1; i < input.head_count; ++i) {
+      const Head& other = entry.heads[input.heads[i]];
+      size += bytes_field_size(HeadSizes(input, entry, other, outcome).message(other));
+    }
     Writer w(out.extend(size));
-    w.begin(1, tensor_size);
-    w.begin(1, shape_size);
-    w.varint(outcome.rows);
-    w.varint(entry.out_features);
-    w.number(2, dtype);
-    w.begin(input.typed ? 4 : 3, bytes);
-    uint8_t* elements = w.skip(bytes);
+    w.begin(1, first.tensor);
+    write_tensor(w, first, input, entry, head, outcome, results);
     w.text(2, entry.model);
     w.number(3, static_cast<uint64_t>(entry.version));
     w.number(4, static_cast<uint64_t>(variant));
@@ -142,7 +174,17 @@ class PredictCodec final : public Codec {
     w.number(2, compute_ns);
     w.number(3, outcome.batch_rows);
     w.text(7, input.request_id);
-    return elements;
+    w.text(9, first.name);
+    w.number(10, head.squeeze);
+    for (size_t i = 1; i < input.head_count; ++i) {
+      const Head& other = entry.heads[input.heads[i]];
+      const HeadSizes sizes(input, entry, other, outcome);
+      w.begin(11, sizes.message(other));
+      w.text(1, sizes.name);
+      w.begin(2, sizes.tensor);
+      write_tensor(w, sizes, input, entry, other, outcome, results);
+      w.number(3, other.squeeze);
+    }
   }
 
   void encode_error(std::string_view request_id, int code, std::string_view text,

@@ -1,6 +1,50 @@
 #include "codec/predict_input.hpp"
 
 namespace fused_mlp {
+namespace {
+
+constexpr size_t kShownNames = 4;
+
+std::string unknown_output(const char* field, const RouteEntry& entry, std::string_view name) {
+  std::string expected;
+  for (size_t i = 0; i < std::min(entry.heads.size(), kShownNames); ++i) {
+    const bool last = i + 1 == entry.heads.size();
+    expected += (i == 0 ? "" : last ? " or " : ", ") + quote_name(entry.heads[i].name);
+  }
+  if (entry.heads.size() > kShownNames) expected += ", ...";
+  return field + (": expected " + expected) + ", got " + quote_name(name);
+}
+
+}  // namespace
+
+TensorCheck PredictInput::check(const RouteEntry& entry) {
+  if (std::string problem = choose_heads(entry); !problem.empty()) return {0, std::move(problem)};
+  const RowShape row{entry.in_features, entry.input_shape};
+  TensorCheck check =
+      typed ? check_values(shape(), data.size() / dtype_size(dtype), row, entry.max_request_rows)
+            : check_tensor(shape(), dtype, data.size(), row, entry.max_request_rows);
+  leading = check.leading;
+  return check;
+}
+
+std::string PredictInput::choose_heads(const RouteEntry& entry) {
+  head_count = 0;
+  if (outputs.empty()) {
+    const size_t count = all_outputs ? entry.heads.size() : 1;
+    for (; head_count < count; ++head_count) heads[head_count] = static_cast<uint8_t>(head_count);
+    return {};
+  }
+  uint64_t chosen = 0;  // one that is named twice is answered once
+  for (const std::string_view name : outputs) {
+    size_t index = 0;
+    while (index < entry.heads.size() && entry.heads[index].name != name) ++index;
+    if (index == entry.heads.size()) return unknown_output(outputs_field, entry, name);
+    if ((chosen >> index & 1) != 0) continue;
+    chosen |= uint64_t{1} << index;
+    heads[head_count++] = static_cast<uint8_t>(index);
+  }
+  return {};
+}
 
 std::string_view PredictInput::short_id() const {
   constexpr size_t kMost = 80;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "codec/byte_buffer.hpp"
 #include "engine/router.hpp"
@@ -15,29 +16,30 @@
 namespace fused_mlp {
 
 struct PredictInput {
-  static constexpr size_t kMostDimensions = 9;  // more than any valid shape has; the rest is not kept
-
   std::string_view model, request_id;
   int64_t version = 0;
   Variant variant = Variant::unspecified;
-  int64_t dimensions[kMostDimensions];
+  // What it asks for by name, as views; the API says what no name means.
+  std::vector<std::string_view> outputs;
+  const char* outputs_field = "output";  // that names them, for error texts
+  bool all_outputs = false;
+  int64_t dimensions[kMostDimensions + 1];  // one more than any valid shape has; the rest is not kept
   size_t dimension_count = 0;
+  size_t leading = 0;  // of which are in front of a row; known once it was checked
   DType dtype = DType::fp32;
   std::string_view data;  // raw little-endian elements, any alignment
   bool typed = false;     // from a repeated field of numbers, not from raw bytes
   ByteBuffer scattered;   // holds them when they came in several pieces
+  // Of the heads of its model, those that it gets, in this order; known once it was checked.
+  uint8_t heads[kMostHeads];
+  size_t head_count = 0;
 
   std::span<const int64_t> shape() const { return {dimensions, dimension_count}; }
   void add_dimension(int64_t size) {
-    if (dimension_count < kMostDimensions) dimensions[dimension_count++] = size;
+    if (dimension_count <= kMostDimensions) dimensions[dimension_count++] = size;
   }
-  TensorCheck check(const RouteEntry& entry) const {
-    if (typed) {
-      return check_values(shape(), data.size() / dtype_size(dtype), entry.in_features,
-                          entry.max_request_rows);
-    }
-    return check_tensor(shape(), dtype, data.size(), entry.in_features, entry.max_request_rows);
-  }
+  // Whether the outputs that it names and its tensor fit the model.
+  TensorCheck check(const RouteEntry& entry);
   // The caller's id, fit to be logged and sent back: at most 80 bytes, never cut inside a character.
   std::string_view short_id() const;
   // The error for bytes that are not `message` ("a fused_mlp.v1.PredictRequest"). Drops the id: it may not be
@@ -45,6 +47,9 @@ struct PredictInput {
   std::string unreadable(std::string_view message);
   void reset() {
     model = request_id = data = {};
+    outputs.clear();
+    all_outputs = false;
+    leading = head_count = 0;
     version = 0;
     variant = Variant::unspecified;
     dimension_count = 0;
@@ -52,6 +57,9 @@ struct PredictInput {
     typed = false;
     scattered.reset(1u << 10);
   }
+
+ private:
+  std::string choose_heads(const RouteEntry& entry);
 };
 
 // The numbers of a packed or unpacked repeated field, in one piece where they came in one.

@@ -49,7 +49,26 @@ std::vector<RouteEntry> with_samplers(std::vector<RouteEntry> entries,
   return entries;
 }
 
+std::vector<RouteEntry> with_heads(std::vector<RouteEntry> entries) {
+  for (RouteEntry& entry : entries) entry = fused_mlp::with_heads(std::move(entry));
+  return entries;
+}
+
 }  // namespace
+
+RouteEntry with_heads(RouteEntry entry) {
+  if (entry.heads.empty()) entry.heads.push_back({"output", 0, entry.out_features, false});
+  std::size_t end = 0;
+  for (const Head& head : entry.heads) {
+    if (head.begin != end) throw std::invalid_argument(label(entry) + ": outputs are not side by side");
+    end += head.width;
+  }
+  if (end != entry.out_features || entry.heads.size() > kMostHeads) {
+    throw std::invalid_argument(label(entry) + ": expected outputs of " + std::to_string(entry.out_features) +
+                                " columns in all, at most " + std::to_string(kMostHeads) + " of them");
+  }
+  return entry;
+}
 
 const char* variant_name(Variant variant) noexcept {
   switch (variant) {
@@ -62,7 +81,8 @@ const char* variant_name(Variant variant) noexcept {
   }
 }
 
-RouteTable::RouteTable(std::vector<RouteEntry> entries) : entries_(with_samplers(std::move(entries))) {
+RouteTable::RouteTable(std::vector<RouteEntry> entries)
+    : entries_(with_heads(with_samplers(std::move(entries)))) {
   for (const RouteEntry& entry : entries_) {
     if (!models_[entry.model].versions.emplace(entry.version, &entry).second) {
       throw std::invalid_argument(label(entry) + " is listed twice");

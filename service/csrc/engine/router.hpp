@@ -23,6 +23,15 @@ namespace fused_mlp {
 enum class Variant : std::uint8_t { unspecified, fused, unfused };
 const char* variant_name(Variant variant) noexcept;  // "fused", "unfused", ""
 
+// One output of a model: a range of columns of what its kernel writes.
+struct Head {
+  std::string name = "output";
+  std::size_t begin = 0;
+  std::size_t width = 0;
+  bool squeeze = false;  // the model itself answers (rows,), not (rows, 1)
+};
+constexpr std::size_t kMostHeads = 64;
+
 // One version of one model.
 struct RouteEntry {
   std::string model;
@@ -39,7 +48,19 @@ struct RouteEntry {
   Share split;             // the share of requests without a variant that go to the other variant
   bool withdrawn = false;  // fused gave wrong results: unfused answers even requests that name fused
   std::shared_ptr<ShareSampler> sampler;  // for requests without a key; shared by all versions of a model
+  std::vector<Head> heads = {};           // in the order of their columns; see with_heads
+  std::vector<std::int64_t> input_shape =
+      {};  // of one row, as the model itself takes it; empty: [in_features]
+
+  // What callers are told of a head: its name, unless the model has one output that is called `output`.
+  std::string_view shown_name(const Head& head) const noexcept {
+    return heads.size() == 1 && head.name == "output" ? std::string_view() : head.name;
+  }
 };
+
+// Throws std::invalid_argument unless the heads are all the columns, one after the other. One that covers
+// all, where none is given.
+RouteEntry with_heads(RouteEntry entry);
 
 // The routing fields of a request.
 struct RouteQuery {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 
 #include "engine/status.hpp"
 
@@ -26,29 +27,52 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return text + (shape.size() > kShownDimensions ? ", ...]" : "]");
 }
 
+std::string expected_text(const RowShape& row) {
+  const std::string width = std::to_string(row.in_features);
+  if (row.own.empty()) return "[rows, " + width + "] or [" + width + "]";
+  return "[rows, " + shape_text(row.own).substr(1) + " or [rows, " + width + "]";
+}
+
+// How many dimensions at the end of the shape are one row; 0: they are none.
+std::size_t row_dimensions(std::span<const std::int64_t> shape, const RowShape& row) {
+  const std::span own = row.own;
+  if (!own.empty() && shape.size() >= own.size() && std::equal(own.rbegin(), own.rend(), shape.rbegin())) {
+    return own.size();
+  }
+  return static_cast<std::uint64_t>(shape.back()) == row.in_features ? 1 : 0;
+}
+
 // Bounds every size before any multiplication, so that nothing overflows.
-TensorCheck check_shape(std::span<const std::int64_t> shape, std::size_t in_features,
+TensorCheck check_shape(std::span<const std::int64_t> shape, const RowShape& row,
                         std::uint32_t max_request_rows) {
-  const std::string width = std::to_string(in_features);
-  const std::string received = shape_text(shape);
   const auto error = [](std::string text) { return TensorCheck{0, std::move(text)}; };
-  if (shape.empty() || shape.size() > 2) {
-    return error("shape: expected [rows, " + width + "] or [" + width + "], got " + received);
+  if (shape.empty() || shape.size() > kMostDimensions) {
+    return error("shape: expected " + expected_text(row) + ", got " + shape_text(shape));
   }
   if (std::any_of(shape.begin(), shape.end(), [](std::int64_t size) { return size < 0; })) {
-    return error("shape: expected sizes of at least 1, got " + received);
+    return error("shape: expected sizes of at least 1, got " + shape_text(shape));
   }
-  if (static_cast<std::uint64_t>(shape.back()) != in_features) {
-    return error("shape: expected " + width + " columns, got " + std::to_string(shape.back()) + " in " +
-                 received);
+  const std::size_t own = row_dimensions(shape, row);
+  if (own == 0 && row.own.empty() && shape.size() <= 2) {
+    return error("shape: expected " + std::to_string(row.in_features) + " columns, got " +
+                 std::to_string(shape.back()) + " in " + shape_text(shape));
   }
-  const std::int64_t rows = shape.size() == 2 ? shape[0] : 1;
-  if (rows == 0) return error("shape: expected at least 1 row, got 0 in " + received);
-  if (rows > std::int64_t{max_request_rows}) {
+  if (own == 0) return error("shape: expected " + expected_text(row) + ", got " + shape_text(shape));
+  const std::span leading = shape.first(shape.size() - own);
+  if (std::find(leading.begin(), leading.end(), 0) != leading.end()) {
+    return error("shape: expected at least 1 row, got 0 in " + shape_text(shape));
+  }
+  std::uint64_t rows = 1;
+  for (const std::int64_t size : leading) {
+    const auto factor = static_cast<std::uint64_t>(size);
+    rows = factor > INT64_MAX / rows ? INT64_MAX : rows * factor;
+  }
+  if (rows > max_request_rows) {
     return error("shape: expected at most " + std::to_string(max_request_rows) + " rows per request, got " +
-                 std::to_string(rows) + "; send them in parts");
+                 (rows == INT64_MAX && leading.size() > 1 ? "more" : std::to_string(rows)) +
+                 "; send them in parts");
   }
-  return TensorCheck{static_cast<std::uint32_t>(rows), {}};
+  return TensorCheck{static_cast<std::uint32_t>(rows), {}, leading.size()};
 }
 
 }  // namespace
@@ -74,10 +98,10 @@ std::string unknown_dtype_text(std::string_view name) {
 }
 
 TensorCheck check_tensor(std::span<const std::int64_t> shape, DType dtype, std::uint64_t byte_count,
-                         std::size_t in_features, std::uint32_t max_request_rows) {
-  TensorCheck check = check_shape(shape, in_features, max_request_rows);
+                         const RowShape& row, std::uint32_t max_request_rows) {
+  TensorCheck check = check_shape(shape, row, max_request_rows);
   if (!check.ok()) return check;
-  const std::uint64_t expected = std::uint64_t{check.rows} * in_features * dtype_size(dtype);
+  const std::uint64_t expected = std::uint64_t{check.rows} * row.in_features * dtype_size(dtype);
   if (byte_count != expected) {
     check.error = "data: expected " + std::to_string(expected) + " bytes for " + shape_text(shape) + " " +
                   std::string(dtype_name(dtype)) + ", got " + std::to_string(byte_count);
@@ -85,14 +109,14 @@ TensorCheck check_tensor(std::span<const std::int64_t> shape, DType dtype, std::
   return check;
 }
 
-TensorCheck check_values(std::span<const std::int64_t> shape, std::uint64_t value_count,
-                         std::size_t in_features, std::uint32_t max_request_rows) {
-  const std::array<std::int64_t, 1> one_row = {static_cast<std::int64_t>(in_features)};
+TensorCheck check_values(std::span<const std::int64_t> shape, std::uint64_t value_count, const RowShape& row,
+                         std::uint32_t max_request_rows) {
+  const std::array<std::int64_t, 1> one_row = {static_cast<std::int64_t>(row.in_features)};
   const bool unshaped = shape.empty();
   if (unshaped) shape = one_row;
-  TensorCheck check = check_shape(shape, in_features, max_request_rows);
+  TensorCheck check = check_shape(shape, row, max_request_rows);
   if (!check.ok()) return check;
-  const std::uint64_t expected = std::uint64_t{check.rows} * in_features;
+  const std::uint64_t expected = std::uint64_t{check.rows} * row.in_features;
   if (value_count != expected) {
     check.error = "values: expected " + std::to_string(expected) + " numbers for " +
                   (unshaped ? "one row" : shape_text(shape)) + ", got " + std::to_string(value_count);

@@ -24,18 +24,29 @@ std::string unknown_dtype_text(std::string_view name);
 void to_float32(DType dtype, const void* bytes, std::size_t count, float* out) noexcept;
 void from_float32(DType dtype, const float* values, std::size_t count, void* out) noexcept;
 
+// The most dimensions of a shape: the row's own, eight at most, and one for the rows.
+constexpr std::size_t kMostDimensions = 9;
+
 // The row count of a valid tensor, or one line that says what was expected and what was received.
 struct TensorCheck {
   std::uint32_t rows = 0;
   std::string error;
+  std::size_t leading = 0;  // how many dimensions of the shape come before those of a row
   bool ok() const noexcept { return error.empty(); }
 };
 
-// Accepts shape [rows, in_features], or [in_features] for one row. Overflow-safe for any sizes.
+// One row of a model's input.
+struct RowShape {
+  std::size_t in_features = 0;
+  std::span<const std::int64_t> own = {};  // [1, 28, 28] of a model that flattens it; empty: [in_features]
+};
+
+// Accepts shape [rows, in_features], or [in_features] for one row; the model's own shape for in_features; and
+// more dimensions in front than one. Overflow-safe for any sizes.
 TensorCheck check_tensor(std::span<const std::int64_t> shape, DType dtype, std::uint64_t byte_count,
-                         std::size_t in_features, std::uint32_t max_request_rows);
+                         const RowShape& row, std::uint32_t max_request_rows);
 // The same for values sent as a repeated field (`values`, fp32_contents); an empty shape means one row.
-TensorCheck check_values(std::span<const std::int64_t> shape, std::uint64_t value_count,
-                         std::size_t in_features, std::uint32_t max_request_rows);
+TensorCheck check_values(std::span<const std::int64_t> shape, std::uint64_t value_count, const RowShape& row,
+                         std::uint32_t max_request_rows);
 
 }  // namespace fused_mlp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fused_mlp.kernels.profile.counting import kind_of
+from fused_mlp.kernels.profile.cpu_phases import CATEGORY
 from fused_mlp.kernels.profile.results import Flame
 from fused_mlp.service.reports.profile.wording import microseconds
 from fused_mlp.service.reports.svg import Axis, drawing, line, rectangle, text
@@ -11,7 +12,6 @@ from fused_mlp.service.reports.units import seconds_text
 _WIDTH, _ROW, _TOP = 1080.0, 21.0, 24.0
 _CHARACTER = 6.3  # mean width of a letter, in pixels
 _VISIBLE = 0.3  # narrower spans are left out
-_PHASES = ("layer ", "gemm", "epilogue", "finish", "pack ")
 LEGEND = {
     "work": "computes",
     "phase": "phases of our kernel",
@@ -41,7 +41,7 @@ def _draw(node: Flame, start_us: float, depth: int, x: Axis, parts: list[str]) -
     y = _TOP + depth * _ROW
     times = "" if node.count == 1 else f", {node.count:g} times"
     tip = f"{node.name}: {microseconds(node.us)} us per forward{times}"
-    parts.append(rectangle(left, y, width - 0.5, _ROW - 2, _kind(node.name), tip))
+    parts.append(rectangle(left, y, width - 0.5, _ROW - 2, _kind(node), tip))
     label = node.name.removeprefix("aten::") + (f" x{node.count:g}" if node.count > 1 else "")
     room = int((width - 8) / _CHARACTER)
     if room >= 3:
@@ -54,10 +54,10 @@ def _draw(node: Flame, start_us: float, depth: int, x: Axis, parts: list[str]) -
     return deepest
 
 
-def _kind(name: str) -> str:
-    if name.startswith(_PHASES):
+def _kind(node: Flame) -> str:
+    if node.category == CATEGORY:
         return "phase"
-    if name == "fused_mlp::mlp":
+    if node.name == "fused_mlp::mlp":
         return "work"
-    kind = kind_of(name)
+    kind = kind_of(node.name)
     return "view" if kind == "allocation" else kind

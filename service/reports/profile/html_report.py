@@ -46,6 +46,7 @@ def html_report(
         _times(profile),
         _operators(profile),
         _expectations(differences),
+        _steps(profile),
         _flames(profile),
         _sweep(sweep),
         _method(profile, command),
@@ -72,7 +73,7 @@ def _sentence(text: str) -> str:
 
 def _plots(profile: Profile) -> str:
     legend = remark(
-        "Solid: the arithmetic at the limit of the machine. Lighter: calling the layers. Faint: the rest. Each batch "
+        "Solid: the arithmetic at the limit of the machine. Lighter: calling the steps. Faint: the rest. Each batch "
         "size has its own scale."
     )
     times = section("Time per forward pass", time_plot(profile))
@@ -81,7 +82,7 @@ def _plots(profile: Profile) -> str:
 
 def _times(profile: Profile) -> str:
     return section("Time", _by_batch(profile, _TIMES)) + remark(
-        "Best of many calls, without the profiler. <em>call us</em> is the time of the same layers when they are 16 "
+        "Best of many calls, without the profiler. <em>call us</em> is the time of the same steps when they are 16 "
         "wide, for one or two rows: calling, and hardly any arithmetic. The largest of that, of reading the weights "
         "and of the arithmetic bounds a forward pass. <em>kernel alone</em> is the fused kernel called with an array, "
         "without the torch module around it: the time a request to the service pays."
@@ -110,6 +111,39 @@ def _by_batch(profile: Profile, columns: Columns) -> str:
             ]
         )
     return table(("batch", "variant", *columns), groups, left={"variant", "launched", "of the limit"})
+
+
+def _steps(profile: Profile) -> str:
+    groups = []
+    for batch in profile.batches:
+        steps = wording.costliest(profile, batch)
+        groups.append(
+            [
+                (
+                    str(batch) if step is steps[0] else "",
+                    escape(step.name),
+                    escape(step.what),
+                    wording.count(step.flops),
+                    wording.size(step.weight_bytes),
+                    wording.microseconds(step.limit_us),
+                    wording.microseconds(step.fused_us),
+                )
+                for step in steps
+            ]
+        )
+    if not any(groups):
+        return ""
+    titles = ("batch", "step", "what", "flops", "weights", "limit us", "fused us")
+    left_out = remark(escape(wording.left_out(profile)))
+    return (
+        section("Steps", table(titles, groups, left={"step", "what"}))
+        + left_out
+        + remark(
+            "<em>limit us</em> is the larger of a step's arithmetic and of reading its weights, at the limits of the "
+            "machine. <em>fused us</em> is its time in the fused kernel, under the profiler. Steps that the kernel "
+            "finishes together with a product stand in its row."
+        )
+    )
 
 
 def _expectations(differences: Sequence[Difference]) -> str:

@@ -12,7 +12,7 @@ from fused_mlp.kernels.profile import Difference, Profile, Sweep
 from fused_mlp.service.reports.profile import wording
 from fused_mlp.service.reports.terminal import VARIANT_STYLES, plain_table
 
-_LEFT = ("variant", "bound by", "launched", "guessed", "")
+_LEFT = ("variant", "bound by", "launched", "guessed", "step", "what", "")
 
 
 def profile_view(profile: Profile, differences: Sequence[Difference] = ()) -> RenderableType:
@@ -28,6 +28,10 @@ def profile_view(profile: Profile, differences: Sequence[Difference] = ()) -> Re
         parts.append(Text(f"{name}: not profiled: {reason}", "red"))
     if differences:
         parts += [Text(""), _expectations(differences)]
+    if profile.steps:
+        parts += [Text(""), _steps(profile)]
+        if wording.left_out(profile):
+            parts.append(Text(wording.left_out(profile), "dim"))
     parts.append(Text(""))
     parts += [Text(f"• {sentence}") for sentence in profile.advice]
     return Group(*parts)
@@ -78,6 +82,24 @@ def _operators(profile: Profile) -> Table:
                 wording.counted(counts.launches, longest=16),
                 style=VARIANT_STYLES[point.variant],
                 end_section=point is points[-1],
+            )
+    return table
+
+
+def _steps(profile: Profile) -> Table:
+    table = _table("batch", "step", "what", "flops", "weights", "limit us", "fused us")
+    for batch in profile.batches:
+        steps = wording.costliest(profile, batch)
+        for step in steps:
+            table.add_row(
+                str(batch) if step is steps[0] else "",
+                wording.cut(step.name, 24),
+                wording.cut(step.what, 18),
+                wording.count(step.flops),
+                wording.size(step.weight_bytes),
+                wording.microseconds(step.limit_us),
+                wording.microseconds(step.fused_us),
+                end_section=step is steps[-1],
             )
     return table
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from fused_mlp.kernels.profile import Point, Profile, Sweep, SweepCell
+from fused_mlp.kernels.profile import Point, Profile, StepCost, Sweep, SweepCell
 
+MOST_STEPS = 24  # of a table
 _GENERATED = re.compile(r"^graph_\d+_")
-VARIANT_TITLES = {"eager": "eager nn.Linear", "compile": "torch.compile", "fused": "fused"}
+VARIANT_TITLES = {"eager": "eager PyTorch", "compile": "torch.compile", "fused": "fused"}
 BUSY = "busy: other processes used the CPU at each of three attempts. The same command measures these cells again."
 
 
@@ -48,7 +49,35 @@ def counted(names: dict[str, int], longest: int = 80) -> str:
 def _short(name: str, longest: int) -> str:
     name = "fused_mlp" if name == "fused_mlp::mlp" else name.rpartition("::")[2]
     name = _GENERATED.sub("", name).lstrip("_")
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"
+    return cut(name, longest)
+
+
+def costliest(profile: Profile, batch: int) -> list[StepCost]:
+    """The steps of a batch size in the order of the program; of a long one, those that cost most."""
+    steps = [step for step in profile.steps if step.batch == batch]
+    if len(steps) <= MOST_STEPS:
+        return steps
+    kept = sorted(range(len(steps)), key=lambda at: -(steps[at].fused_us or steps[at].limit_us))[:MOST_STEPS]
+    return [steps[at] for at in sorted(kept)]
+
+
+def left_out(profile: Profile) -> str:
+    number = len(profile.steps) // max(1, len(profile.batches))
+    return f"the {MOST_STEPS} costliest of {number} steps" if number > MOST_STEPS else ""
+
+
+def count(number: int) -> str:
+    """`1.2 M`."""
+    value = float(number)
+    for unit in ("", " k", " M", " G"):
+        if value < 1000 or unit == " G":
+            break
+        value /= 1000
+    return f"{value:.0f}{unit}" if not unit or value >= 100 else f"{value:.1f}{unit}"
+
+
+def cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def limits(profile: Profile) -> str:
@@ -63,8 +92,7 @@ def setting(profile: Profile) -> str:
 
 
 def sweep_title(sweep: Sweep) -> str:
-    gated = "gated " if sweep.gated else ""
-    return f"{sweep.layers} equally wide {gated}{sweep.activation} layers, {_threads(sweep.threads)}"
+    return f"{sweep.model} with all its widths alike, {_threads(sweep.threads)}"
 
 
 def sweep_cell(cell: SweepCell) -> str:

@@ -15,8 +15,8 @@ from fused_mlp.kernels.profile import (
     random_mlp,
 )
 from fused_mlp.kernels.profile.flames import flame_of
-from fused_mlp.kernels.profile.shapes import work_of
 from fused_mlp.kernels.profile.trace_events import forward_passes
+from fused_mlp.kernels.work import work_of
 
 SHAPES = {"relu": random_mlp([48, 64, 32, 10]), "geglu": random_mlp([48, 96, 48], "gelu", gated=True)}
 
@@ -105,14 +105,14 @@ def test_traces_are_chrome_traces_with_the_kernels_phases_inside_the_operator(pr
         for each in passes:
             (operator,) = [node for node in each.walk() if node.name == "fused_mlp::mlp"]
             found = [child.name for child in operator.children if child.category == "cpu_kernel"]
-            assert found == [f"layer {index}" for index in range(layers)]
+            assert found == [f"layers.{index}" for index in range(layers)]
             for child in operator.children:
                 if child.category == "cpu_kernel":
                     assert {"rows", "flops", "strategy"} <= child.args.keys()
                     assert "gemm" in [part.name for part in child.children]
             rows = int(key.partition("/")[2])
             flops = sum(child.args["flops"] for child in operator.children if child.category == "cpu_kernel")
-            assert flops == work_of(SHAPES[shape].spec, rows).flops
+            assert flops == rows * work_of(SHAPES[shape].spec).product_flops
         assert sum(event["name"].startswith("pack ") for event in spans) == layers
 
 
@@ -121,7 +121,7 @@ def test_a_gated_layer_has_an_epilogue_and_a_relu_layer_none(profiled, shape):
         node
         for child in profiled.flames["fused/16"].children
         for node in child.children
-        if node.name == "layer 0"
+        if node.name == "layers.0"
     )
     parts = [part.name for part in layer.children]
     assert parts == (["gemm", "epilogue"] if shape == "geglu" else ["gemm"])  # relu is part of the tile

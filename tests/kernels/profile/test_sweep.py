@@ -4,18 +4,39 @@ import json
 
 import pytest
 
-from fused_mlp.kernels.profile import ProfileError, run_sweep
+from fused_mlp.kernels.profile import ProfileError, equally_wide, run_sweep
+from fused_mlp.kernels.profile.shapes import spec_of
 from fused_mlp.kernels.profile.timing import Time
+from fused_mlp.models import MlpSpec
+from fused_mlp.models.spec import Concat, Linear, Slice
 
 
 def sweep(path, **options):
-    return run_sweep(path, **{"layers": 2, "batches": (1, 4), "widths": (8, 16), "budget_s": 0.001} | options)
+    spec = spec_of([4, 9, 5], options.pop("activation", "relu"))
+    return run_sweep(path, spec, **{"batches": (1, 4), "widths": (8, 16), "budget_s": 0.001} | options)
 
 
 class Interrupted(Exception):
     pass
 
 
+def on_cpu(us):
+    return Time(us, us)
+
+
+@pytest.fixture
+def quiet_machine(monkeypatch):
+    """Times of a machine on which nothing else runs."""
+
+    def time_calls(calls, budget_s):
+        for call in calls.values():
+            call()
+        return {name: on_cpu(10.0) for name in calls}
+
+    monkeypatch.setattr("fused_mlp.kernels.profile.sweep.time_calls", time_calls)
+
+
+@pytest.mark.usefixtures("quiet_machine")
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
     path = tmp_path / "sweep.json"
     seen = []
@@ -40,6 +61,19 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
     assert all(cell.speedup > 0 for cell in found.cells)
 
 
+def test_every_value_of_a_swept_program_has_the_width_of_its_cell():
+    steps = [
+        Linear(name="up", input="input", out_features=12),
+        Concat(name="skip", inputs=("up", "input")),
+        Slice(name="half", input="skip", start=6, stop=12),
+        Linear(name="down", input="half", out_features=3),
+    ]
+    spec = MlpSpec(in_features=5, steps=steps)
+    widths = [equally_wide(spec, width).widths_by_name for width in (1, 8)]
+    for width, found in zip((1, 8), widths, strict=True):
+        assert {found[name] for name in ("input", "up", "skip", "half", "down")} == {width}
+
+
 def test_other_conditions_are_measured_anew(tmp_path):
     path = tmp_path / "sweep.json"
     sweep(path)
@@ -54,10 +88,6 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path):
     with pytest.raises(ProfileError, match="expected the results of a sweep, got something else"):
         sweep(path)
     assert path.read_text() == "[1, 2]"
-
-
-def on_cpu(us):
-    return Time(us, us)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from fused_mlp.service import _engine
 
 CODECS = {"predict": _engine.PREDICT_CODEC, "infer": _engine.INFER_CODEC}
 MESSAGES: dict[str, Any] = {"predict": fm.PredictRequest, "infer": oip.ModelInferRequest}
-MOST_DIMENSIONS = 9  # the codec keeps no more
+MOST_DIMENSIONS = 10  # the codec keeps no more
 
 
 def codec_fields(request: _engine.PredictInput) -> dict[str, Any]:
@@ -26,6 +26,8 @@ def codec_fields(request: _engine.PredictInput) -> dict[str, Any]:
         "dtype": request.dtype.name,
         "data": request.data.hex(),
         "typed": request.typed,
+        "outputs": request.outputs,
+        "all_outputs": request.all_outputs,
     }
 
 
@@ -47,6 +49,8 @@ def _predict_fields(request: fm.PredictRequest) -> dict[str, Any]:
         "dtype": fm.DataType.Name(tensor.dtype).lower() if tensor.dtype else "fp32",
         "data": (np.asarray(tensor.values, "<f4").tobytes() if typed else tensor.data).hex(),
         "typed": typed,
+        "outputs": [request.output] if request.output not in ("", "*") else [],
+        "all_outputs": request.output == "*",
     }
 
 
@@ -69,4 +73,6 @@ def _infer_fields(request: oip.ModelInferRequest) -> dict[str, Any]:
         "dtype": tensor.datatype.lower(),
         "data": data.hex(),
         "typed": typed,
+        "outputs": [output.name for output in request.outputs],
+        "all_outputs": not request.outputs,
     }

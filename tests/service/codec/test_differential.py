@@ -28,6 +28,7 @@ predict_requests = st.builds(
     input=tensors,
     variant=st.integers(0, 3),
     request_id=texts,
+    output=st.sampled_from(["", "*", "v"]) | texts,
 )
 
 contents = st.builds(
@@ -55,7 +56,7 @@ infer_requests = st.builds(
     inputs=st.lists(inputs, max_size=2),
     outputs=st.lists(
         st.builds(oip.ModelInferRequest.InferRequestedOutputTensor, name=st.just("output") | texts),
-        max_size=1,
+        max_size=3,
     ),
     raw_input_contents=st.lists(raw, max_size=2),
 )

@@ -33,7 +33,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cells = tuple(SweepCell(batch, width, 40.0, 10.0 * batch) for batch in (1, 8) for width in (64, 512))
     guesses = compare(parse_expectation("ops=7,launches=5"), found.points)
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(html_report(found, "fused-mlp profile <&>", guesses, Sweep(3, "relu", False, 1, cells)))
+    path.write_text(
+        html_report(found, "fused-mlp profile <&>", guesses, Sweep("24-48-24 gated gelu", 1, cells))
+    )
     return path
 
 

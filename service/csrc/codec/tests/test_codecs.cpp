@@ -47,13 +47,46 @@ RouteEntry entry() {
   result.model = "m";
   result.version = 3;
   result.in_features = result.out_features = 2;
-  return result;
+  return with_heads(std::move(result));
+}
+
+// Two heads side by side, the second of one column.
+RouteEntry two_heads() {
+  RouteEntry result;
+  result.model = "m";
+  result.in_features = 2;
+  result.out_features = 3;
+  result.heads = {{"pi", 0, 2, false}, {"v", 2, 1, true}};
+  return with_heads(std::move(result));
+}
+
+std::string encoded(const Codec& codec, Decoded& d, const RouteEntry& route, const std::vector<float>& y) {
+  const TensorCheck check = d.input.check(route);
+  CHECK_EQ(check.error, "");
+  Outcome outcome;
+  outcome.rows = check.rows;
+  ByteBuffer out;
+  codec.encode(d.input, route, Variant::fused, outcome, {y.data()}, out);
+  return {reinterpret_cast<const char*>(out.data()), out.size()};
+}
+// All fields of that number, one after the other.
+std::vector<std::string> fields(const std::string& message, uint32_t number) {
+  std::vector<std::string> found;
+  protozero::pbf_reader reader(message);
+  while (reader.next()) {
+    if (reader.tag() == number && reader.wire_type() == protozero::pbf_wire_type::length_delimited) {
+      found.push_back(reader.get_string());
+    } else {
+      reader.skip();
+    }
+  }
+  return found;
 }
 
 }  // namespace
 
 TEST(predict_requests_are_read_in_place) {
-  const Decoded d(predict_codec(), kPredict);
+  Decoded d(predict_codec(), kPredict);
   CHECK_EQ(d.problem, "");
   CHECK_EQ(d.input.model, "m");
   CHECK_EQ(d.input.request_id, "id");
@@ -66,7 +99,7 @@ TEST(values_may_come_packed_unpacked_or_in_pieces) {
   const std::string one = "\x25" + floats({1}), two = "\x25" + floats({2});
   for (const std::string& values :
        {field(4, floats({1, 2})), one + two, field(4, floats({1})) + two, one + field(4, floats({2}))}) {
-    const Decoded d(predict_codec(), field(1, "m") + field(3, values));
+    Decoded d(predict_codec(), field(1, "m") + field(3, values));
     CHECK_EQ(d.problem, "");
     CHECK(d.input.typed);
     CHECK_EQ(d.input.data, floats({1, 2}));
@@ -75,7 +108,7 @@ TEST(values_may_come_packed_unpacked_or_in_pieces) {
 }
 
 TEST(a_message_field_that_comes_twice_is_merged) {
-  const Decoded d(predict_codec(), field(3, field(1, kShape12)) + field(3, field(3, floats({1, 2}))));
+  Decoded d(predict_codec(), field(3, field(1, kShape12)) + field(3, field(3, floats({1, 2}))));
   CHECK_EQ(d.input.data, floats({1, 2}));
   CHECK(d.input.check(entry()).ok());
 }
@@ -102,7 +135,7 @@ TEST(no_part_of_a_request_crashes_the_decoders) {
         for (int byte = 0; byte < 256; byte += 5) {
           std::string bytes = whole.substr(0, size);
           if (size > 0) bytes.back() = static_cast<char>(byte);
-          const Decoded d(*codec, bytes);
+          Decoded d(*codec, bytes);
           if (d.problem.empty()) (void)d.input.check(entry());
         }
       }
@@ -111,7 +144,7 @@ TEST(no_part_of_a_request_crashes_the_decoders) {
 }
 
 TEST(infer_requests_are_read) {
-  const Decoded d(infer_codec(), field(2, "3") + kInfer);
+  Decoded d(infer_codec(), field(2, "3") + kInfer);
   CHECK_EQ(d.problem, "");
   CHECK_EQ(d.input.version, 3);
   CHECK_EQ(d.input.data, floats({1, 2}));
@@ -139,7 +172,6 @@ TEST(what_an_infer_request_gets_wrong_is_named) {
   says(raw, "got none");
   says(field(5, field(1, "other")) + raw, "got 'other'");
   says(kInfer + field(5, kInput), "'input', 'input'");
-  says(kInfer + field(6, field(1, "logits")), "got 'logits'");
   says(field(5, field(1, "input") + field(2, "INT8")) + raw, "INT8");
   says(field(5, kInput + contents) + raw, "both");
   says(field(5, kInput), "expected 1");
@@ -166,9 +198,11 @@ TEST(answers_have_the_size_that_was_reserved_for_them) {
       input.request_id = "some id";
       ByteBuffer out;
       out.append("before", 6);
-      uint8_t* elements = codec->encode(input, entry(), Variant::fused, outcome, out);
-      from_float32(dtype, y, 2, elements);
-      CHECK(elements > out.data() + 6 && elements + 2 * dtype_size(dtype) <= out.data() + out.size());
+      const std::string data(2 * dtype_size(dtype), '\0');
+      input.data = data;
+      input.add_dimension(2);
+      CHECK(input.check(entry()).ok());
+      codec->encode(input, entry(), Variant::fused, outcome, {y}, out);
       // Every byte was written: the whole is readable as a message to its end.
       protozero::pbf_reader reader(reinterpret_cast<const char*>(out.data()) + 6, out.size() - 6);
       bool found = false;
@@ -176,6 +210,58 @@ TEST(answers_have_the_size_that_was_reserved_for_them) {
       CHECK(found);
     }
   }
+}
+
+TEST(each_head_has_a_tensor_of_its_own) {
+  const std::vector<float> y = {1, 2, 3, 4, 5, 6};  // two rows of pi, pi, v
+  const std::string input = field(1, "input") + field(2, "FP32") + field(3, "\x02\x02");
+  const std::string infer = field(1, "m") + field(5, input) + field(7, floats({1, 2, 3, 4}));
+  const RouteEntry route = two_heads();
+  const auto answer = [&](const std::string& names) {
+    Decoded d(infer_codec(), infer + names);
+    return fields(encoded(infer_codec(), d, route, y), 6);
+  };
+  const std::string pi = floats({1, 2, 4, 5}), v = floats({3, 6});
+  CHECK_EQ(answer(""), (std::vector{pi, v}));
+  CHECK_EQ(answer(field(6, field(1, "v"))), std::vector{v});
+  CHECK_EQ(answer(field(6, field(1, "v")) + field(6, field(1, "pi"))), (std::vector{v, pi}));
+  CHECK_EQ(answer(field(6, field(1, "v")) + field(6, field(1, "v"))), std::vector{v});
+
+  const std::string predict = field(1, "m") + field(3, field(1, "\x02\x02") + field(3, floats({1, 2, 3, 4})));
+  Decoded first(predict_codec(), predict), named(predict_codec(), predict + field(6, "v")),
+      all(predict_codec(), predict + field(6, "*"));
+  const std::string of_first = encoded(predict_codec(), first, route, y);
+  CHECK_EQ(fields(fields(of_first, 1)[0], 3)[0], pi);
+  CHECK_EQ(fields(of_first, 9), std::vector<std::string>{"pi"});
+  const std::string of_named = encoded(predict_codec(), named, route, y);
+  CHECK_EQ(fields(fields(of_named, 1)[0], 3)[0], v);
+  CHECK_EQ(fields(of_named, 9), std::vector<std::string>{"v"});
+  const std::string other = fields(encoded(predict_codec(), all, route, y), 11)[0];
+  CHECK_EQ(fields(other, 1), std::vector<std::string>{"v"});
+  CHECK_EQ(fields(fields(other, 2)[0], 3)[0], v);
+}
+
+TEST(an_output_that_the_model_does_not_have_is_named) {
+  Decoded infer(infer_codec(), kInfer + field(6, field(1, "logits")));
+  CHECK_EQ(infer.input.check(two_heads()).error, "outputs: expected 'pi' or 'v', got 'logits'");
+  CHECK_EQ(infer.input.check(entry()).error, "outputs: expected 'output', got 'logits'");
+  Decoded predict(predict_codec(), kPredict + field(6, "logits"));
+  CHECK_EQ(predict.input.check(two_heads()).error, "output: expected 'pi' or 'v', got 'logits'");
+}
+
+TEST(a_row_may_have_the_shape_of_the_model) {
+  RouteEntry images = entry();
+  images.input_shape = {1, 2};
+  const std::string data = field(3, floats({1, 2, 3, 4, 5, 6}));
+  const auto answer = [&](const char* shape, size_t rank) {
+    Decoded d(predict_codec(), field(3, field(1, std::string_view(shape, rank)) + data));
+    return fields(fields(encoded(predict_codec(), d, images, {1, 2, 3, 4, 5, 6}), 1)[0], 1)[0];
+  };
+  CHECK_EQ(answer("\x03\x02", 2), "\x03\x02");
+  CHECK_EQ(answer("\x03\x01\x02", 3), "\x03\x02");
+  CHECK_EQ(answer("\x03\x01\x01\x02", 4), "\x03\x01\x02");  // dimensions in front are kept
+  Decoded wrong(predict_codec(), field(3, field(1, "\x03\x02\x01") + data));
+  CHECK_EQ(wrong.input.check(images).error, "shape: expected [rows, 1, 2] or [rows, 2], got [3, 2, 1]");
 }
 
 TEST(an_id_is_cut_to_80_bytes_and_never_inside_a_character) {

@@ -10,7 +10,8 @@ namespace fused_mlp::front {
 namespace {
 
 constexpr size_t kKeptAnswerBytes = 1u << 10;
-constexpr size_t kAnswerFields = 128;  // shape, version, variant, prefix
+constexpr size_t kAnswerFields = 96;  // version, variant, timings, prefix
+constexpr size_t kHeadFields = 64;    // shape, dtype
 
 // Sixteen hex digits, for a caller that sent no id of its own.
 std::string random_id() {
@@ -111,8 +112,11 @@ void Prediction::submit(Nanos trace_begin_ns) {
 
 // Its bytes are charged before they exist: what the engine computes cannot be held back any more.
 void Prediction::expect_answer(uint32_t rows) {
-  const size_t bytes = kAnswerFields + input_.model.size() + input_.request_id.size() +
-                       size_t{rows} * entry_->out_features * dtype_size(input_.dtype);
+  size_t bytes = kAnswerFields + input_.model.size() + input_.request_id.size();
+  for (size_t i = 0; i < input_.head_count; ++i) {
+    const Head& head = entry_->heads[input_.heads[i]];
+    bytes += kHeadFields + head.name.size() + size_t{rows} * head.width * dtype_size(input_.dtype);
+  }
   expected_.resize_anyway(call_->accounts().answers, bytes);
   call_->expect_answer(bytes);
 }
@@ -145,10 +149,7 @@ void Prediction::complete(const Outcome& outcome) noexcept {
 }
 
 void Prediction::encode(const Outcome& outcome) {
-  append_framed(answer_, [&] {
-    uint8_t* elements = codec_->encode(input_, *entry_, variant_, outcome, answer_);
-    from_float32(input_.dtype, outcome.y, size_t{outcome.rows} * entry_->out_features, elements);
-  });
+  append_framed(answer_, [&] { codec_->encode(input_, *entry_, variant_, outcome, {outcome.y}, answer_); });
 }
 
 // ---- 3. On the loop again: the answer goes to the call. ----

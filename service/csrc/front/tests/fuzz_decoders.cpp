@@ -32,8 +32,7 @@ void decode_and_answer(const Codec& codec, const uint8_t* data, size_t size) {
   outcome.y = y.data();
   outcome.rows = check.rows;
   ByteBuffer out;
-  from_float32(input.dtype, y.data(), y.size(),
-               codec.encode(input, *route.entry, route.variant, outcome, out));
+  codec.encode(input, *route.entry, route.variant, outcome, {y.data()}, out);
   codec.encode_error(input.request_id, 3, "an error", out);
 }
 

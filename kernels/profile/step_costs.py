@@ -1,0 +1,36 @@
+"""What each step of a program has to cost, and what it did cost in the fused kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fused_mlp.kernels.fusion import FusedStep, Product, fuse
+from fused_mlp.kernels.profile.machine import Limits
+from fused_mlp.kernels.profile.results import StepCost
+from fused_mlp.kernels.work import work_of
+from fused_mlp.models import MlpSpec
+from fused_mlp.models.spec import Step
+from fused_mlp.models.summary import describe
+
+
+def step_costs(spec: MlpSpec, batch: int, limits: Limits, times: Mapping[str, float]) -> list[StepCost]:
+    """`times`: microseconds in the fused kernel, by the name of a step. Products that run as one (`pi, v`) are told at
+    the first of them."""
+    times = {name.partition(", ")[0]: us for name, us in times.items()}
+    works = {work.name: work for work in work_of(spec).steps}
+    costs = []
+    for fused in fuse(spec):
+        steps = _steps(fused)
+        flops = batch * sum(works[step.name].flops for step in steps)
+        weight_bytes = sum(works[step.name].weight_bytes for step in steps)
+        limit_us = 1e6 * max(flops / limits.flops_per_s, weight_bytes / limits.bytes_per_s)
+        found = [times[step.name] for step in steps if step.name in times]
+        what = " ".join(map(describe, steps))
+        costs.append(
+            StepCost(batch, steps[0].name, what, flops, weight_bytes, limit_us, sum(found) if found else None)
+        )
+    return costs
+
+
+def _steps(fused: FusedStep) -> tuple[Step, ...]:
+    return fused.steps if isinstance(fused, Product) else (fused,)

@@ -1,0 +1,105 @@
+"""The least work of a program, whatever runs it: arithmetic and bytes, step by step and in all. For rooflines and for
+choosing a strategy; knows nothing of kernels. All numbers are per row, except those of weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from fused_mlp.models import MlpSpec
+from fused_mlp.models.spec import Step
+
+BYTES_PER_FLOAT = 4  # kernels compute in float32, whatever the model is stored in
+
+# Operations per feature, each multiplication, addition, comparison, root or exponential counted as one. They are small
+# beside the products; what a function really costs depends on the instruction set.
+_PER_FEATURE = {"softmax": 4, "log_softmax": 4, "concat": 0, "slice": 0}
+_NORM = {"layer": 6, "rms": 3, "l2": 3}
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """Of one step. Bytes of values are those of a step that reads and writes memory; a fused one does not."""
+
+    name: str
+    op: str
+    product_flops: int  # of matrix products, a multiplication and an addition for each weight
+    other_flops: int
+    weight_bytes: int  # of tensors that no step before it has
+    read_bytes: int
+    written_bytes: int
+
+    @property
+    def flops(self) -> int:
+        return self.product_flops + self.other_flops
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of a whole program whose values stay where they are made: weights, input and outputs are all that is moved."""
+
+    steps: tuple[StepWork, ...]
+    input_bytes: int
+    output_bytes: int
+
+    @cached_property
+    def product_flops(self) -> int:
+        return sum(step.product_flops for step in self.steps)
+
+    @cached_property
+    def flops(self) -> int:
+        return sum(step.flops for step in self.steps)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        return sum(step.weight_bytes for step in self.steps)
+
+    @cached_property
+    def value_bytes(self) -> int:
+        """Read and written if every step goes through memory, as eager ones do."""
+        return sum(step.read_bytes + step.written_bytes for step in self.steps)
+
+    def bytes_moved(self, rows: int) -> int:
+        return self.weight_bytes + rows * (self.input_bytes + self.output_bytes)
+
+
+def work_of(spec: MlpSpec) -> Work:
+    seen: set[str] = set()
+    steps = []
+    for step in spec.steps:
+        steps.append(_work_of(spec, step, counted=step.prefix in seen))
+        seen.add(step.prefix)
+    return Work(tuple(steps), BYTES_PER_FLOAT * spec.in_features, BYTES_PER_FLOAT * spec.out_features)
+
+
+def _work_of(spec: MlpSpec, step: Step, counted: bool) -> StepWork:
+    widths = spec.source_widths(step)
+    width = spec.widths_by_name[step.name]
+    shapes = step.shapes(widths).values()
+    products = [shape for shape in shapes if len(shape) == 2]
+    weights = sum(map(math.prod, shapes))
+    moves = step.op != "slice"  # a slice is read where it is
+    return StepWork(
+        name=step.name,
+        op=step.op,
+        product_flops=2 * sum(map(math.prod, products)),
+        other_flops=width * (_per_feature(step) + sum(len(shape) == 1 for shape in shapes)),
+        weight_bytes=0 if counted else BYTES_PER_FLOAT * weights,
+        read_bytes=BYTES_PER_FLOAT * sum(widths) if moves else 0,
+        written_bytes=BYTES_PER_FLOAT * width if moves else 0,
+    )
+
+
+def _per_feature(step: Step) -> int:
+    """Without weights and biases, which are one more each."""
+    match step.op:
+        case "linear" | "affine":
+            return 0
+        case "gated":
+            return 1 + len(step.formula.instructions)
+        case "elementwise":
+            return len(step.formula.instructions)
+        case "norm":
+            return _NORM[step.kind]
+    return _PER_FEATURE.get(step.op, 1)

@@ -1,0 +1,236 @@
+"""From a reader's graph to an Mlp: folds it, names the steps, and settles the dtype."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+import numpy as np
+
+from fused_mlp.models import formula
+from fused_mlp.models.dtypes import Array
+from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.building.folding import Folding
+from fused_mlp.models.importers.building.nodes import (
+    AffineNode,
+    CombineNode,
+    ConcatNode,
+    Constant,
+    ElementNode,
+    GatedNode,
+    InputNode,
+    LinearNode,
+    Node,
+    NormNode,
+    SliceNode,
+    SoftmaxNode,
+)
+from fused_mlp.models.spec import (
+    INPUT,
+    Affine,
+    Combine,
+    Concat,
+    Dtype,
+    Elementwise,
+    Gated,
+    Linear,
+    MlpSpec,
+    Norm,
+    Output,
+    Slice,
+    Softmax,
+    Step,
+)
+from fused_mlp.models.weights import Mlp
+
+_SERVED: tuple[Dtype, ...] = get_args(Dtype)
+_LONGEST = 190  # of the 200 characters that a name may have; the rest is for a number
+
+
+class ExactMlp(Mlp):
+    """A program with its tensors in float64, as they were folded: only checks run it."""
+
+    def __init__(self, spec: MlpSpec, tensors: Mapping[str, Array]) -> None:
+        self.spec = spec
+        self._tensors = {name: np.asarray(array, np.float64) for name, array in tensors.items()}
+        self.example = None
+        self.source = ""
+
+
+@dataclass
+class Program:
+    mlp: Mlp
+    exact: Mlp
+    origins: dict[str, str]  # our name of a tensor -> its name in the source
+
+
+def finish(
+    start: Node,
+    input_shape: Sequence[int] | None,
+    outputs: Sequence[tuple[str, Node, bool]],
+    dtype: Dtype | None,
+) -> Program:
+    """`outputs`: name, node, and whether the model squeezes it."""
+    folding = Folding([node for _, node, _ in outputs])
+    nodes = [node for node in folding.run() if not isinstance(node, InputNode)]
+    if not nodes:
+        raise ModelLoadError("there is no step in it: the output is the input")
+    names = _name(nodes)
+    names[start.number] = INPUT
+    writer = _Writer(names)
+    for node in nodes:
+        writer.add(node)
+    try:
+        spec = MlpSpec(
+            in_features=start.width,
+            steps=tuple(writer.steps),
+            outputs=tuple(
+                Output(name=name, value=names[node.number], squeeze=squeeze)
+                for (name, _, squeeze), node in zip(outputs, folding.outputs, strict=True)
+            ),
+            input_shape=None if input_shape is None or len(input_shape) < 2 else tuple(input_shape),
+            dtype=resolve_dtype(writer.dtypes or writer.other_dtypes, dtype),
+        )
+    except ValueError as error:
+        raise ModelLoadError.from_validation(error) from error
+    tensors = {name: constant.array for name, constant in writer.tensors.items()}
+    exact = ExactMlp(spec, {name: constant.exact for name, constant in writer.tensors.items()})
+    origins = {name: constant.origin for name, constant in writer.tensors.items() if constant.origin}
+    return Program(Mlp(spec, tensors), exact, origins)
+
+
+@dataclass
+class _Writer:
+    """Writes nodes as steps, and collects their tensors."""
+
+    names: dict[int, str]
+    steps: list[Step] = field(default_factory=list)
+    tensors: dict[str, Constant] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)  # of products -> where it was met first
+    other_dtypes: dict[str, str] = field(default_factory=dict)
+    _shared: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        try:
+            self.steps.append(self._step(node))
+        except ValueError as error:
+            raise ModelLoadError.from_validation(error, str(node.place)) from error
+
+    def _step(self, node: Node) -> Step:  # noqa: PLR0911 - a table of steps
+        name = self.names[node.number]
+        sources = tuple(self.names[source.number] for source in node.sources)
+        first = sources[0]
+        match node:
+            case LinearNode():
+                halves = {"": (node.weight, node.bias)}
+                return Linear(
+                    name=name, input=first, out_features=node.width, bias=node.bias is not None,
+                    weights=self._matrices(node, name, halves),
+                )  # fmt: skip
+            case GatedNode():
+                halves = {"": node.up, "gate_": node.gate}
+                return Gated(
+                    name=name, input=first, out_features=node.width, bias=node.up[1] is not None,
+                    weights=self._matrices(node, name, halves), function=formula.of(node.function).text,
+                )  # fmt: skip
+            case ElementNode():
+                if node.tree is None:
+                    raise ModelLoadError(
+                        f"{node.place}: its conditions make no function that is known by name; write it with "
+                        "relu, clamp, maximum or minimum"
+                    )
+                return Elementwise(name=name, input=first, function=formula.of(node.tree).text)
+            case AffineNode():
+                weight, bias = self._vectors(node, name, node.scale, node.shift)
+                return Affine(name=name, input=first, weight=weight, bias=bias)
+            case NormNode():
+                weight, bias = self._vectors(node, name, node.weight, node.bias)
+                return Norm(name=name, input=first, kind=node.kind, eps=node.eps, weight=weight, bias=bias)
+            case SoftmaxNode():
+                return Softmax(name=name, input=first, op="log_softmax" if node.log else "softmax")
+            case CombineNode():
+                return Combine(name=name, op=node.op, inputs=(sources[0], sources[1]))
+            case ConcatNode():
+                return Concat(name=name, inputs=sources)
+            case SliceNode():
+                return Slice(name=name, input=first, start=node.start, stop=node.start + node.width)
+        raise AssertionError(node)
+
+    def _matrices(
+        self, node: Node, name: str, halves: Mapping[str, tuple[Constant, Constant | None]]
+    ) -> str | None:
+        """Keeps a product's tensors; the name of the step that has them already, if one does."""
+        constants = [constant for half in halves.values() for constant in half]
+        key = (*halves, *(constant and (constant.origin or id(constant)) for constant in constants))
+        if key in self._shared:
+            return self._shared[key]
+        self._shared[key] = name
+        for half, (weight, bias) in halves.items():
+            for kind, constant in (("weight", weight), ("bias", bias)):
+                if constant is not None:
+                    self.tensors[f"{name}.{half}{kind}"] = constant
+                    if constant.dtype:
+                        self.dtypes.setdefault(constant.dtype, node.place.where)
+        return None
+
+    def _vectors(
+        self, node: Node, name: str, weight: Constant | None, bias: Constant | None
+    ) -> tuple[bool, bool]:
+        for kind, constant in (("weight", weight), ("bias", bias)):
+            if constant is not None:
+                self.tensors[f"{name}.{kind}"] = constant
+                if constant.dtype:
+                    self.other_dtypes.setdefault(constant.dtype, node.place.where)
+        return weight is not None, bias is not None
+
+
+def _name(nodes: Sequence[Node]) -> dict[int, str]:
+    """A name for each. Those of weights come first: they are the names of the source's own tensors."""
+    taken = {INPUT}
+    names: dict[int, str] = {}
+    owners: set[str] = set()
+    for node in nodes:
+        if isinstance(node, LinearNode) and node.weight.origin not in ("", *owners):
+            owners.add(node.weight.origin)
+            origin = node.weight.origin.removesuffix(".T")
+            wanted = origin.removesuffix(".weight") if origin != "weight" else node.place.name
+            names[node.number] = _unique(wanted, taken)
+    for node in nodes:
+        if node.number not in names:
+            names[node.number] = _unique(node.place.name, taken)
+    return names
+
+
+def _unique(wanted: str, taken: set[str]) -> str:
+    clean = re.sub(r"[^A-Za-z0-9_./:-]+", "_", wanted).lstrip("./:-")[:_LONGEST] or "step"
+    name, number = clean, 1
+    while name in taken:
+        number += 1
+        name = f"{clean}_{number}"
+    taken.add(name)
+    return name
+
+
+def resolve_dtype(found: Mapping[str, str], asked: Dtype | None) -> Dtype:
+    """`found`: the dtypes of the weights, and where each was met first."""
+    for dtype, where in found.items():
+        if dtype not in (*_SERVED, "float64"):
+            raise ModelLoadError(f"{where}: {dtype} weights are not served, only {_one_of(_SERVED)}")
+    if asked is not None:
+        if asked not in _SERVED:
+            raise ModelLoadError(f"dtype: expected {_one_of(_SERVED)}, got {asked!r}")
+        return asked
+    if len(found) > 1:
+        texts = ", ".join(f"{dtype} ({where})" for dtype, where in found.items())
+        raise ModelLoadError(f"weights of several dtypes: {texts}; choose one with dtype=...")
+    for name in _SERVED:
+        if name in found or not found:
+            return name
+    raise ModelLoadError("the weights are float64, which is not served; round them with dtype='float32'")
+
+
+def _one_of(names: Iterable[str]) -> str:
+    *head, tail = names
+    return f"{', '.join(head)} or {tail}"

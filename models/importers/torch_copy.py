@@ -1,0 +1,80 @@
+"""A module prepared for reading: a copy of it in eval mode, on the CPU and in float64, so that what is read, and what
+the check compares it with, carry no rounding. The user's module stays as it is. Owns what is refused before a row is run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fused_mlp.models.errors import ModelLoadError, first_line
+
+
+@dataclass(frozen=True)
+class Prepared:
+    module: nn.Module  # float64, on the CPU, in eval mode
+    dtypes: dict[str, str]  # of the user's own tensors, by name
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside torch.compile, DataParallel and DistributedDataParallel."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def prepare(module: nn.Module, dtype: torch.dtype = torch.float64) -> Prepared:
+    _check(module)
+    dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in _tensors(module)}
+    memo: dict[int, Any] = {}
+    for part in module.modules():
+        for attribute in vars(part).values():
+            # Tensors that are no parameters: deepcopy refuses computed ones, and .double() does not know any of them.
+            if isinstance(attribute, Tensor) and not isinstance(attribute, nn.Parameter):
+                memo[id(attribute)] = _converted(attribute, dtype)
+    try:
+        copied = copy.deepcopy(module, memo)
+    except Exception as error:
+        raise ModelLoadError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
+    for ours, theirs in zip(copied.modules(), module.modules(), strict=False):
+        if isinstance(ours, nn.RMSNorm) and ours.eps is None:  # torch takes that of the dtype, which changes
+            parameter = next(theirs.parameters(), None)
+            ours.eps = torch.finfo(torch.float32 if parameter is None else parameter.dtype).eps
+    return Prepared(copied.cpu().to(dtype).eval().requires_grad_(False), dtypes)
+
+
+def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    plain = tensor.detach().cpu().clone()
+    return plain.to(dtype) if plain.is_floating_point() else plain
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _check(module: nn.Module) -> None:
+    for path, part in module.named_modules():
+        where = f"layer {path}: {type(part).__name__}" if path else type(part).__name__
+        if any(is_lazy(tensor) for tensor in (*part.parameters(False), *part.buffers(False))):
+            raise ModelLoadError(f"{where} has no weights yet: run the module once first")
+        if "quantized" in type(part).__module__.split("."):
+            raise ModelLoadError(
+                f"{where} is quantised, which is not read: import the float model it was made from"
+            )
+        if isinstance(part, torch.jit.ScriptModule):
+            raise ModelLoadError(
+                f"{where} is TorchScript: save it and import the file, or pass the module it was made from"
+            )
+    for name, tensor in _tensors(module):
+        if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
+            raise ModelLoadError(f"tensor {name!r} is not a plain dense tensor with data")

@@ -1,0 +1,71 @@
+"""torch.einsum of rows and one constant, as the products that it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.building.builder import Builder
+from fused_mlp.models.importers.building.nodes import Constant
+from fused_mlp.models.importers.building.rows import Rows, permuted, reshaped
+
+
+def einsum(builder: Builder, equation: str, operands: Sequence[Rows | Constant]) -> Rows:
+    """`bi,oi->bo` and its relatives: letters that both have and the result has not are summed over."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    rows = [each for each in operands if isinstance(each, Rows)]
+    if len(terms) != 2 or len(operands) != 2 or len(rows) != 1 or not arrow:
+        raise ModelLoadError(f"{equation!r}: expected one value and one constant, with `->`")
+    at = 0 if isinstance(operands[0], Rows) else 1
+    x, constant = rows[0], operands[1 - at]
+    assert isinstance(constant, Constant)
+    own, other, out = _spelled(terms[at], x.index.ndim), terms[1 - at], out
+    if "..." in terms[at]:
+        ahead = own[: len(own) - len(terms[at].replace("...", ""))]
+        out = out.replace("...", ahead)
+    if "..." in other + out or len(set(own)) != len(own) or len(set(other)) != len(other):
+        raise ModelLoadError(f"{equation!r}: expected each letter once in a term")
+    summed = [letter for letter in own if letter in other and letter not in out]
+    if any(letter not in out and letter not in other for letter in own) or own[x.rows_at] in other:
+        raise ModelLoadError(f"{equation!r}: it sums over rows, or over letters of one term alone")
+    shared = [letter for letter in own if letter in other and letter in out]
+    kept = [letter for letter in own if letter not in other]
+    new = [letter for letter in other if letter not in own]
+    # As a batched product: (shared..., kept, summed) times (shared..., summed, new).
+    x = permuted(x, [own.index(letter) for letter in (*shared, *kept, *summed)])
+    sizes = {letter: x.shape[axis] for axis, letter in enumerate((*shared, *kept, *summed))}
+    array = constant.array.transpose([other.index(letter) for letter in (*shared, *summed, *new)])
+    sizes |= dict(zip((*shared, *summed, *new), array.shape, strict=True))
+    rows_letter = own[rows[0].rows_at]
+    if not shared or kept == [rows_letter]:
+        return _product(builder, x, array, (shared, kept, summed, new, list(out)), sizes)
+    raise ModelLoadError(f"{equation!r}: a batched product over several axes is not read")
+
+
+def _product(
+    builder: Builder, x: Rows, array: np.ndarray, letters: tuple[list[str], ...], sizes: dict[str, int]
+) -> Rows:
+    shared, kept, summed, new, out = letters
+
+    def size(names: list[str]) -> int:
+        return math.prod(sizes[name] for name in names)
+
+    front = [sizes[name] for name in (*shared, *kept)]
+    flat = reshaped(x, (*front, size(summed)), x.rows_at)
+    matrices = array.reshape((*(sizes[name] for name in shared), size(summed), size(new)))
+    made = builder.matmul(flat, Constant(np.ascontiguousarray(matrices)))
+    made = reshaped(made, (*front, *(sizes[name] for name in new)), made.rows_at)
+    order = [*shared, *kept, *new]
+    return permuted(made, [order.index(letter) for letter in out])
+
+
+def _spelled(term: str, ndim: int) -> str:
+    """Letters that no equation uses for the axes of an ellipsis."""
+    if "..." not in term:
+        return term
+    ahead = "αβγδε"[: ndim - len(term.replace("...", ""))]
+    return term.replace("...", ahead)

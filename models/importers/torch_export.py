@@ -1,0 +1,147 @@
+"""From a prepared module to a graph of ATen operators, by torch.export with any number of rows. Owns how outputs are
+named, and the words for what torch.export cannot follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+from torch.fx import Node
+
+from fused_mlp.models.errors import ModelLoadError, first_line
+
+ROWS = 5  # of the example that is traced; any number above 1 would do
+PREFIX = "module."  # of the names of everything within NamedOutputs
+_OWN_FILES = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).resolve().parent),
+    str(Path(linecache.__file__).resolve().parent),
+)
+
+
+class NamedOutputs(nn.Module):
+    """A module that answers a tuple of tensors, whatever form the answer of the one within has. `names` are known once
+    it has run."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.names: list[str] = []
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        found = list(_leaves(self.module(x), ""))
+        if not found:
+            raise ModelLoadError(f"{type(self.module).__name__} answers no tensors")
+        self.names = [name or "output" for name, _ in found]
+        return tuple(tensor for _, tensor in found)
+
+
+def _leaves(answer: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """Dictionary keys and fields are names as they are; positions become output_0, output_1."""
+
+    def below(key: str) -> str:
+        return f"{name}.{key}" if name else key
+
+    if isinstance(answer, Tensor):
+        yield name, answer
+    elif answer is None:
+        return
+    elif isinstance(answer, Mapping):
+        for key, each in answer.items():
+            yield from _leaves(each, below(str(key)))
+    elif isinstance(answer, tuple) and hasattr(answer, "_fields"):
+        for key in answer._fields:
+            yield from _leaves(getattr(answer, key), below(key))
+    elif isinstance(answer, (tuple, list)):
+        if len(answer) == 1:
+            yield from _leaves(answer[0], name)
+            return
+        for position, each in enumerate(answer):
+            yield from _leaves(each, below(f"output_{position}"))
+    elif dataclasses.is_dataclass(answer) and not isinstance(answer, type):
+        for field in dataclasses.fields(answer):
+            yield from _leaves(getattr(answer, field.name), below(field.name))
+    else:
+        kind = type(answer).__name__
+        raise ModelLoadError(
+            f"it answers {kind if not name else f'{name!r} as {kind}'}: expected tensors, in a tuple, dict or dataclass"
+        )
+
+
+def run_once(module: NamedOutputs, x: Tensor) -> tuple[Tensor, ...]:
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the user's code; theirs to see when they run it
+        answers: tuple[Tensor, ...] = module(x)
+    return answers
+
+
+def export_rows(module: NamedOutputs, x: Tensor) -> ExportedProgram:
+    """x: (ROWS, ...)."""
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = export(module, (x,), dynamic_shapes=({0: Dim("rows", min=2)},), strict=False)
+            if _has_hidden_writes(exported):
+                exported = exported.run_decompositions({})
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise ModelLoadError(_words(module.module, error)) from error
+    return exported
+
+
+def _has_hidden_writes(exported: ExportedProgram) -> bool:
+    """Whether something is written to that is read under another name, too: a slice, or a value kept for later."""
+    for node in exported.graph.nodes:
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
+            written = node.args[0]
+            if not isinstance(written, Node) or len(written.users) > 1 or _is_view(written):
+                return True
+    return False
+
+
+def _is_view(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return True  # an input, or a part of a tuple
+    return any(argument.alias_info is not None for argument in target._schema.arguments)
+
+
+def _words(module: nn.Module, error: Exception) -> str:
+    name, text = type(error).__name__, str(error)
+    line = failing_line(error)
+    where = f"{type(module).__name__}.forward" + (f" ({line})" if line else "")
+    if "DataDependent" in name or "data-dependent" in text:
+        return (
+            f"{where}: what it does next depends on the values of the rows (an if, a loop, .item()); "
+            "write it with torch.where, clamp, maximum or minimum"
+        )
+    if "ConstraintViolation" in name or "Constraints violated" in text or "not dynamic" in text:
+        return (
+            f"{where}: its forward fixes the number of rows, or goes over the rows; "
+            "expected one answer for each row, whatever their number"
+        )
+    return f"{where}: torch.export cannot follow it: {name}: {first_line(error)}"
+
+
+def failing_line(error: BaseException) -> str:
+    """`model.py:12, `if x.sum() > 0:``: the innermost line of the user's own code."""
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        # Frozen modules have names in angle brackets, the standard library is beside this one.
+        if not path.startswith("<") and not str(Path(path).resolve()).startswith(_OWN_FILES):
+            code = re.sub(r"\s+", " ", linecache.getline(path, trace.tb_lineno).strip())
+            found = f"{Path(path).name}:{trace.tb_lineno}, `{code[:80]}`"
+        trace = trace.tb_next
+    return found

@@ -1,0 +1,197 @@
+"""Torch models that lie in files: programs of torch.export (.pt2), TorchScript, pickled modules, and Python code that
+makes a module. Each becomes a module, which from_torch reads."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.importers.from_checkpoint import read_pickle
+from fused_mlp.models.importers.from_torch import from_torch, row_widths
+from fused_mlp.models.importers.safetensors_checkpoint import SafetensorsCheckpoint
+from fused_mlp.models.importers.torch_export import failing_line
+from fused_mlp.models.importers.torch_tensors import to_tensor
+from fused_mlp.models.spec import Dtype
+from fused_mlp.models.weights import Mlp
+
+# What wrappers put in front of the names in a state_dict.
+_WRAPPED = ("module.", "_orig_mod.")
+
+
+def read_exported(path: Path, *, dtype: Dtype | None = None) -> Mlp:
+    """A file of torch.export.save."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.load(str(path))
+    except Exception as error:
+        raise ModelLoadError(f"{path}: not a readable .pt2 file: {first_line(error)}") from error
+    inputs = [
+        node.meta["val"]
+        for node in program.graph.nodes
+        if node.op == "placeholder" and node.name in program.graph_signature.user_inputs
+    ]
+    if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].dim() < 2:
+        raise ModelLoadError(f"{path}: expected a program of one tensor of rows, got {len(inputs)} inputs")
+    row = tuple(int(size) for size in inputs[0].shape[1:])
+    return _read(path, _unguarded(program), row, dtype)
+
+
+def read_script(path: Path, *, row_shape: Sequence[int] | None = None, dtype: Dtype | None = None) -> Mlp:
+    """A file of torch.jit.save."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            script = torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise ModelLoadError(f"{path}: not a readable TorchScript file: {first_line(error)}") from error
+    shapes = [tuple(row_shape)] if row_shape else [(width,) for width in row_widths(script)]
+    failure: Exception | None = None
+    for shape in shapes:
+        try:
+            return _read(path, _from_script(script, shape), shape, dtype)
+        except ModelLoadError:
+            raise
+        except Exception as error:
+            failure = failure or error
+    raise ModelLoadError(
+        f"{path}: TorchScript that cannot be followed: {first_line(failure) if failure else 'it has no weights'}; "
+        "give the shape of its rows, or import the module it was made from"
+    )
+
+
+def _from_script(script: Any, shape: tuple[int, ...]) -> nn.Module:
+    from torch._export.converter import TS2EPConverter  # noqa: PLC0415 - seldom needed
+
+    dtype = next((each.dtype for each in script.parameters()), torch.float32)
+    rows = torch.zeros(2, *shape, dtype=dtype)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script(rows)
+        return _unguarded(TS2EPConverter(script, (rows,)).convert())
+
+
+def _unguarded(program: torch.export.ExportedProgram) -> nn.Module:
+    """Its module, without the checks for the number of rows that it was exported with."""
+    options = {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
+    module: nn.Module = program.module(**options)
+    module._forward_pre_hooks.clear()
+    return module
+
+
+def read_pickled_module(
+    path: Path, *, row_shape: Sequence[int] | None = None, dtype: Dtype | None = None
+) -> Mlp:
+    """A file of torch.save(module). Loading it runs whatever code is in it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=False)
+    except Exception as error:
+        raise ModelLoadError(f"{path}: the pickle cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+    if not isinstance(content, nn.Module):
+        raise ModelLoadError(f"{path}: expected a pickled module, got {type(content).__name__}")
+    return _read(path, content, row_shape, dtype)
+
+
+def read_factory(
+    source: str,
+    *,
+    state_dict: Path | None = None,
+    row_shape: Sequence[int] | None = None,
+    dtype: Dtype | None = None,
+) -> Mlp:
+    """`path/to/model.py:factory` or `package.module:callable`: what it returns when it is called without arguments."""
+    module = _make(source)
+    if state_dict is not None:
+        _load_into(module, state_dict)
+    return _read(source, module, row_shape, dtype)
+
+
+def _read(
+    source: object, module: nn.Module, row_shape: Sequence[int] | None, dtype: Dtype | None
+) -> Mlp:
+    example = None if row_shape is None else torch.zeros(1, *row_shape)
+    try:
+        return from_torch(module, example, dtype=dtype)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{source}: {error}") from error
+
+
+def _make(source: str) -> nn.Module:
+    place, _, name = source.rpartition(":")
+    found: Any = _import(source, place)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ModelLoadError(f"{source}: there is no {part!r} in {place}")
+        found = getattr(found, part)
+    if not isinstance(found, nn.Module):
+        if not callable(found):
+            raise ModelLoadError(f"{source}: expected a callable or a module, got {type(found).__name__}")
+        try:
+            found = found()
+        except Exception as error:
+            raise ModelLoadError(f"{source}: {_failure(error)}") from error
+    if not isinstance(found, nn.Module):
+        raise ModelLoadError(f"{source}: expected it to return a torch.nn.Module, got {type(found).__name__}")
+    return found
+
+
+def _import(source: str, place: str) -> Any:
+    path = Path(place)
+    folder = str(path.resolve().parent) if path.suffix == ".py" else str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # so that it can import what lies beside it
+    try:
+        if path.suffix != ".py":
+            return importlib.import_module(place)
+        if not path.is_file():
+            raise ModelLoadError(f"{place}: no such file")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module  # dataclasses and pickles look their module up
+        spec.loader.exec_module(module)
+    except ModelLoadError:
+        raise
+    except Exception as error:
+        raise ModelLoadError(f"{source}: {_failure(error)}") from error
+    return module
+
+
+def _failure(error: Exception) -> str:
+    line = failing_line(error)
+    return f"{type(error).__name__}: {first_line(error)}" + (f" ({line})" if line else "")
+
+
+def _load_into(module: nn.Module, path: Path) -> None:
+    if not path.exists():
+        raise ModelLoadError(f"{path}: no such file")
+    tensors: Mapping[str, Tensor]
+    if path.suffix == ".safetensors" or path.is_dir() or path.suffix == ".json":
+        checkpoint = SafetensorsCheckpoint(path)
+        tensors = {name: to_tensor(checkpoint[name].copy()) for name in checkpoint}
+    else:
+        tensors = read_pickle(path)
+    for prefix in _WRAPPED:
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    try:
+        found = module.load_state_dict(dict(tensors), strict=False)
+    except RuntimeError as error:  # shapes
+        raise ModelLoadError(f"{path}: {' '.join(str(error).split())}") from error
+    for text, names in (("has no", found.missing_keys), ("has, and the module has not,", found.unexpected_keys)):
+        if names:
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise ModelLoadError(f"{path} {text} {names[0]!r}{others}: expected the module's own state_dict")

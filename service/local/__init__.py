@@ -1,0 +1,1 @@
+"""A server of one's own: a child process that ends with the process that started it."""

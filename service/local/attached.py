@@ -1,0 +1,34 @@
+"""The child process of a ChildServer: `fused-mlp serve` until its stdin ends, which is when its parent stops or dies,
+in whatever way. Deletes the folder that it is given, if any: a parent that was killed cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+
+
+def main() -> None:
+    folder = sys.argv[1]
+    sys.argv = ["fused-mlp", "serve"]
+    threading.Thread(target=_follow_parent, name="parent", daemon=True).start()
+    from fused_mlp.service.cli import main as run  # noqa: PLC0415 - slow; a parent that dies meanwhile is noticed
+
+    try:
+        run()
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _follow_parent() -> None:
+    # Not sys.stdin, whose lock this thread would hold when the interpreter ends.
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

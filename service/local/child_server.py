@@ -1,0 +1,84 @@
+"""A server as a child process, on free loopback ports. It ends with this process, whatever ends that. Needs none of the
+packages of a server itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Self
+
+from fused_mlp.service.local import child_process
+
+PREFIX = "FUSED_MLP_"
+# Addresses, and the form of a log that is read here.
+ADDRESSES = {
+    "HOST": "127.0.0.1",
+    "GRPC_PORT": "0",
+    "METRICS_HOST": "127.0.0.1",
+    "METRICS_PORT": "0",
+    "LOG_FORMAT": "text",
+}
+_GRPC = re.compile(r"^ *gRPC +(\S+)", re.MULTILINE)
+_METRICS = re.compile(r"^ *metrics +(http://\S+)/metrics", re.MULTILINE)
+
+
+class ServerDidNotStart(Exception):
+    """The text is the last line of the server's log."""
+
+
+class ChildServer:
+    """It answers when the constructor returns. `environment` is all that it gets; `folder` is deleted when it ends."""
+
+    def __init__(self, environment: Mapping[str, str], folder: str = "") -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fused_mlp.service.local.attached", folder],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        try:
+            self.target, self.metrics_url = self._read_addresses()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _read_addresses(self) -> tuple[str, str]:
+        assert self._process.stdout is not None
+        text = ""
+        for line in self._process.stdout:
+            text += line
+            grpc, metrics = _GRPC.search(text), _METRICS.search(text)
+            if grpc and metrics:
+                return grpc[1], metrics[1]
+        self._process.wait()
+        said = self.log().strip().splitlines() or ["its log is empty"]
+        raise ServerDidNotStart(f"the server did not start: {said[-1].removeprefix('error: ')}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def log(self) -> str:
+        """What it has logged so far."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def stop(self) -> None:
+        """Let it end what it answers, and wait for that. May be called again."""
+        child_process.end(self._process)
+        self._log.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,59 @@
+"""Packages whose modules are in the zoo: installed once, into a venv of their own that borrows ours, so that torch and
+numpy are never installed again. `python -m tests.models.zoo.packages` does it ahead of a test run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.conformance.foreign_clients import CACHE
+
+PACKAGES = (
+    "transformers>=5",
+    "rtdl_revisiting_models",
+    "rtdl_num_embeddings",
+    "stable-baselines3>=2.7",
+    "skl2onnx",
+    "onnxscript",
+)
+_FOLDER = CACHE / "zoo"
+
+
+@cache
+def install_packages() -> str | None:
+    """Makes them importable, after everything of our own; says in words why it could not."""
+    done = _FOLDER / ".installed"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(_FOLDER)], check=True)
+        ours = [path for path in sys.path if path.endswith("site-packages")]
+        (_site_packages() / "ours.pth").write_text("\n".join(ours))
+        constraints = _FOLDER / "constraints.txt"
+        constraints.write_text("".join(f"{name}=={version(name)}\n" for name in ("torch", "numpy")))
+        pip = [
+            str(_FOLDER / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
+        installed = subprocess.run([*pip, "-c", str(constraints), *PACKAGES], capture_output=True, text=True)
+        if installed.returncode:
+            lines = installed.stderr.strip().splitlines() or ["no reason given"]
+            return f"pip could not install {', '.join(PACKAGES)}: {lines[-1]}"
+        done.touch()
+    if str(_site_packages()) not in sys.path:
+        sys.path.append(str(_site_packages()))
+    return None
+
+
+def _site_packages() -> Path:
+    (found,) = _FOLDER.glob("lib/python*/site-packages")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(install_packages())
