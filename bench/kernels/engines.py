@@ -1,5 +1,6 @@
 """The ways to run an MLP that the benchmark compares: each takes a model and returns its fastest call from
-Python, x (rows, in_features) float32 in, an array out. Imports an engine only when asked for it."""
+Python, x (rows, in_features) float32 in, an array out, or several where the model has several outputs. Imports an
+engine only when asked for it."""
 
 from __future__ import annotations
 
@@ -12,12 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.kernels.onnx_graph import onnx_bytes
+from bench.kernels.onnx_export import onnx_bytes
 from fused_mlp.models import Mlp
 from fused_mlp.models.spec import Affine
 
-# x -> a call without arguments, for the timer. It answers an array, or several: one per output.
-Call = Callable[[np.ndarray], Callable[[], Any]]
+Call = Callable[[np.ndarray], Callable[[], Any]]  # x -> a call without arguments, for the timer
 
 
 def fused(mlp: Mlp, threads: int) -> Call:
@@ -36,6 +36,14 @@ def torch_compile(mlp: Mlp, threads: int) -> Call:
     torch.set_num_threads(threads)
     torch._inductor.config.freezing = True  # weights become constants, and are packed for oneDNN
     return _torch_call(torch.compile(_module(mlp), dynamic=True))
+
+
+def last_row(result: Any) -> list[float]:
+    """Of an engine's answer, all outputs side by side."""
+    if isinstance(result, dict):
+        result = list(result.values())
+    parts = result if isinstance(result, (list, tuple)) else [result]
+    return [float(value) for part in parts for value in np.atleast_1d(np.asarray(part)[-1])]
 
 
 def _module(mlp: Mlp) -> torch.nn.Module:
@@ -87,9 +95,14 @@ def openvino(mlp: Mlp, threads: int) -> Call:
             "INFERENCE_PRECISION_HINT": "f32",
         }
         request = openvino.Core().compile_model(str(path), "CPU", config).create_infer_request()
+    outputs = range(len(mlp.spec.outputs))
 
     def bind(x: np.ndarray) -> Callable[[], Any]:
-        return lambda: list(request.infer([x], share_inputs=True, share_outputs=True).values())
+        def call() -> list[np.ndarray]:
+            answer = request.infer([x], share_inputs=True, share_outputs=True)
+            return [answer[index] for index in outputs]
+
+        return call
 
     return bind
 
@@ -105,9 +118,3 @@ ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
 
 def versions() -> dict[str, str]:
     return {name: version(name) for name in ("torch", "numpy", "onnxruntime", "openvino")}
-
-
-def side_by_side(result: Any) -> np.ndarray:
-    """All outputs of a call in one array, as the fused kernel answers them."""
-    several = result if isinstance(result, (list, tuple)) else [result]
-    return np.concatenate([np.asarray(each) for each in several], axis=1)

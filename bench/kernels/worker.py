@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from bench.kernels.engines import ENGINES, Call, side_by_side
+from bench.kernels.engines import ENGINES, Call, last_row
 from bench.kernels.shapes import ALL, build
 
 
@@ -64,7 +64,7 @@ def serve(engine: str, threads: int, replies: TextIO) -> None:
             x = generator.standard_normal((batch, ALL[shape].in_features), dtype=np.float32)
             rows[batch] = call(x)
             rows[batch]()
-            reply["sample"] = side_by_side(rows[batch]())[-1].tolist()
+            reply["sample"] = last_row(rows[batch]())
         else:
             if command["realtime"]:
                 set_priority(True)
