@@ -35,12 +35,13 @@ void* allocate(size_t size) {
 
 }  // namespace
 
-void* operator new(size_t size) { return allocate(size); }
-void* operator new[](size_t size) { return allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+// Not inlined: GCC takes malloc and delete in one function for a mismatch (seen with ThreadSanitizer).
+[[gnu::noinline]] void* operator new(size_t size) { return allocate(size); }
+[[gnu::noinline]] void* operator new[](size_t size) { return allocate(size); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
 using namespace fused_mlp;
 using namespace fused_mlp::front;
