@@ -21,6 +21,7 @@ from fused_mlp.kernels.cuda.contexts import LaunchContext
 from fused_mlp.kernels.cuda.runtime import Runtime
 from fused_mlp.kernels.cuda.selection import Candidate
 from fused_mlp.models import Dtype, Mlp
+from fused_mlp.models.importers.torch_modules import make_module
 from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -78,7 +79,7 @@ class Subject:
         self.mlp = Mlp(base.spec.model_copy(update={"dtype": dtype}), base.tensors())
         self.fused = kernels.compile(self.mlp, device=DEVICE, backend="triton")
         self.unfused = kernels.compile(self.mlp, device=DEVICE, variant="unfused")
-        module = self.mlp.to_torch().to(DEVICE)
+        module = make_module(self.mlp, joined=True).to(DEVICE)
         self._modules = dict(zip(PEERS, (module, *compiled(module)), strict=True))
 
     def measure(self, rows: int) -> dict[str, Any]:
