@@ -10,7 +10,7 @@ import torch
 from fused_mlp.models import Activation
 from fused_mlp.models.activations import erf
 from fused_mlp.models.chain import activate
-from fused_mlp.models.importers.torch_modules import activation_module
+from fused_mlp.models.importers.torch.modules import activation_module
 
 NAMES = (*get_args(Activation), "softmax", "log_softmax")
 SPECIAL = np.array([0.0, -0.0, 1e-300, 25.0, -25.0, 800.0, -800.0, 3e6, -3e6])

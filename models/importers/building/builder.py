@@ -31,8 +31,8 @@ from fused_mlp.models import formula
 from fused_mlp.models.activations import PRIMITIVES, Floats
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.formula import FormulaError
-from fused_mlp.models.importers.activation_match import POINTS, match_formula
 from fused_mlp.models.importers.building import finishing
+from fused_mlp.models.importers.building.activation_match import POINTS, match_formula
 from fused_mlp.models.importers.building.nodes import (
     AffineNode,
     CombineNode,
