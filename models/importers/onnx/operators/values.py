@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.building.builder import Operand
+from fused_mlp.models.importers.building.arithmetic import Operand
 from fused_mlp.models.importers.building.nodes import Constant
 from fused_mlp.models.importers.building.rows import Rows
 from fused_mlp.models.importers.onnx.functions import shortest
