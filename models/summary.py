@@ -71,13 +71,13 @@ def step_detail(step: Step) -> str:
 def _is_sequence(spec: MlpSpec) -> bool:
     """Whether it is products and functions one after the other: a chain in all but its functions."""
     before = (INPUT, *(step.name for step in spec.steps))
+    *inner, last = spec.steps
     return (
         len(spec.outputs) == 1
         and spec.steps[0].op in _PRODUCTS
-        and all(
-            step.op in (*_PRODUCTS, *_FUNCTIONS) and step.sources == (value,)
-            for step, value in zip(spec.steps, before, strict=False)
-        )
+        and last.op in (*_PRODUCTS, *_FUNCTIONS)
+        and all(step.op in (*_PRODUCTS, "elementwise") for step in inner)  # a softmax inside is worth seeing
+        and all(step.sources == (value,) for step, value in zip(spec.steps, before, strict=False))
     )
 
 

@@ -240,6 +240,7 @@ TORCH = {
     "relu6": functional.relu6,
     "selu": functional.selu,
     "celu": functional.celu,
+    "sign": torch.sign,
     "celu(x, 1.5)": lambda t: functional.celu(t, 1.5),
     "hardtanh": functional.hardtanh,
     "hardtanh(x, -2, 3)": lambda t: functional.hardtanh(t, -2, 3),

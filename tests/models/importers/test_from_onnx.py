@@ -421,7 +421,7 @@ PROGRAMS = {
     "a slope per feature": (lambda g: g.node("PRelu", g.linear("x", 3), [0.1, 0.2, 0.3]), "relu"),
     "a gate of another function": (
         lambda g: g.linear(g.node("Mul", g.node("Erf", g.linear("x", 3)), g.linear("x", 3)), 2),
-        "3 gated erf",
+        "gated erf",
     ),
     "a product of branches": (
         lambda g: g.node("Mul", g.linear("x", 3), g.node("Relu", g.linear(g.linear("x", 3), 3))),
@@ -433,7 +433,7 @@ PROGRAMS = {
     "a dueling network": (dueling, "+"),
     "splits, slices and concats": (split_and_concat, "concat"),
     "a softmax over each part": (grouped_softmax, "softmax"),
-    "dense layers of Keras": (keras_dense, "3 -> 4 elu(x, 0.5) -> 2"),
+    "dense layers of Keras": (keras_dense, "3-4-2 elu(x, 0.5)"),
     "a group norm of torch": (torch_group_norm, "ln"),
     "the mean of two": (lambda g: g.node("Mean", g.linear("x", 3), "x"), "+"),
     "the largest of three": (lambda g: g.node("Max", g.linear("x", 3), "x", g.linear("x", 3)), "max"),
