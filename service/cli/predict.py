@@ -48,7 +48,8 @@ def command(
     output_name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Which output of a model that has several; the first if not given."
+            metavar="NAME",
+            help="Which output of a model that has several; * for all; the first if not given.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(help="How many labels to show.", min=1, metavar="N")] = 3,
@@ -61,7 +62,7 @@ def command(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write the outputs: .csv, .tsv, .npy, .json or .jsonl; - prints JSON Lines.",
+            help="Write the outputs: .csv, .tsv, .npy, .npz, .json or .jsonl; - prints JSON Lines.",
         ),
     ] = None,
     request_rows: Annotated[
@@ -83,19 +84,21 @@ def command(
     if as_json and output == STDOUT:
         raise typer.BadParameter("give either --json or --output -: both print to stdout")
 
-    if output_name == ALL_OUTPUTS:
-        raise typer.BadParameter("--output-name: expected the name of one output")
+    all_outputs = output_name == ALL_OUTPUTS
 
     def send(part: Any, version: int | None) -> Prediction:
         prediction = client.predict(
             model, part, version=version, variant=cast("Variant | None", variant), output=output_name
         )
+        if all_outputs:
+            return prediction
         # A table, and a file, has a column for every number, also where the model answers (rows,).
-        return replace(prediction, output=prediction.output.reshape(len(part), -1))
+        outputs = {name: y.reshape(len(part), -1) for name, y in prediction.outputs.items()}
+        return replace(prediction, output=next(iter(outputs.values())), outputs=outputs)
 
     answers = Answers(keep_all=as_json)
     try:
-        check_output(output, source)
+        check_output(output, source, all_outputs)
         with nullcontext() if source is None else open_rows(source) as given:
             served = None
             if given is None or given.shape is not None:  # raises NOT_FOUND for a version that does not exist
@@ -103,12 +106,13 @@ def command(
             rows = given or _example(served, model)
             leading, width = _lay_out(rows, served, model)
             parts = rows.parts(request_rows, width)
-            _take_all(rows, predict_parts(send, parts, version), answers, output, leading)
+            predictions = predict_parts(send, parts, version)
+            _take_all(rows, predictions, answers, output, leading, all_outputs=all_outputs)
     except (InputError, OutputError) as error:
         fail(str(error))
     prediction = answers.merged()
     if as_json:
-        typer.echo(json.dumps(_as_json(prediction, leading, answers.requests)))
+        typer.echo(json.dumps(_as_json(prediction, leading, answers.requests, all_outputs)))
     elif output != STDOUT:
         from fused_mlp.service.cli.rendering import prediction_view, print_table
 
@@ -162,6 +166,8 @@ def _take_all(
     answers: Answers,
     output: Path | None,
     leading: tuple[int, ...] | None,
+    *,
+    all_outputs: bool,
 ) -> None:
     """Add all predictions up and write their outputs. A failure says how far it got."""
     from fused_mlp.service.cli.rows.output import STDOUT, open_output
@@ -172,7 +178,7 @@ def _take_all(
     try:
         with open_output(output, leading) as file, progress_bar(total, rows.share_read) as show:
             for prediction in predictions:
-                file.write(prediction.output)
+                file.write(prediction.outputs if all_outputs else prediction.output)
                 answers.add(prediction)
                 show(answers.rows)
         return
@@ -188,26 +194,29 @@ def _take_all(
     fail(problem)
 
 
-def _as_json(prediction: Prediction, leading: tuple[int, ...] | None, requests: int) -> dict[str, Any]:
+def _as_json(
+    prediction: Prediction, leading: tuple[int, ...] | None, requests: int, all_outputs: bool
+) -> dict[str, Any]:
     timings = prediction.timings
-    output = prediction.output
-    (name,) = prediction.outputs
-    if leading is not None:
-        output = output.reshape(*leading, output.shape[-1])
+    outputs = {}
+    for name, y in prediction.outputs.items():
+        shaped = y if leading is None else y.reshape(*leading, *y.shape[1:])
+        outputs[name] = _finite(shaped.tolist())
+    first = next(iter(outputs))
     return {
         "model": prediction.model,
         "version": prediction.version,
         "variant": prediction.variant,
         "strategy": prediction.strategy,
         "request_id": prediction.request_id,
-        **({} if name == ONLY_OUTPUT else {"output_name": name}),
+        **({} if all_outputs or first == ONLY_OUTPUT else {"output_name": first}),
         "timings": {
             "queue_us": timings.queue_us,
             "compute_us": timings.compute_us,
             "batch_rows": timings.batch_rows,
         },
         **({"requests": requests} if requests > 1 else {}),
-        "output": _finite(output.tolist()),
+        **({"outputs": outputs} if all_outputs else {"output": outputs[first]}),
     }
 
 

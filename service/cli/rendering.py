@@ -32,20 +32,22 @@ def prediction_view(
 ) -> RenderableType:
     """Labels if the model has them, else values; then the times. `count`: of all rows, of which at least the first
     MOST_ROWS are here."""
-    output = prediction.output
-    rows = output.reshape(-1, output.shape[-1])
-    (name,) = prediction.outputs
     outputs = [output.name for output in version.outputs] if version else []
-    labels = version.labels if version and name in (ONLY_OUTPUT, *outputs[:1]) else ()
-    if labels:
-        probabilities = version is not None and version.output_activation == "softmax"
-        table = _label_table(rows, labels, top, probabilities)
-    else:
-        table = _value_table(rows)
-    parts: list[RenderableType] = [table]
+    parts: list[RenderableType] = []
+    for name, output in prediction.outputs.items():
+        rows = output.reshape(len(output), -1)
+        if len(prediction.outputs) > 1:
+            parts.append(Text(f" {name}", "bold"))
+        labels = version.labels if version and name in (ONLY_OUTPUT, *outputs[:1]) else ()
+        if labels:
+            probabilities = version is not None and version.output_activation == "softmax"
+            parts.append(_label_table(rows, labels, top, probabilities))
+        else:
+            parts.append(_value_table(rows))
     if count > MOST_ROWS:
         parts.append(Text(f" ... and {count - MOST_ROWS:,} more rows; --json or --output has all", "dim"))
-    if len(outputs) > 1:
+    if len(outputs) > len(prediction.outputs) == 1:
+        (name,) = prediction.outputs
         others = ", ".join(each for each in outputs if each != name)
         parts.append(Text(f" output {name}; --output-name has {others}", "dim"))
     parts.append(Text(f" {_summary(prediction, requests)}", "dim", no_wrap=True, overflow="ignore"))

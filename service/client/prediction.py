@@ -75,6 +75,10 @@ def build_request(
     """A request, and whether it is one row without a dimension for rows, which `read_prediction` needs to know."""
     if variant not in (None, *VARIANTS):
         raise ValueError(f"expected variant 'fused', 'unfused' or None, got {variant!r}")
+    if output is not None and not isinstance(output, str):
+        raise TypeError(
+            f"output: expected the name of one output, {ALL_OUTPUTS!r} for all or None for the first, got {output!r}"
+        )
     tensor, one_row = encode(x)
     request = pb.PredictRequest(
         model=model,

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +17,8 @@ from fused_mlp.service.local.child_server import ADDRESSES, PREFIX, ChildServer
 from fused_mlp.service.settings.settings import Settings
 
 if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
     from torch import nn
 
     from fused_mlp.service.client.tensors import ArrayLike
@@ -25,21 +28,27 @@ _DROPPED = ("TLS_", "TARGET", "POLICY", "ADMIN_", "CALLERS", "METRICS_TLS", "MOD
 
 
 def serve(
-    model: nn.Module | Mlp | str | os.PathLike[str], name: str = "model", **settings: object
+    model: nn.Module | Mlp | str | os.PathLike[str],
+    name: str = "model",
+    *,
+    example: torch.Tensor | NDArray[Any] | Sequence[Any] | None = None,
+    in_features: int | None = None,
+    **settings: object,
 ) -> LocalServer:
     """Serve a model from a child process on free ports of this machine; returns when it answers.
 
         server = fused_mlp.serve(module)
         server.predict(x).output
 
-    `model`: a torch module, an Mlp, or a file or folder that `fused_mlp.load` reads. `settings` are those of
-    `fused-mlp serve`: threads=1, variant="unfused". The server ends with `stop()`, with the object, with the `with`
-    block that it is used in, or with this process, whatever ends that."""
+    `model`: a torch module, an Mlp, or a file or folder that `fused_mlp.load` reads. `example` and `in_features` say
+    what rows a torch module takes, as for `fused_mlp.from_torch`. `settings` are those of `fused-mlp serve`:
+    threads=1, variant="unfused". The server ends with `stop()`, with the object, with the `with` block that it is used
+    in, or with this process, whatever ends that."""
     for setting in settings.keys() - Settings.model_fields.keys():
         close = get_close_matches(setting, Settings.model_fields, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ", as `fused-mlp serve --help` lists them"
         raise TypeError(f"fused_mlp.serve: there is no setting {setting!r}{hint}")
-    mlp = _read(model)
+    mlp = _read(model, example, in_features)
     folder = tempfile.mkdtemp(prefix="fused-mlp-")
     try:
         save(mlp, Path(folder) / name / "1")
@@ -86,14 +95,20 @@ def _end(client: Client, child: ChildServer, folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read(model: nn.Module | Mlp | str | os.PathLike[str]) -> Mlp:
+def _read(
+    model: nn.Module | Mlp | str | os.PathLike[str],
+    example: torch.Tensor | NDArray[Any] | Sequence[Any] | None,
+    in_features: int | None,
+) -> Mlp:
+    if isinstance(model, Mlp | str | os.PathLike) and (example is not None or in_features is not None):
+        raise TypeError("fused_mlp.serve: example and in_features are for torch modules")
     if isinstance(model, Mlp):
         return model
     if isinstance(model, str | os.PathLike):
         return load(model)
     from fused_mlp.models import from_torch  # noqa: PLC0415 - brings torch
 
-    return from_torch(model)
+    return from_torch(model, example, in_features=in_features)
 
 
 def _environment(repository: str, settings: dict[str, Any]) -> dict[str, str]:

@@ -169,6 +169,18 @@ def test_input_is_taken_in_the_shape_of_the_model_or_flat(
         caller.predict("images", pixels.reshape(6, 4, 4, 1))
 
 
+def test_row_of_a_model_without_a_shape_may_have_any_of_its_size(
+    caller: Client, inference: Stub, x: np.ndarray
+) -> None:
+    wanted = caller.predict("policy", x).output
+    for shape in ((5, 2, 4), (5, 2, 2, 2)):
+        given = x.reshape(shape)
+        np.testing.assert_array_equal(caller.predict("policy", given).output, wanted)
+        np.testing.assert_array_equal(answers(inference.ModelInfer(infer_request(given)))["pi"], wanted)
+    with pytest.raises(PredictError, match=r"expected 8 columns, got 4 in \[2, 4\]"):
+        caller.predict("policy", x[0].reshape(2, 4))
+
+
 # ---- the Open Inference Protocol
 
 
@@ -232,6 +244,9 @@ def test_command_line_selects_outputs_and_draws_programs(served: Server, caller:
     answer = json.loads(run("predict", "policy", "--example", "--output-name", "v", "--json").stdout)
     assert (answer["output_name"], len(answer["output"])) == ("v", 1)
     assert "expected 'pi' or 'v'" in run("predict", "policy", "--example", "--output-name", "q").stderr
+    (line,) = run("predict", "policy", "--example", "--output-name", "*", "-o", "-").stdout.splitlines()
+    assert len(json.loads(line)["pi"]) == 4
+    assert json.loads(line)["v"] == pytest.approx(answer["output"][0], rel=1e-6)  # 9 digits, 17 digits
     drawn = run("models", "tower", "--graph").stdout
     assert "blocks.0-2.fc1" in drawn
     assert "3 x" in drawn

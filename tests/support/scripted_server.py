@@ -51,10 +51,18 @@ class ScriptedServer:
         x = torch.frombuffer(bytearray(request.input.data), dtype=dtype).reshape(*request.input.shape)
         with torch.inference_mode():
             y = self.module(x.float()).to(dtype)
+
+        def tensor(values: torch.Tensor) -> pb.Tensor:
+            data = values.contiguous().view(torch.uint8).numpy().tobytes()
+            return pb.Tensor(shape=values.shape, dtype=request.input.dtype, data=data)
+
+        named = {}
+        if request.output == "*":  # a second head: the first number, squeezed
+            second = pb.HeadOutput(name="v", output=tensor(y[..., :1]), squeeze=True)
+            named = {"output_name": "pi", "others": [second]}
         return pb.PredictResponse(
-            output=pb.Tensor(
-                shape=y.shape, dtype=request.input.dtype, data=y.view(torch.uint8).numpy().tobytes()
-            ),
+            output=tensor(y),
+            **named,
             model=request.model,
             version=request.version or 7,
             variant=request.variant or pb.FUSED,

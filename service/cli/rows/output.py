@@ -3,19 +3,25 @@ which takes its name when all are there: so a partial file is never visible unde
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
 import stat
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, Any, NoReturn, Protocol, Self
+from typing import IO, Any, NoReturn, Protocol, Self, TypeAlias
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fused_mlp.service.client.prediction import ONLY_OUTPUT
 
 STDOUT = Path("-")
 _NPY_HEADER_BYTES = 512  # enough for the longest shape that numpy has, of 64 dimensions
@@ -27,9 +33,13 @@ class OutputError(Exception):
     """The outputs cannot be written. The text says why, in one line."""
 
 
+# (rows, width), or all outputs by name, each (rows, width) or (rows,).
+Outputs: TypeAlias = "NDArray[Any] | Mapping[str, NDArray[Any]]"
+
+
 class Writer(Protocol):
-    def write(self, rows: NDArray[Any]) -> bytes:
-        """rows: (rows, width) -> what to append."""
+    def write(self, rows: Any) -> bytes:
+        """rows: Outputs; (rows, width) alone where the format holds one array -> what to append."""
 
     def end(self) -> tuple[bytes, bytes]:
         """What to append after the last row, and what to write over the beginning."""
@@ -49,8 +59,8 @@ class DelimitedWriter:
 
 
 class JsonLinesWriter:
-    def write(self, rows: NDArray[Any]) -> bytes:
-        return "".join(f"{_json_row(row)}\n" for row in _texts(rows)).encode()
+    def write(self, rows: Outputs) -> bytes:
+        return "".join(f"{row}\n" for row in _json_rows(rows)).encode()
 
     def end(self) -> tuple[bytes, bytes]:
         return b"", b""
@@ -62,8 +72,8 @@ class JsonWriter:
     def __init__(self) -> None:
         self._separator = "[\n"
 
-    def write(self, rows: NDArray[Any]) -> bytes:
-        text = self._separator + ",\n".join(map(_json_row, _texts(rows)))
+    def write(self, rows: Outputs) -> bytes:
+        text = self._separator + ",\n".join(_json_rows(rows))
         self._separator = ",\n"
         return text.encode()
 
@@ -94,13 +104,42 @@ class NpyWriter:
         return b"", header.ljust(_NPY_HEADER_BYTES - 1) + b"\n"
 
 
-SUFFIXES = (".npy", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+class NpzWriter:
+    """An array for each output, `output` where only one was asked for. Kept in memory until all rows are there: the
+    arrays follow one another in the file."""
+
+    def __init__(self, leading: tuple[int, ...] | None) -> None:
+        self._leading = leading
+        self._parts: dict[str, list[NDArray[Any]]] = {}
+
+    def write(self, rows: Outputs) -> bytes:
+        for name, part in (rows if isinstance(rows, Mapping) else {ONLY_OUTPUT: rows}).items():
+            self._parts.setdefault(name, []).append(part)
+        return b""
+
+    def end(self) -> tuple[bytes, bytes]:
+        file = BytesIO()
+        # Not np.savez: an output may be called like one of its arguments.
+        with ZipFile(file, "w") as archive:
+            for name, parts in self._parts.items():
+                array = np.concatenate(parts)
+                if self._leading is not None:
+                    array = array.reshape(*self._leading, *array.shape[1:])
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+        return file.getvalue(), b""
+
+
+SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+_ONE_ARRAY = (".npy", ".csv", ".tsv")
 
 
 def make_writer(path: Path, leading: tuple[int, ...] | None) -> Writer:
     match path.suffix.lower():
         case ".npy":
             return NpyWriter(leading)
+        case ".npz":
+            return NpzWriter(leading)
         case ".csv":
             return DelimitedWriter(",")
         case ".tsv":
@@ -111,13 +150,17 @@ def make_writer(path: Path, leading: tuple[int, ...] | None) -> Writer:
             return JsonLinesWriter()
 
 
-def check_output(path: Path | None, source: str | None) -> None:
+def check_output(path: Path | None, source: str | None, all_outputs: bool = False) -> None:
     """Raises OutputError for what can be known to fail before any work."""
     if path is None or path == STDOUT:
         return
     if path.suffix.lower() not in SUFFIXES:
         raise OutputError(
             f"{path}: expected a name that ends in {', '.join(SUFFIXES)}, or - for JSON Lines on stdout"
+        )
+    if all_outputs and path.suffix.lower() in _ONE_ARRAY:
+        raise OutputError(
+            f"{path}: holds one output; give --output-name a name, or write all to .npz, .json or .jsonl"
         )
     if path.exists() and not path.is_file():
         raise OutputError(f"{path}: is not a regular file")
@@ -149,7 +192,7 @@ class OutputFile:
             self._handlers = {number: signal.signal(number, self._leave) for number in _ENDING_SIGNALS}
         return self
 
-    def write(self, rows: NDArray[Any]) -> None:
+    def write(self, rows: Outputs) -> None:
         self._file.write(self._writer.write(rows))
 
     def __exit__(
@@ -185,14 +228,14 @@ class NoOutput:
     def __exit__(self, *_: object) -> None:
         """Nothing to close."""
 
-    def write(self, rows: NDArray[Any]) -> None:
+    def write(self, rows: Outputs) -> None:
         """Nothing to write."""
 
 
 class StandardOutput(NoOutput):
     """JSON Lines on stdout."""
 
-    def write(self, rows: NDArray[Any]) -> None:
+    def write(self, rows: Outputs) -> None:
         try:
             sys.stdout.write(JsonLinesWriter().write(rows).decode())
             sys.stdout.flush()
@@ -200,11 +243,24 @@ class StandardOutput(NoOutput):
             os._exit(1)  # the reader has seen enough; Python would complain when it closes stdout
 
 
-def _texts(rows: NDArray[Any]) -> list[list[str]]:
-    """The shortest text of each number that reads back as the same number."""
-    texts: list[list[str]] = rows.astype("U32").tolist()
+def _texts(rows: NDArray[Any]) -> list[Any]:
+    """The shortest text of each number that reads back as the same number, in lists as `rows` is."""
+    texts: list[Any] = rows.astype("U32").tolist()
     return texts
 
 
-def _json_row(row: list[str]) -> str:
+def _json_rows(rows: Outputs) -> list[str]:
+    """A list for each row, or an object: {"pi": [0.25, 0.75], "v": 0.5}."""
+    if not isinstance(rows, Mapping):
+        return [_json_row(row) for row in _texts(rows)]
+    heads = []
+    for name, head in rows.items():
+        key = json.dumps(name)
+        heads.append([f"{key}: {_json_row(value)}" for value in _texts(head)])
+    return [f"{{{', '.join(pairs)}}}" for pairs in zip(*heads, strict=True)]
+
+
+def _json_row(row: list[str] | str) -> str:
+    if isinstance(row, str):
+        return _JSON_WORDS.get(row, row)
     return f"[{', '.join(_JSON_WORDS.get(text, text) for text in row)}]"

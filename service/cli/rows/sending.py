@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -51,7 +51,7 @@ class Answers:
     rows: int = 0
     requests: int = 0
     _first: Prediction | None = None
-    _kept: list[NDArray[Any]] = field(default_factory=list)
+    _kept: list[Mapping[str, NDArray[Any]]] = field(default_factory=list)
     _variants: dict[str, None] = field(default_factory=dict)  # sets that keep their order
     _strategies: dict[str, None] = field(default_factory=dict)
     _timings: Timings = field(default_factory=lambda: Timings(0.0, 0.0, 0))
@@ -59,7 +59,7 @@ class Answers:
     def add(self, prediction: Prediction) -> None:
         self._first = self._first or prediction
         if self.keep_all or self.rows < MOST_ROWS:
-            self._kept.append(prediction.output)
+            self._kept.append(prediction.outputs)
         self.rows += len(prediction.output)
         self.requests += 1
         self._variants[prediction.variant] = None
@@ -74,9 +74,11 @@ class Answers:
     def merged(self) -> Prediction:
         """As one prediction, with the rows that were kept: times are sums, batch_rows is the largest."""
         assert self._first is not None
+        outputs = {name: np.concatenate([kept[name] for kept in self._kept]) for name in self._first.outputs}
         return replace(
             self._first,
-            output=np.concatenate(self._kept),
+            output=next(iter(outputs.values())),
+            outputs=outputs,
             variant=cast("Variant", ", ".join(self._variants)),
             strategy=", ".join(self._strategies),
             timings=self._timings,

@@ -33,13 +33,28 @@ std::string expected_text(const RowShape& row) {
   return "[rows, " + shape_text(row.own).substr(1) + " or [rows, " + width + "]";
 }
 
+// How many dimensions at the end of the shape hold in_features numbers together, with at least one for rows left;
+// 0: none do. [2, 28, 28] is two rows of a model of 784 inputs.
+std::size_t flattened_dimensions(std::span<const std::int64_t> shape, std::uint64_t in_features) {
+  std::uint64_t product = 1;
+  for (std::size_t count = 1; count < shape.size(); ++count) {
+    const auto size = static_cast<std::uint64_t>(shape[shape.size() - count]);
+    if (size == 0 || size > in_features / product) return 0;
+    product *= size;
+    if (product == in_features) return count;
+  }
+  return 0;
+}
+
 // How many dimensions at the end of the shape are one row; 0: they are none.
 std::size_t row_dimensions(std::span<const std::int64_t> shape, const RowShape& row) {
   const std::span own = row.own;
   if (!own.empty() && shape.size() >= own.size() && std::equal(own.rbegin(), own.rend(), shape.rbegin())) {
     return own.size();
   }
-  return static_cast<std::uint64_t>(shape.back()) == row.in_features ? 1 : 0;
+  if (static_cast<std::uint64_t>(shape.back()) == row.in_features) return 1;
+  // A model that has a shape of its own gets no other: [rows, 28, 28, 1] may be a mistake for [rows, 1, 28, 28].
+  return own.empty() ? flattened_dimensions(shape, row.in_features) : 0;
 }
 
 // Bounds every size before any multiplication, so that nothing overflows.

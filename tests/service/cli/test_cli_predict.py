@@ -89,6 +89,48 @@ def test_many_rows_are_cut_and_saved_whole(cli, scripted, tmp_path, expected):
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected(rows), rtol=1e-6)
 
 
+def test_all_outputs_are_printed_by_name(cli, scripted, expected):
+    asked = ["predict", "tiny", "-i", "-", "--output-name", "*", "--request-rows", 1]
+    stdin = "1 2 3 4\n4 3 2 1\n"
+    y = expected(ROWS)
+    lines = cli(*asked, "-o", "-", stdin=stdin, target=scripted.target).out.splitlines()
+    rows = [json.loads(line) for line in lines]
+    np.testing.assert_allclose([row["pi"] for row in rows], y, rtol=1e-6)
+    np.testing.assert_allclose([row["v"] for row in rows], y[:, 0], rtol=1e-6)
+    answer = json.loads(cli(*asked, "--json", stdin=stdin, target=scripted.target).out)
+    assert answer["outputs"].keys() == {"pi", "v"}
+    np.testing.assert_allclose(answer["outputs"]["pi"], y, rtol=1e-6)
+    np.testing.assert_allclose(answer["outputs"]["v"], y[:, 0], rtol=1e-6)
+    assert not answer.keys() & {"output", "output_name"}
+    shown = cli(*asked, stdin=stdin, target=scripted.target).out.splitlines()
+    assert {" pi", " v"} <= {line.rstrip() for line in shown}
+
+
+def test_all_outputs_are_written_where_the_file_can_hold_them(cli, scripted, tmp_path, expected):
+    np.save(tmp_path / "x.npy", ROWS.reshape(2, 1, 4))
+
+    def write(name, output_name="*"):
+        asked = ["predict", "tiny", "-i", tmp_path / "x.npy", "-o", tmp_path / name]
+        return cli(*asked, "--output-name", output_name, "--request-rows", 1, target=scripted.target)
+
+    y = expected(ROWS)
+    assert write("y.json").code == 0
+    rows = json.loads((tmp_path / "y.json").read_text())
+    np.testing.assert_allclose([row["v"] for row in rows], y[:, 0], rtol=1e-6)
+    assert write("y.npz").code == 0
+    with np.load(tmp_path / "y.npz") as arrays:
+        assert {name: array.shape for name, array in arrays.items()} == {"pi": (2, 1, 3), "v": (2, 1)}
+        np.testing.assert_allclose(arrays["pi"][:, 0], y, rtol=1e-6)
+    assert write("one.npz", "").code == 0
+    with np.load(tmp_path / "one.npz") as arrays:
+        np.testing.assert_allclose(arrays["output"][:, 0], y, rtol=1e-6)
+    for name in ("y.csv", "y.tsv", "y.npy"):
+        refused = write(name)
+        assert refused.code == 1
+        assert "holds one output; give --output-name a name" in refused.err
+        assert not (tmp_path / name).exists()
+
+
 def test_version_is_passed_on(cli, scripted):
     cli("predict", "tiny", "-i", "-", "--version", 7, "--json", stdin="1 2 3 4", target=scripted.target)
     assert scripted.requests[0].version == 7

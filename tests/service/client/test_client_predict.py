@@ -28,6 +28,14 @@ def test_prediction_carries_output_and_provenance(connect, scripted, expected):
     prediction.output[0, 0] = 1.0  # the caller's own copy, writable
 
 
+@pytest.mark.parametrize("output", [["pi", "v"], b"pi", 1])
+def test_output_that_is_no_name_is_refused_with_what_is_expected(connect, scripted, output):
+    with pytest.raises(
+        TypeError, match=r"output: expected the name of one output, '\*' for all or None for the"
+    ):
+        connect(scripted.target).predict("tiny", ROWS, output=output)
+
+
 @pytest.mark.parametrize("shape", [(4,), (1, 4), (2, 4), (2, 3, 4), (1, 1, 1, 4)])
 def test_output_keeps_every_dimension_but_the_last(connect, scripted, expected, shape):
     x = np.linspace(-1, 1, np.prod(shape), dtype=np.float32).reshape(shape)

@@ -55,6 +55,23 @@ def test_program_is_served_and_squeezed() -> None:
         assert {name: y.shape for name, y in outputs.items()} == {"pi": (2, 4), "v": (2,)}
 
 
+class Doubled(torch.nn.Module):
+    """Nothing in it tells how wide a row is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x.flatten(1)
+
+
+def test_rows_of_a_module_are_described_as_for_from_torch() -> None:
+    with fused_mlp.serve(Doubled(), in_features=3, threads=1) as server:
+        np.testing.assert_array_equal(server.predict([1.0, 2.0, 3.0]).output, [2, 4, 6])
+    with fused_mlp.serve(Doubled(), example=torch.zeros(1, 2, 3), threads=1) as server:
+        assert server.mlp.spec.input_shape == (2, 3)
+        np.testing.assert_array_equal(server.predict(np.ones((4, 2, 3))).output, np.full((4, 6), 2))
+    with pytest.raises(TypeError, match="example and in_features are for torch modules"):
+        fused_mlp.serve(PROGRAMS["policy"], in_features=8)
+
+
 @pytest.mark.parametrize("end", ["pass", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
 def test_server_ends_with_the_process_that_started_it(tmp_path: Path, end: str) -> None:
     program = (

@@ -30,7 +30,7 @@ TEST(invalid_shapes_get_a_precise_line) {
   CHECK_EQ(tensor({0, 64}, 0).error, "shape: expected at least 1 row, got 0 in [0, 64]");
   CHECK_EQ(tensor({-1, 64}, 256).error, "shape: expected sizes of at least 1, got [-1, 64]");
   CHECK_EQ(tensor({}, 256).error, "shape: expected [rows, 64] or [64], got []");
-  CHECK_EQ(tensor({1, 64, 1}, 256).error, "shape: expected [rows, 64] or [64], got [1, 64, 1]");
+  CHECK_EQ(tensor({1, 65, 1}, 260).error, "shape: expected [rows, 64] or [64], got [1, 65, 1]");
   CHECK(!tensor({1, 1, 1, 1, 1, 1, 1, 1, 1, 64}, 256).ok());
   CHECK_EQ(tensor({101, 64}, 101 * 256).error,
            "shape: expected at most 100 rows per request, got 101; send them in parts");
@@ -73,6 +73,19 @@ TEST(a_row_may_have_the_shape_of_its_model) {
   CHECK_EQ(check({2, 3, 1, 8, 8}, 6).rows, 6u);
   CHECK_EQ(check({3, 8, 8}, 3).error, "shape: expected [rows, 1, 8, 8] or [rows, 64], got [3, 8, 8]");
   CHECK_EQ(check({3, 63}, 3).error, "shape: expected [rows, 1, 8, 8] or [rows, 64], got [3, 63]");
+}
+
+TEST(a_row_of_a_model_without_a_shape_may_have_any_of_its_size) {
+  CHECK_EQ(tensor({3, 8, 8}, 3 * 256).rows, 3u);
+  CHECK_EQ(tensor({3, 8, 8}, 3 * 256).leading, 1u);
+  CHECK_EQ(tensor({2, 3, 1, 8, 8}, 6 * 256).leading, 3u);
+  CHECK_EQ(tensor({8, 8}, 256).error, "shape: expected 64 columns, got 8 in [8, 8]");  // no dimension of rows
+  CHECK_EQ(tensor({3, 8, 9}, 3 * 288).error, "shape: expected [rows, 64] or [64], got [3, 8, 9]");
+  CHECK_EQ(tensor({3, 8, 8}, 3 * 256 - 1).error, "data: expected 768 bytes for [3, 8, 8] FP32, got 767");
+  CHECK_EQ(tensor({0, 8, 8}, 0).error, "shape: expected at least 1 row, got 0 in [0, 8, 8]");
+  CHECK(!tensor({3, 0, 8}, 0).ok());
+  CHECK(!tensor({1, 1LL << 32, 1LL << 32}, 256).ok());
+  CHECK(!tensor({1, kHuge, 2}, 256).ok());
 }
 
 // The value of a half by its definition, not by the code under test.
