@@ -27,6 +27,8 @@ TORCH = {
     "sin": torch.sin,
     "cos": torch.cos,
     "erf": torch.erf,
+    "log1p": torch.log1p,
+    "expm1": torch.expm1,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "silu": torch.nn.functional.silu,
@@ -70,7 +72,7 @@ def test_error_over_the_whole_range(name: str, isa: str) -> None:
 def test_special_values_are_those_of_torch(name: str, isa: str) -> None:
     tiny = np.float32(1e-42)
     x = np.array(
-        [np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 88.7, 89.0, -104.0, 1e10, 3e38, -3e38, 1],
+        [np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 88.7, 89.0, -104.0, 1e10, 3e38, -3e38, 1, -1, -1.5, 1e-8],
         np.float32,
     )
     expected = TORCH[name](torch.from_numpy(x)).numpy()

@@ -237,6 +237,8 @@ TORCH = {
     "sin": torch.sin,
     "cos": torch.cos,
     "erf": torch.erf,
+    "log1p": torch.log1p,
+    "expm1": torch.expm1,
     "relu6": functional.relu6,
     "selu": functional.selu,
     "celu": functional.celu,
