@@ -35,7 +35,7 @@ def load(path: str | os.PathLike[str]) -> Mlp:
         return from_onnx(path)
     if path.suffix == ".pt2":
         try:
-            from fused_mlp.models.importers.torch_files import read_exported  # noqa: PLC0415 - brings torch
+            from fused_mlp.models.importers.torch.files import read_exported  # noqa: PLC0415 - brings torch
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

@@ -107,7 +107,7 @@ class Mlp:
         for a chain of layers, else a module with the steps' names whose `code` is its forward. Answers what the model
         itself does: (rows,) where it squeezes, a tuple where it has several outputs."""
         try:
-            from fused_mlp.models.importers.torch_modules import make_module  # noqa: PLC0415 - brings torch
+            from fused_mlp.models.importers.torch.writing import make_module  # noqa: PLC0415 - brings torch
         except ModuleNotFoundError as error:
             raise ImportError("Mlp.to_torch needs torch: pip install 'fused-mlp[torch]'") from error
         return make_module(self)
@@ -162,7 +162,7 @@ def _from_tensor(name: str, tensor: object) -> Array:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
         raise ModelLoadError(f"tensor {name!r}: expected a numpy array, got {type(tensor).__name__}")
-    from fused_mlp.models.importers.torch_tensors import to_array  # noqa: PLC0415
+    from fused_mlp.models.importers.torch.tensors import to_array  # noqa: PLC0415
 
     return to_array(tensor, name)
 

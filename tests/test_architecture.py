@@ -32,14 +32,13 @@ ONLY_IN = {
     ),
     "prometheus_client": ("service/observe/metrics.py",),
     "triton": ("kernels/cuda/*.py",),
-    "onnx": ("models/importers/onnx_*.py",),
+    "onnx": ("models/importers/onnx/*.py",),
     "sklearn": ("models/demo/train_digits.py",),
     "safetensors": ("models/version_directory.py", "models/safetensors_file.py"),
     "torch": (
-        "models/importers/from_checkpoint.py",
+        "models/importers/checkpoints/pickles.py",
         "models/importers/from_torch.py",
-        "models/importers/torch_*.py",
-        "models/importers/aten/*.py",
+        "models/importers/torch/*.py",
         "models/demo/train_digits.py",
         "kernels/backends/eager.py",
         "kernels/backends/torch.py",
@@ -194,7 +193,7 @@ def test_all_packages_are_looked_at():
 EXTRAS = {
     "protos/*": (),
     "service/client/*": ("torch",),  # its tensors only, and only for type checkers
-    "models/importers/onnx_*.py": ("serve", "torch", "onnx"),
+    "models/importers/onnx/*": ("serve", "torch", "onnx"),
     "models/demo/train_digits.py": ("serve", "torch", "train"),
     "kernels/cuda/*": ("serve", "torch", "cuda-check"),
     "service/csrc/*/tests/*": ("serve", "torch", "dev"),

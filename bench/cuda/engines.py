@@ -21,8 +21,8 @@ from fused_mlp.kernels.cuda.contexts import LaunchContext
 from fused_mlp.kernels.cuda.runtime import Runtime
 from fused_mlp.kernels.cuda.selection import Candidate
 from fused_mlp.models import Dtype, Mlp
-from fused_mlp.models.importers.torch_modules import make_module
-from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
+from fused_mlp.models.importers.torch.writing import make_module
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 Measured = tuple[float, torch.Tensor]  # seconds per forward, and the result

@@ -8,8 +8,8 @@ import torch
 from fused_mlp.kernels.base import Device, Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.models import Mlp
-from fused_mlp.models.importers.torch_modules import make_module
-from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
+from fused_mlp.models.importers.torch.writing import make_module
 
 
 class EagerKernel(Kernel):

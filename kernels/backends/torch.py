@@ -16,8 +16,8 @@ from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
 from fused_mlp.models import Mlp
 from fused_mlp.models.dtypes import widen
 from fused_mlp.models.formula import Formula
-from fused_mlp.models.importers.torch_formulas import apply
-from fused_mlp.models.importers.torch_modules import normalize
+from fused_mlp.models.importers.torch.formulas import apply
+from fused_mlp.models.importers.torch.modules import normalize
 from fused_mlp.models.spec import Step
 
 # Why addmm. Packed weights in oneDNN (mkldnn::_linear_pointwise, with the activation inside) measured up to 2.2 times

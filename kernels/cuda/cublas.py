@@ -11,9 +11,9 @@ from fused_mlp.kernels.cuda.program import Allocate
 from fused_mlp.kernels.fusion import FusedStep, Product, fuse
 from fused_mlp.models import Mlp
 from fused_mlp.models.formula import Formula
-from fused_mlp.models.importers.torch_formulas import FUNCTIONS
-from fused_mlp.models.importers.torch_modules import function_module, normalize
-from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES, to_tensor
+from fused_mlp.models.importers.torch.formulas import FUNCTIONS
+from fused_mlp.models.importers.torch.modules import function_module, normalize
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES, to_tensor
 from fused_mlp.models.spec import INPUT, Affine, Combine, Concat, Elementwise, Gated, Norm, Slice, Softmax
 
 

@@ -12,7 +12,7 @@ from fused_mlp.kernels.cuda.stages import RowPass
 from fused_mlp.kernels.cuda.tiles import Tile
 from fused_mlp.kernels.cuda.whole_steps import plan_whole
 from fused_mlp.models import Mlp
-from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES, to_tensor
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES, to_tensor
 from fused_mlp.models.spec import Gated, Linear
 
 

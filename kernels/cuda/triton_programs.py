@@ -19,7 +19,7 @@ from fused_mlp.kernels.cuda.tiles import Tile
 from fused_mlp.kernels.cuda.whole_kernel import whole_kernel
 from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import Mlp
-from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 
 KERNELS: dict[KernelName, Any] = {"whole": whole_kernel, "layer": layer_kernel, "row": row_kernel}
 

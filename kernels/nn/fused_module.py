@@ -14,7 +14,7 @@ from fused_mlp.kernels.nn import operator as _operator  # noqa: F401 - registers
 from fused_mlp.kernels.nn import reference
 from fused_mlp.kernels.nn.packed import addresses_and_versions, forget, forget_expired, kernel_for, parse_spec
 from fused_mlp.models import MlpSpec, from_torch, parameter_names
-from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 from fused_mlp.models.weights import expected_shapes
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fused_mlp.kernels.nn import reference
 from fused_mlp.kernels.nn.packed import kernel_for, parse_spec
-from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 
 NAME = "fused_mlp::mlp"
 

@@ -21,7 +21,7 @@ from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.kernels.registry import compile  # noqa: A004 - as everywhere
 from fused_mlp.models import Mlp, MlpSpec
 from fused_mlp.models.dtypes import Array
-from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES, to_array
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES, to_array
 from fused_mlp.models.weights import expected_shapes
 
 _DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}

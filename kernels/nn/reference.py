@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.importers.torch_formulas import FUNCTIONS, apply
-from fused_mlp.models.importers.torch_modules import normalize
+from fused_mlp.models.importers.torch.formulas import FUNCTIONS, apply
+from fused_mlp.models.importers.torch.modules import normalize
 from fused_mlp.models.spec import INPUT, Step
 from fused_mlp.models.weights import expected_shapes
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fused_mlp.kernels.base import Kernel, check_array, check_out, check_rows, check_shape
 from fused_mlp.kernels.errors import KernelInputError
-from fused_mlp.models.importers.torch_tensors import to_tensor
+from fused_mlp.models.importers.torch.tensors import to_tensor
 
 
 def call_with_tensors(kernel: Kernel, x: Any, out: Any) -> Any:

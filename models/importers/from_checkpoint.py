@@ -4,9 +4,7 @@ activations, so the caller gives them; what else the names do not tell is asked 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +13,16 @@ import numpy as np
 
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.assembly import Assembler
-from fused_mlp.models.importers.checkpoint_names import Step, read_named_steps, read_steps
-from fused_mlp.models.importers.safetensors_checkpoint import SafetensorsCheckpoint
+from fused_mlp.models.importers.checkpoints.assembly import Assembler
+from fused_mlp.models.importers.checkpoints.names import Step, read_named_steps, read_steps
+from fused_mlp.models.importers.checkpoints.pickles import read_pickle
+from fused_mlp.models.importers.checkpoints.safetensors import SafetensorsCheckpoint
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
 from fused_mlp.models.weights import Mlp
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Under which training scripts keep the state_dict among optimiser state and epoch counts.
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
 BATCH_NORM_EPS = 1e-5  # PyTorch's default; a checkpoint does not hold it
 
 
@@ -173,35 +170,6 @@ def _slope(activation: OutputActivation, negative_slope: float) -> float:
 def _as_arrays(tensors: Mapping[str, Any]) -> Mapping[str, Array]:
     if sys.modules.get("torch") is None:
         return tensors  # arrays already
-    from fused_mlp.models.importers.torch_tensors import ArrayMapping  # noqa: PLC0415
+    from fused_mlp.models.importers.torch.tensors import ArrayMapping  # noqa: PLC0415
 
     return ArrayMapping(tensors)
-
-
-def read_pickle(path: Path) -> Mapping[str, Tensor]:
-    """The state_dict in a file of torch.save. No code in it is run."""
-    try:
-        import torch  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise ModelLoadError(f"{path}: reading it needs torch: pip install 'fused-mlp[torch]'") from None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on odd pickles, which are refused below
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise ModelLoadError(f"{path}: no such file") from None
-    except pickle.UnpicklingError as error:
-        raise ModelLoadError(
-            f"{path}: not a state_dict, or one with Python objects in it, which are not loaded: "
-            "save module.state_dict()"
-        ) from error
-    except Exception as error:  # a damaged pickle may fail in any way
-        raise ModelLoadError(f"{path}: not a readable state_dict file ({type(error).__name__})") from error
-    for wrapper in _WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
-            content = content[wrapper]
-    if not isinstance(content, Mapping) or not all(
-        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in content.items()
-    ):
-        raise ModelLoadError(f"{path}: expected a state_dict, a mapping from names to tensors")
-    return content

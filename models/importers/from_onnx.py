@@ -1,5 +1,5 @@
-"""`fused_mlp.from_onnx`: an MLP from an ONNX file. onnx_rows.py reads the graph into the builder of programs, and
-onnx_check.py compares the result with the graph."""
+"""`fused_mlp.from_onnx`: an MLP from an ONNX file. onnx/rows.py reads the graph into the builder of programs, and
+onnx/check.py compares the result with the graph."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Place
 from fused_mlp.models.importers.building.rows import Rows
-from fused_mlp.models.importers.onnx_check import check
-from fused_mlp.models.importers.onnx_graph import Graph, read_graph
-from fused_mlp.models.importers.onnx_operators import Unreadable, Value
-from fused_mlp.models.importers.onnx_rows import RowsReader
+from fused_mlp.models.importers.onnx.check import check
+from fused_mlp.models.importers.onnx.graph import Graph, read_graph
+from fused_mlp.models.importers.onnx.operators.values import Unreadable, Value
+from fused_mlp.models.importers.onnx.rows import RowsReader
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 

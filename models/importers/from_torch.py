@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,35 +16,23 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from fused_mlp.models.errors import ModelLoadError, first_line
-from fused_mlp.models.importers.aten import REFUSED
+from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Place
 from fused_mlp.models.importers.building.rows import Rows
-from fused_mlp.models.importers.torch_copy import prepare, unwrapped
-from fused_mlp.models.importers.torch_export import (
+from fused_mlp.models.importers.torch.copy import prepare, unwrapped
+from fused_mlp.models.importers.torch.export import (
     PREFIX,
-    ROWS,
-    AnswerError,
     NamedOutputs,
     export_rows,
-    failing_line,
     run_once,
 )
-from fused_mlp.models.importers.torch_graph import GraphReader
+from fused_mlp.models.importers.torch.graph import GraphReader
+from fused_mlp.models.importers.torch.trial import FixedDtypeError, find_width, random_rows, try_rows
 from fused_mlp.models.importers.verification import TOLERANCE, verify
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
-# Widths that are tried where none is given.
-_MAX_CANDIDATES = 24
-# Layers that take something other than rows of floats: what is said where no width fits.
-_NO_ROWS: dict[tuple[type[nn.Module], ...], str] = {
-    (nn.modules.conv._ConvNd,): REFUSED["convolution"],
-    (nn.Embedding, nn.EmbeddingBag): REFUSED["embedding"],
-    (nn.RNNBase, nn.RNNCellBase): REFUSED["lstm"],
-    (nn.MultiheadAttention,): REFUSED["scaled_dot_product_attention"],
-}
 # Of a module that only runs in float32, because its code casts to it.
 _SINGLE_TOLERANCE = 2e-3
 
@@ -111,16 +99,16 @@ def read_module(
     try:
         prepared = prepare(module)
         copied = NamedOutputs(prepared.module)
-        found = shape or _find_width(copied)
-        _try(copied, found)
+        found = shape or find_width(copied)
+        try_rows(copied, found)
         tolerance = TOLERANCE
-    except _FixedDtypeError:
+    except FixedDtypeError:
         prepared = prepare(module, torch.float32)
         copied = NamedOutputs(prepared.module)
-        found = shape or _find_width(copied)
-        _try(copied, found)
+        found = shape or find_width(copied)
+        try_rows(copied, found)
         tolerance = _SINGLE_TOLERANCE
-    x = _rows(copied, found)
+    x = random_rows(copied, found)
     builder = Builder(math.prod(found), found if len(found) > 1 else None)
     _read(builder, export_rows(copied, x), copied, prepared.dtypes)
     if shape is None and builder.takes_parts():
@@ -154,42 +142,10 @@ def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, dty
             builder.output(name, value)
 
 
-class _FixedDtypeError(Exception):
-    """The module casts to a dtype of its own, and does not run in float64."""
-
-
-def _try(module: NamedOutputs, shape: tuple[int, ...]) -> None:
-    """Refuse, in words, a module that does not run on such rows."""
-    try:
-        run_once(module, _rows(module, shape))
-    except ModelLoadError:
-        raise
-    except Exception as error:
-        if (
-            _is_about_dtypes(error)
-            and next(module.parameters(), torch.zeros(0).double()).dtype == torch.float64
-        ):
-            raise _FixedDtypeError from error
-        line = failing_line(error)
-        raise ModelLoadError(
-            f"{type(module.module).__name__} could not be run on ({', '.join(map(str, ('rows', *shape)))}) inputs: "
-            f"{first_line(error)}" + (f" ({line})" if line else "")
-        ) from error
-
-
-def _is_about_dtypes(error: Exception) -> bool:
-    return isinstance(error, RuntimeError) and ("dtype" in str(error) or "Double" in str(error))
-
-
-def _rows(module: NamedOutputs, shape: tuple[int, ...]) -> Tensor:
-    dtype = next((each.dtype for each in module.parameters() if each.is_floating_point()), torch.float64)
-    return torch.randn(ROWS, *shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
-
-
 def _answers(
     module: NamedOutputs, rows: NDArray[np.float64], shape: tuple[int, ...]
 ) -> list[NDArray[np.float64]]:
-    like = _rows(module, shape)
+    like = random_rows(module, shape)
     answers = run_once(module, torch.from_numpy(rows).to(like.dtype).reshape(-1, *shape))
     return [each.double().reshape(len(rows), -1).numpy() for each in answers]
 
@@ -208,51 +164,6 @@ def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
     if in_features is not None and math.prod(shape) != in_features:
         raise ModelLoadError(f"example has rows of {math.prod(shape)} values, in_features is {in_features}")
     return shape
-
-
-def _find_width(module: NamedOutputs) -> tuple[int, ...]:
-    """The first width, of those that the weights suggest, on which the module runs."""
-    first: ModelLoadError | None = None
-    for width in row_widths(module.module):
-        try:
-            _try(module, (width,))
-        except AnswerError:
-            raise
-        except ModelLoadError as error:
-            first = first or error
-        else:
-            return (width,)
-    for path, part in module.module.named_modules():
-        for kinds, why in _NO_ROWS.items():
-            if isinstance(part, kinds):
-                where = f"layer {path}: {type(part).__name__}" if path else type(part).__name__
-                raise ModelLoadError(f"{where}: {why}")
-    name = type(module.module).__name__
-    if first is None:
-        raise ModelLoadError(
-            f"{name} has no weights that tell the width of its rows: give in_features, or an example of (rows, ...)"
-        )
-    raise ModelLoadError(
-        f"{first}; if its rows have another shape, give in_features, or an example of (rows, ...)"
-    )
-
-
-def row_widths(module: nn.Module) -> list[int]:
-    """What the width of a row may be, by the module's weights, the likeliest first."""
-    return list(dict.fromkeys(_candidates(module)))[:_MAX_CANDIDATES]
-
-
-def _candidates(module: nn.Module) -> Iterator[int]:
-    parts = list(module.modules())
-    yield from (part.in_features for part in parts if isinstance(part, nn.Linear))
-    for part in parts:
-        if isinstance(part, (nn.LayerNorm, nn.RMSNorm)):
-            yield part.normalized_shape[-1]
-        elif isinstance(part, nn.BatchNorm1d):
-            yield part.num_features
-    matrices = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.dim() > 0]
-    yield from (tensor.shape[-1] for tensor in matrices if tensor.dim() == 2)
-    yield from (size for tensor in matrices for size in tensor.shape)
 
 
 def _check_signature(module: nn.Module) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict, read_pickle
+from fused_mlp.models.importers.checkpoints.pickles import read_pickle
+from fused_mlp.models.importers.checkpoints.safetensors import INDEX_SUFFIX
+from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
 from fused_mlp.models.importers.from_onnx import from_onnx
-from fused_mlp.models.importers.safetensors_checkpoint import INDEX_SUFFIX
 from fused_mlp.models.repository import Repository, check_name
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
 from fused_mlp.models.version_directory import JSON_NAME, load_version, save
@@ -180,19 +181,19 @@ def _read_torch(
     source: str, kind: Format, *, weights: Path | None, row_shape: Sequence[int] | None, dtype: Dtype | None
 ) -> Mlp:
     try:
-        from fused_mlp.models.importers import torch_files  # noqa: PLC0415 - an extra
+        from fused_mlp.models.importers.torch import files  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise ModelLoadError(f"{source}: reading it needs torch: pip install 'fused-mlp[torch]'") from None
     path = Path(source)
     if kind == "pt2":
-        return torch_files.read_exported(path, dtype=dtype)
+        return files.read_exported(path, dtype=dtype)
     if kind == "torchscript":
-        return torch_files.read_script(path, row_shape=row_shape, dtype=dtype)
+        return files.read_script(path, row_shape=row_shape, dtype=dtype)
     if kind == "pickle":
-        return torch_files.read_pickled_module(path, row_shape=row_shape, dtype=dtype)
-    return torch_files.read_factory(source, state_dict=weights, row_shape=row_shape, dtype=dtype)
+        return files.read_pickled_module(path, row_shape=row_shape, dtype=dtype)
+    return files.read_factory(source, state_dict=weights, row_shape=row_shape, dtype=dtype)
 
 
 def _load_whole(path: Path, kind: Format, dtype: Dtype | None) -> Mlp:

@@ -12,7 +12,7 @@ from fused_mlp import models
 from fused_mlp.kernels import FusedMLP, KernelInputError
 from fused_mlp.kernels.nn import packed
 from fused_mlp.kernels.nn.operator import mlp as operator
-from fused_mlp.models.importers.torch_modules import GatedLinear, activation_module
+from fused_mlp.models.importers.torch.modules import GatedLinear, activation_module
 from fused_mlp.models.spec import Activation
 
 

@@ -11,7 +11,8 @@ from torch import nn
 from fused_mlp.models import Mlp, MlpSpec
 from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.formula import PARAMETERS, SUGAR, parse
-from fused_mlp.models.importers.torch_modules import function_module, make_module
+from fused_mlp.models.importers.torch.modules import function_module
+from fused_mlp.models.importers.torch.writing import make_module
 from fused_mlp.models.spec import (
     Affine,
     Combine,

@@ -9,7 +9,7 @@ import numpy as np
 
 from fused_mlp.models import formula
 from fused_mlp.models.activations import Floats
-from fused_mlp.models.importers.activation_match import POINTS
+from fused_mlp.models.importers.building.activation_match import POINTS
 from fused_mlp.models.importers.building.nodes import CombineNode, ElementNode, LinearNode, Node
 from fused_mlp.models.importers.building.rows import Rows
 

@@ -22,8 +22,8 @@ from fused_mlp.kernels.cuda.triton_programs import LayeredProgram, WholeProgram,
 from fused_mlp.kernels.selfcheck import BASELINE_OUTPUTS
 from fused_mlp.models import Activation, LayerWeights, Mlp, MlpSpec
 from fused_mlp.models.evaluation import evaluate
-from fused_mlp.models.importers.torch_modules import make_module
-from fused_mlp.models.importers.torch_tensors import TORCH_DTYPES
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
+from fused_mlp.models.importers.torch.writing import make_module
 from fused_mlp.models.spec import OutputActivation
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.idioms import written

@@ -19,7 +19,7 @@ from fused_mlp.kernels.cuda.kernel import CudaKernel
 from fused_mlp.kernels.cuda.program import Program
 from fused_mlp.kernels.cuda.selection import Candidate, Trial, choose, select
 from fused_mlp.models.evaluation import evaluate
-from fused_mlp.models.importers.torch_modules import make_module
+from fused_mlp.models.importers.torch.writing import make_module
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import CountingKernels, EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec

@@ -17,7 +17,7 @@ from fused_mlp.kernels.cuda.rule import candidate_tiles, tile_by_rule
 from fused_mlp.kernels.cuda.tiles import PRECISIONS, TILES, Precision
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import PARAMETERS, parse
-from fused_mlp.models.importers.torch_modules import make_module
+from fused_mlp.models.importers.torch.writing import make_module
 from fused_mlp.models.spec import INPUT
 from tests.kernels.cuda.eager_program import CountingKernels
 from tests.kernels.cuda.random_models import make_mlp, make_spec

@@ -15,7 +15,7 @@ from torch import nn
 from fused_mlp import models
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.evaluation import evaluate
-from fused_mlp.models.importers import onnx_functions
+from fused_mlp.models.importers.onnx import functions
 
 DATA = Path(__file__).parent / "data"
 SQRT2 = float(np.sqrt(2))
@@ -481,7 +481,7 @@ def test_class_labels_beside_probabilities_are_left_out_and_it_is_said(tmp_path)
 
 
 def test_a_graph_that_is_read_wrong_is_not_handed_out(tmp_path, monkeypatch):
-    monkeypatch.setitem(onnx_functions.FUNCTIONS, "Relu", onnx_functions.FUNCTIONS["Tanh"])
+    monkeypatch.setitem(functions.FUNCTIONS, "Relu", functions.FUNCTIONS["Tanh"])
     graph = Graph()
     graph.node("Relu", graph.linear("x", 3))
     with pytest.raises(ModelLoadError, match="does not compute what the model does"):

@@ -295,7 +295,7 @@ def test_a_weight_too_large_for_the_dtype_is_refused():
 
 
 def test_a_program_that_is_not_the_module_is_refused(monkeypatch):
-    from fused_mlp.models.importers import aten
+    from fused_mlp.models.importers.torch import aten
 
     monkeypatch.setitem(aten.OPERATORS, "relu", aten.OPERATORS["silu"])
     with pytest.raises(ModelLoadError, match="does not compute what the model does"):

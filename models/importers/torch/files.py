@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from fused_mlp.models.errors import ModelLoadError, first_line
-from fused_mlp.models.importers.from_checkpoint import read_pickle
-from fused_mlp.models.importers.from_torch import from_torch, row_widths
-from fused_mlp.models.importers.safetensors_checkpoint import SafetensorsCheckpoint
-from fused_mlp.models.importers.torch_archive import check_targets, only_tensors
-from fused_mlp.models.importers.torch_export import failing_line, quietly
-from fused_mlp.models.importers.torch_tensors import to_tensor
+from fused_mlp.models.importers.checkpoints.pickles import read_pickle
+from fused_mlp.models.importers.checkpoints.safetensors import SafetensorsCheckpoint
+from fused_mlp.models.importers.from_torch import from_torch
+from fused_mlp.models.importers.torch.archive import check_targets, only_tensors
+from fused_mlp.models.importers.torch.export import failing_line, quietly
+from fused_mlp.models.importers.torch.tensors import to_tensor
+from fused_mlp.models.importers.torch.trial import row_widths
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 

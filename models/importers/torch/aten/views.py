@@ -12,15 +12,6 @@ import torch
 from torch import Tensor
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.aten.calls import (
-    OPERATORS,
-    Call,
-    listed,
-    matrix,
-    one_row,
-    reads,
-)
-from fused_mlp.models.importers.aten.refusals import DROPS
 from fused_mlp.models.importers.building.rows import (
     Rows,
     expanded,
@@ -29,6 +20,15 @@ from fused_mlp.models.importers.building.rows import (
     removed,
     taken,
 )
+from fused_mlp.models.importers.torch.aten.calls import (
+    OPERATORS,
+    Call,
+    listed,
+    matrix,
+    one_row,
+    reads,
+)
+from fused_mlp.models.importers.torch.aten.refusals import DROPS
 
 # The same values in another form
 

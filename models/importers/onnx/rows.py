@@ -10,14 +10,12 @@ from typing import cast
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant, Place
-from fused_mlp.models.importers.building.rows import (
-    Rows,
-)
-from fused_mlp.models.importers.onnx_functions import (
-    fold,
-)
-from fused_mlp.models.importers.onnx_graph import Graph, Node
-from fused_mlp.models.importers.onnx_operators import Unreadable, Value, apply, hint, transposed
+from fused_mlp.models.importers.building.rows import Rows
+from fused_mlp.models.importers.onnx.constants import fold
+from fused_mlp.models.importers.onnx.graph import Graph, Node
+from fused_mlp.models.importers.onnx.operators import apply, hint
+from fused_mlp.models.importers.onnx.operators.products import transposed
+from fused_mlp.models.importers.onnx.operators.values import Unreadable, Value
 
 # Stands for the number of rows in shapes that a graph computes with: a prime above every width.
 MANY = 1048583

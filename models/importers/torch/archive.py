@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.torch_export import quietly
+from fused_mlp.models.importers.torch.export import quietly
 
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 # Objects that are no tensors, which torch unpickles without limits.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fused_mlp.models.importers.aten.calls import (
-    Call,
-    matrix,
-    reads,
-)
 from fused_mlp.models.importers.building.einsum import einsum
 from fused_mlp.models.importers.building.rows import (
     Rows,
+)
+from fused_mlp.models.importers.torch.aten.calls import (
+    Call,
+    matrix,
+    reads,
 )
 
 # Products

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fused_mlp.models.importers.onnx_graph import Graph
+from fused_mlp.models.importers.onnx.graph import Graph
 from fused_mlp.models.importers.verification import verify
 from fused_mlp.models.weights import Mlp
 

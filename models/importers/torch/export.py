@@ -26,7 +26,7 @@ _UNUSUAL = re.compile(r"[^A-Za-z0-9_./:-]+")  # in the name of an output
 PREFIX = "module."  # of the names of everything within NamedOutputs
 _OWN_FILES = (
     str(Path(torch.__file__).parent),
-    str(Path(__file__).resolve().parent),
+    str(Path(__file__).resolve().parents[1]),
     str(Path(linecache.__file__).resolve().parent),
 )
 

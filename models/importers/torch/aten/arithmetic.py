@@ -13,18 +13,18 @@ from torch import Tensor
 
 from fused_mlp.models import formula
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.aten.calls import (
-    OPERATORS,
-    Call,
-    Reader,
-    reads,
-)
-from fused_mlp.models.importers.aten.refusals import DROPS
 from fused_mlp.models.importers.building.nodes import Constant
 from fused_mlp.models.importers.building.rows import (
     Rows,
     taken,
 )
+from fused_mlp.models.importers.torch.aten.calls import (
+    OPERATORS,
+    Call,
+    Reader,
+    reads,
+)
+from fused_mlp.models.importers.torch.aten.refusals import DROPS
 from fused_mlp.models.spec import Combination
 
 # Arithmetic

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.aten.calls import (
+from fused_mlp.models.importers.building.nodes import Constant
+from fused_mlp.models.importers.building.rows import (
+    Rows,
+    reshaped,
+)
+from fused_mlp.models.importers.torch.aten.calls import (
     OPERATORS,
     Call,
     Reader,
     listed,
     reads,
-)
-from fused_mlp.models.importers.building.nodes import Constant
-from fused_mlp.models.importers.building.rows import (
-    Rows,
-    reshaped,
 )
 
 # Over features

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.building.builder import Builder, Operand
+from fused_mlp.models.importers.building.arithmetic import Operand
+from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant
 from fused_mlp.models.importers.building.rows import Rows, reshaped
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fused_mlp.models.errors import ModelLoadError, first_line
-from fused_mlp.models.importers.aten import OPERATORS, REFUSED, Call, one_row
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant, Place
 from fused_mlp.models.importers.building.rows import Rows
-from fused_mlp.models.importers.torch_tensors import to_array
+from fused_mlp.models.importers.torch.aten import OPERATORS, REFUSED, Call, one_row
+from fused_mlp.models.importers.torch.tensors import to_array
 
-_NOT_THEIRS = (str(Path(torch.__file__).parent), "torch/", str(Path(__file__).resolve().parent))
+_NOT_THEIRS = (str(Path(torch.__file__).parent), "torch/", str(Path(__file__).resolve().parents[1]))
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]+\n\s*([^\n]+)')
 _LONGEST_LINE = 80
 
@@ -102,7 +102,7 @@ class GraphReader:
             ) as error:
                 raise ModelLoadError(f"it is used in a way that is not read: {first_line(error)}") from error
         if _writes(node) and isinstance(node.args[0], Node):
-            values[node.args[0]] = result  # torch_export.py has seen to it that no view of it is read again
+            values[node.args[0]] = result  # export.py has seen to it that no view of it is read again
         return result
 
     def _compute(self, node: Node, arguments: Any, options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""An MLP as torch modules: `Mlp.to_torch`, and the modules it is made of where torch has none."""
+"""`Mlp.to_torch`: an MLP as a torch module, an nn.Sequential or a graph of the modules in modules.py."""
 
 from __future__ import annotations
 
@@ -9,150 +9,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional
 
 from fused_mlp.models.dtypes import Array
-from fused_mlp.models.formula import Formula, parse
-from fused_mlp.models.importers.torch_formulas import FUNCTIONS, apply
-from fused_mlp.models.importers.torch_tensors import to_tensor
-from fused_mlp.models.spec import (
-    DEFAULT_SLOPE,
-    INPUT,
-    Affine,
-    Elementwise,
-    Gated,
-    Linear,
-    Norm,
-    OutputActivation,
-    Softmax,
-    Step,
+from fused_mlp.models.importers.torch.formulas import FUNCTIONS
+from fused_mlp.models.importers.torch.modules import (
+    GatedLinear,
+    RowNorm,
+    ScaleShift,
+    Squeeze,
+    activation_module,
+    function_module,
+    parameter,
 )
+from fused_mlp.models.importers.torch.tensors import to_tensor
+from fused_mlp.models.spec import INPUT, Affine, Elementwise, Gated, Linear, Norm, Softmax, Step
 from fused_mlp.models.weights import Mlp
 
-# By the first part of the formula: its parameters follow.
-_MODULES: dict[str, Callable[..., nn.Module]] = {
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "gelu": nn.GELU,
-    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
-    "silu": nn.SiLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "elu": nn.ELU,
-    "softplus": nn.Softplus,
-    "hardswish": nn.Hardswish,
-    "mish": nn.Mish,
+_MODULE_STEPS = (Linear, Gated, Elementwise, Norm, Affine, Softmax)
+_COMBINATIONS: dict[str, Callable[..., Any]] = {
+    **{name: FUNCTIONS[name] for name in ("add", "subtract", "multiply", "divide")},
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
 }
-# By the whole text.
-_NAMED: dict[str, Callable[[], nn.Module]] = {
-    "x": nn.Identity,
-    "relu6": nn.ReLU6,
-    "selu": nn.SELU,
-    "hardsigmoid": nn.Hardsigmoid,
-    "softsign": nn.Softsign,
-    "softmax": lambda: nn.Softmax(dim=-1),
-    "log_softmax": lambda: nn.LogSoftmax(dim=-1),
-}
-
-
-class Function(nn.Module):
-    """A formula that torch has no module for."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-    def forward(self, x: Tensor) -> Tensor:
-        return apply(parse(self.text), x)
-
-    def extra_repr(self) -> str:
-        return self.text
-
-
-class GatedLinear(nn.Module):
-    """activation(gate_proj(x)) * up_proj(x): the first half of a GeGLU, SwiGLU or ReGLU block."""
-
-    def __init__(self, gate_proj: nn.Linear, up_proj: nn.Linear, activation: nn.Module) -> None:
-        super().__init__()
-        self.gate_proj = gate_proj
-        self.up_proj = up_proj
-        self.activation = activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        gated: Tensor = self.activation(self.gate_proj(x)) * self.up_proj(x)
-        return gated
-
-
-class ScaleShift(nn.Module):
-    """x * weight + bias, one of each per feature, where it has them."""
-
-    weight: nn.Parameter | None
-    bias: nn.Parameter | None
-
-    def __init__(self, weight: Tensor | None, bias: Tensor | None) -> None:
-        super().__init__()
-        self.register_parameter("weight", _parameter(weight))
-        self.register_parameter("bias", _parameter(bias))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.weight is not None:
-            x = x * self.weight
-        return x if self.bias is None else x + self.bias
-
-
-class RowNorm(ScaleShift):
-    """The norms that torch has no module for: l2, and those with a bias alone."""
-
-    def __init__(self, kind: str, eps: float, weight: Tensor | None, bias: Tensor | None) -> None:
-        super().__init__(weight, bias)
-        self.kind, self.eps = kind, eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(normalize(x, self.kind, self.eps))
-
-    def extra_repr(self) -> str:
-        return f"{self.kind}, eps={self.eps}"
-
-
-class Squeeze(nn.Module):
-    """(..., 1) -> (...), at the end of a chain."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.squeeze(-1)
-
-
-def normalize(
-    x: Tensor, kind: str, eps: float, weight: Tensor | None = None, bias: Tensor | None = None
-) -> Tensor:
-    """What a Norm step computes, over the last dimension."""
-    if kind == "layer":
-        return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    if kind == "rms":
-        x = functional.rms_norm(x, x.shape[-1:], weight, eps)
-    else:
-        x = functional.normalize(x, dim=-1, eps=eps)
-        x = x if weight is None else x * weight
-    return x if bias is None else x + bias
-
-
-def activation_module(name: OutputActivation, negative_slope: float = DEFAULT_SLOPE) -> nn.Module:
-    """A fresh module for an activation of a layer."""
-    if name in ("softmax", "log_softmax"):
-        return _NAMED[name]()
-    return function_module(parse(f"leaky_relu(x, {negative_slope!r})" if name == "leaky_relu" else name))
-
-
-def function_module(formula: Formula) -> nn.Module:
-    """A fresh module for a function: torch's own where it has one."""
-    if formula.text in _NAMED:
-        return _NAMED[formula.text]()
-    if formula.simple is not None:
-        name, numbers = formula.simple
-        if name == "clip" and numbers[0] < numbers[1]:
-            return nn.Hardtanh(numbers[0], numbers[1])
-        if name in _MODULES:
-            return _MODULES[name](*numbers)
-    return Function(formula.text)
 
 
 def make_module(mlp: Mlp, *, joined: bool = False) -> nn.Module:
@@ -191,7 +69,7 @@ def _step_module(mlp: Mlp, step: Step) -> nn.Module:
         case Elementwise():
             return function_module(step.formula)
         case Softmax():
-            return _NAMED[step.op]()
+            return activation_module(step.op)
         case Affine():
             return ScaleShift(tensor("weight"), tensor("bias"))
         case Norm():
@@ -216,15 +94,11 @@ def _norm(step: Norm, width: int, weight: Tensor | None, bias: Tensor | None) ->
         return RowNorm(step.kind, step.eps, weight, bias)
     if step.kind == "layer":
         module = nn.LayerNorm(width, step.eps, weight is not None, bias is not None, device="meta")
-        module.register_parameter("bias", _parameter(bias))
+        module.register_parameter("bias", parameter(bias))
     else:
         module = nn.RMSNorm(width, step.eps, weight is not None, device="meta")
-    module.register_parameter("weight", _parameter(weight))
+    module.register_parameter("weight", parameter(weight))
     return module
-
-
-def _parameter(tensor: Tensor | None) -> nn.Parameter | None:
-    return None if tensor is None else nn.Parameter(tensor, requires_grad=False)
 
 
 def _program(mlp: Mlp, joined: bool) -> fx.GraphModule:
@@ -260,16 +134,6 @@ def _program(mlp: Mlp, joined: bool) -> fx.GraphModule:
         results = [graph.call_function(torch.cat, (results, -1))]
     graph.output(tuple(results) if len(results) > 1 else results[0])
     return fx.GraphModule(root, graph, "Program")
-
-
-_COMBINATIONS: dict[str, Callable[..., Any]] = {
-    **{name: FUNCTIONS[name] for name in ("add", "subtract", "multiply", "divide")},
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
-}
-
-
-_MODULE_STEPS = (Linear, Gated, Elementwise, Norm, Affine, Softmax)
 
 
 def _key(step: Step) -> tuple[str, str]:

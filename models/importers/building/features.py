@@ -1,0 +1,157 @@
+"""What goes over the features of a row: softmax, norms, reductions. Over the rows it is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from fused_mlp.models import formula
+from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.building.arithmetic import Arithmetic
+from fused_mlp.models.importers.building.nodes import (
+    Constant,
+    Indices,
+    LinearNode,
+    Node,
+    NormNode,
+    SoftmaxNode,
+)
+from fused_mlp.models.importers.building.rows import Rows, permuted, whole
+from fused_mlp.models.importers.building.selection import MAX_MATRIX
+from fused_mlp.models.spec import Combination
+
+
+class Features(Arithmetic):
+    def softmax(self, x: Rows, axis: int, *, log: bool = False) -> Rows:
+        return self._over(x, (axis,), lambda node: SoftmaxNode(self._place, (node,), node.width, log))
+
+    def norm(
+        self,
+        kind: Literal["layer", "rms", "l2"],
+        x: Rows,
+        axes: Sequence[int],
+        *,
+        eps: float,
+        weight: Constant | None = None,
+        bias: Constant | None = None,
+    ) -> Rows:
+        """weight, bias: in the shape of the axes."""
+        flat_weight, flat_bias = map(_flattened, (weight, bias))
+        return self._over(
+            x,
+            axes,
+            lambda node: NormNode(self._place, (node,), node.width, kind, eps, flat_weight, flat_bias),
+        )
+
+    def batch_norm(
+        self,
+        x: Rows,
+        mean: Constant,
+        variance: Constant,
+        *,
+        weight: Constant | None,
+        bias: Constant | None,
+        eps: float,
+    ) -> Rows:
+        """Of axis 1, with the statistics of training."""
+        scale = 1 / np.sqrt(variance.exact + eps)
+        if weight is not None:
+            scale = scale * weight.exact
+        shift = -mean.exact * scale
+        if bias is not None:
+            shift = shift + bias.exact
+        if x.rows_at != 0 or x.index.ndim < 2 or x.shape[1] != scale.size:
+            raise ModelLoadError(f"expected {scale.size} features, got shape {('rows', *x.shape[1:])}")
+        shape = (1, -1, *(1 for _ in x.shape[2:]))
+        scaled = self._with_vector("multiply", x, Constant(scale.reshape(shape)))
+        return self._with_vector("add", scaled, Constant(shift.reshape(shape)))
+
+    def reduce(
+        self,
+        kind: Literal["sum", "mean", "max", "min", "prod"],
+        x: Rows,
+        axes: Sequence[int],
+        *,
+        keep: bool = False,
+    ) -> Rows:
+        """Over features; over the rows it is refused."""
+        at = self._axes(x, axes)
+        kept = tuple(1 if axis in at else size for axis, size in enumerate(x.shape))
+        moved = np.moveaxis(x.index, at, range(-len(at), 0))
+        index = moved.reshape(-1, math.prod(x.shape[axis] for axis in at))
+        if kind in ("sum", "mean"):
+            node = self._summed(x.node, index, kind)
+            made = whole(node, kept, x.rows_at)
+        else:
+            op: Combination = {"max": "maximum", "min": "minimum", "prod": "multiply"}[kind]  # type: ignore[assignment]
+            made = Rows(x.node, index[:, 0].reshape(kept), x.rows_at)
+            for position in self._parts(range(1, index.shape[1])):
+                other = Rows(x.node, index[:, position].reshape(kept), x.rows_at)
+                made = self._combine(op, made, other)
+        if keep:
+            return made
+        shape = [size for axis, size in enumerate(made.shape) if axis not in at]
+        return Rows(made.node, made.index.reshape(shape), x.rows_at - sum(axis < x.rows_at for axis in at))
+
+    def variance(self, x: Rows, axes: Sequence[int], correction: float, *, keep: bool = False) -> Rows:
+        count = math.prod(x.shape[axis] for axis in self._axes(x, axes))
+        if count <= correction:
+            raise ModelLoadError(
+                f"the variance of {count} values with correction {correction} is not defined"
+            )
+        centred = self.arithmetic("subtract", x, self.reduce("mean", x, axes, keep=True))
+        squares = self.apply(centred, formula.call("square", formula.x()))
+        total = self.reduce("sum" if correction else "mean", squares, axes, keep=keep)
+        return self.arithmetic("multiply", total, 1 / (count - correction)) if correction else total
+
+    def log_sum_exp(self, x: Rows, axes: Sequence[int], *, keep: bool = False) -> Rows:
+        """x - log_softmax(x), of any one feature: the same number, and safe."""
+        at = self._axes(x, axes)
+        if len(at) != 1:
+            raise ModelLoadError("logsumexp over several axes is no step of an MLP")
+        first = (slice(None),) * at[0] + (slice(0, 1),)
+        below = self.softmax(x, at[0], log=True)
+        pair = (Rows(x.node, x.index[first], x.rows_at), Rows(below.node, below.index[first], x.rows_at))
+        made = self._combine("subtract", *pair)
+        if keep:
+            return made
+        return Rows(made.node, made.index.squeeze(at[0]), x.rows_at - (at[0] < x.rows_at))
+
+    def _summed(self, node: Node, index: Indices, kind: Literal["sum", "mean"]) -> Node:
+        """index: (results, summands)."""
+        key = ("sum", kind, node.number, index.shape, index.tobytes())
+        if key not in self._nodes:
+            self._nodes[key] = self._made_sum(node, index, kind)
+        return self._nodes[key]
+
+    def _made_sum(self, node: Node, index: Indices, kind: Literal["sum", "mean"]) -> Node:
+        if index.size < node.width:
+            node, index = self._gather(node, index.reshape(-1)), np.arange(index.size).reshape(index.shape)
+        if index.shape[0] * node.width > MAX_MATRIX:
+            raise ModelLoadError(f"{index.shape[0]} sums over {node.width} features: too large a matrix")
+        matrix = np.zeros((index.shape[0], node.width))
+        np.add.at(
+            matrix, (np.arange(index.shape[0])[:, None], index), 1.0 if kind == "sum" else 1 / index.shape[1]
+        )
+        alone = index.shape[0] == 1 and bool((matrix == matrix[0, 0]).all())
+        return LinearNode(self._place, (node,), index.shape[0], Constant(matrix), None, kind if alone else "")
+
+    def _over(self, x: Rows, axes: Sequence[int], make: Callable[[Node], Node]) -> Rows:
+        """A step over some axes of features, part by part where there are others beside them."""
+        at = self._axes(x, axes)
+        front = [axis for axis in range(x.index.ndim) if axis not in at]
+        moved = permuted(x, [*front, *at])
+        parts = moved.index.reshape(-1, math.prod(x.shape[axis] for axis in at))
+        nodes = [make(self._gather(x.node, part)) for part in self._parts(list(parts))]
+        made = whole(self._side_by_side(nodes), moved.shape, moved.rows_at)
+        back = np.argsort([*front, *at]).tolist()
+        return permuted(made, back)
+
+
+def _flattened(constant: Constant | None) -> Constant | None:
+    if constant is None or constant.array.ndim == 1:
+        return constant
+    return Constant(constant.array.reshape(-1), constant.origin, constant.dtype)

@@ -1,0 +1,1 @@
+"""Tensors by name, for from_checkpoint.py: the files they lie in, and what their names say."""
