@@ -42,7 +42,8 @@ def _expm1(x):
     e = r + r * r * q
     half = tl.exp2(n - 1.0)
     far = 2.0 * (e * half + (half - 0.5))
-    return tl.where(n == 0.0, tl.where(x == 0.0, x, e), far)  # the sign of zero, and no error of exp2 beside it
+    # Near zero without the errors of exp2, and with the sign of zero.
+    return tl.where(n == 0.0, tl.where(x == 0.0, x, e), far)
 
 
 @triton.jit
