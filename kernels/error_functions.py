@@ -108,6 +108,9 @@ def _function(name: str, numbers: tuple[float, ...], x: Bounded) -> Bounded:
             case "log":
                 known &= low > 0
                 size = size + np.minimum(x.size, BENT)
+            case "log1p":
+                known &= low > -1
+                size = size + np.minimum(x.size, BENT)
             case "exp":  # a kernel may round log2(e) x
                 size = size * (1 + x.size / 4)
             case "sin" | "cos":  # or the multiple of pi that it takes away

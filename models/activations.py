@@ -114,4 +114,6 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "sin": np.sin,
     "cos": np.cos,
     "erf": erf,
+    "log1p": np.log1p,
+    "expm1": np.expm1,
 }

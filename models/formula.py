@@ -41,6 +41,8 @@ PARAMETERS: dict[str, tuple[float | None, ...]] = {
     "sin": (),
     "cos": (),
     "erf": (),
+    "log1p": (),  # log(1 + x) and exp(x) - 1 lose the digits of a small x
+    "expm1": (),
 }
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
 # Names for formulas that people know by name.

@@ -126,6 +126,10 @@ class _Export:
             case "softplus":
                 scaled = self._add("Softplus", [self._add("Mul", [*inputs, self._number(numbers[0])])])
                 return self._add("Div", [scaled, self._number(numbers[0])], result)
+            case "log1p":  # ONNX has neither: as exporters write them
+                return self._add("Log", [self._add("Add", [*inputs, self._number(1.0)])], result)
+            case "expm1":
+                return self._add("Sub", [self._add("Exp", inputs), self._number(1.0)], result)
             case "clip":
                 return self._add("Clip", [*inputs, *map(self._number, numbers)], result)
         return self._add(_NODES[op], inputs, result)

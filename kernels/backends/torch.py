@@ -50,6 +50,8 @@ _IN_PLACE: dict[str, Callable[..., Tensor]] = {
     "sin": torch.sin_,
     "cos": torch.cos_,
     "erf": torch.erf_,
+    "log1p": torch.log1p_,
+    "expm1": torch.expm1_,
 }
 _COMBINATIONS: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,

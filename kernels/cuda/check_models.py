@@ -23,6 +23,8 @@ FUNCTIONS: tuple[str, ...] = (
     "sin",
     "cos",
     "erf",
+    "log1p",
+    "expm1",
     "quick_gelu",
     "maximum(x, 0.1 * x) - minimum(x, -1)",
     "x * x / (1 + abs(x))",

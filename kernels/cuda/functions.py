@@ -33,11 +33,27 @@ def _softplus(x):
 
 @triton.jit
 def _expm1(x):
-    """For x <= 0: exp(x) - 1, by series where it would cancel."""
-    near = x * (
-        1.0 + x * (0.5 + x * (0.16666667 + x * (0.041666668 + x * (0.0083333333 + x * 0.0013888889))))
-    )
-    return tl.where(x > -0.25, near, tl.exp(x) - 1.0)
+    """(e + 1) * 2^n - 1 with e = exp(r) - 1 and x = n log(2) + r, which does not cancel. Of half of it, since 2^128 is
+    infinite where the result is not yet."""
+    x = tl.where(x < -20.0, -20.0, tl.where(x > 89.0, 89.0, x))
+    n = tl.floor(x * 1.4426950408889634 + 0.5)
+    r = (x - n * 0.693359375) + n * 2.12194440e-4
+    q = 0.5000000057 + r * (0.1666654656 + r * (0.04166629407 + r * (0.008366239788 + r * 0.001394580605)))
+    e = r + r * r * q
+    half = tl.exp2(n - 1.0)
+    far = 2.0 * (e * half + (half - 0.5))
+    # Near zero without the errors of exp2, and with the sign of zero.
+    return tl.where(n == 0.0, tl.where(x == 0.0, x, e), far)
+
+
+@triton.jit
+def _log1p(x):
+    """2 atanh(x / (2 + x)) by series where the sum would round the digits of x away."""
+    s = x / (2.0 + x)
+    z = s * s
+    q = 0.3333333509 + z * (0.1999965102 + z * (0.1430310277 + z * (0.1076796528 + z * 0.1195868354)))
+    near = 2.0 * s + 2.0 * s * z * q
+    return tl.where(tl.abs(x - 0.25) < 0.75, near, tl.log(1.0 + x))
 
 
 @triton.jit
@@ -152,6 +168,10 @@ def _instruction(values, FORMULA: tl.constexpr, i: tl.constexpr):
         x = tl.sin(x)
     elif OP == "cos":
         x = tl.cos(x)
+    elif OP == "log1p":
+        x = _log1p(x)
+    elif OP == "expm1":
+        x = _expm1(x)
     else:
         tl.static_assert(OP == "erf", "unknown function")
         x = tl.math.erf(x)

@@ -9,7 +9,7 @@ import torch
 
 from fused_mlp.kernels import _cpu
 from fused_mlp.kernels.backends.cpu import CpuKernel
-from fused_mlp.models import Mlp, MlpSpec
+from fused_mlp.models import Mlp, MlpSpec, from_torch
 from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.formula import PARAMETERS, parse
 from fused_mlp.models.spec import INPUT, Combine, Elementwise, Gated, Linear, Norm
@@ -27,6 +27,8 @@ TORCH = {
     "sin": torch.sin,
     "cos": torch.cos,
     "erf": torch.erf,
+    "log1p": torch.log1p,
+    "expm1": torch.expm1,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "silu": torch.nn.functional.silu,
@@ -69,14 +71,37 @@ def test_error_over_the_whole_range(name: str, isa: str) -> None:
 @pytest.mark.parametrize("name", TORCH)
 def test_special_values_are_those_of_torch(name: str, isa: str) -> None:
     tiny = np.float32(1e-42)
-    x = np.array(
-        [np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 88.7, 89.0, -104.0, 1e10, 3e38, -3e38, 1],
-        np.float32,
-    )
+    special = [np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 1e10, 3e38, -3e38]
+    x = np.array([*special, 88.7, 89.0, -104.0, 1, -1, -1.5, 1e-8], np.float32)
     expected = TORCH[name](torch.from_numpy(x)).numpy()
     y = apply(NAMED[name], x, isa)
     np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-37)
     np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
+
+
+class Symlog(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sign(x) * torch.log1p(torch.abs(x))
+
+
+class Symexp(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sign(x) * torch.expm1(torch.abs(x))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("last", [Symlog, Symexp])
+def test_small_values_keep_their_digits(last: type[torch.nn.Module], isa: str) -> None:
+    """As written in torch: neither the reader nor the kernel adds one to them."""
+    identity = torch.nn.Linear(6, 6, bias=False)
+    torch.nn.init.eye_(identity.weight)
+    mlp = from_torch(torch.nn.Sequential(identity, last()))
+    x = np.array([[1e-6, 1e-8, -1e-8, 3e-20, 0.0, -0.3]], np.float32)
+    expected = last()(torch.from_numpy(x.astype(np.float64))).numpy()
+    y = np.empty((1, 6), np.float32)
+    CpuKernel(mlp, 1, isa).run(x, y)
+    np.testing.assert_allclose(y, expected, rtol=5e-7)
+    np.testing.assert_allclose(evaluate(mlp, x), expected, rtol=5e-7)
 
 
 @pytest.mark.parametrize("isa", ISAS)

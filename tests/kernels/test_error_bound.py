@@ -189,6 +189,8 @@ def test_no_right_function_is_outside_over_its_whole_range(backend: str, functio
         ("1 / x", [True, False, True, True]),
         ("log", [False, False, True, True]),
         ("sqrt", [False, False, True, True]),
+        ("log1p", [False, True, True, True]),
+        ("expm1", [True, True, True, True]),
         ("sqrt(relu(x))", [True, True, True, True]),
         ("exp", [True, True, True, True]),
         ("x / (1 + abs(x))", [True, True, True, True]),

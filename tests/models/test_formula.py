@@ -237,6 +237,8 @@ TORCH = {
     "sin": torch.sin,
     "cos": torch.cos,
     "erf": torch.erf,
+    "log1p": torch.log1p,
+    "expm1": torch.expm1,
     "relu6": functional.relu6,
     "selu": functional.selu,
     "celu": functional.celu,
@@ -247,6 +249,7 @@ TORCH = {
     "hardsigmoid": functional.hardsigmoid,
     "softsign": functional.softsign,
     "quick_gelu": lambda t: t * torch.sigmoid(1.702 * t),
+    "sign": lambda t: torch.where(t.isnan(), t, torch.sign(t)),  # of NaN it is 0 in torch, and NaN here
     "square": torch.square,
     "reciprocal": torch.reciprocal,
     "maximum(x, 0.5)": lambda t: t.clamp(min=0.5),

@@ -58,6 +58,8 @@ FUNCTIONS = (
     "exp(clip(x, -4, 1))",
     "exp(-(x * x))",
     "log(1 + abs(x))",
+    "log1p(abs(x))",
+    "expm1(clip(x, -4, 1))",
     "sqrt(0.5 + abs(x))",
     "1 / (1 + x * x)",
     "x * x / (1 + abs(x))",

@@ -73,6 +73,10 @@ double exact(Activation a, double x) {
       return std::cos(x);
     case Activation::kErf:
       return std::erf(x);
+    case Activation::kLog1p:
+      return std::log1p(x);
+    case Activation::kExpm1:
+      return std::expm1(x);
     case Activation::kMish:
       return x * std::tanh(std::log1p(std::exp(x)));
     default:

@@ -66,7 +66,7 @@ struct Math {
   }
 
   // For x <= 88.
-  static Reg expm1(Reg x) {
+  static Reg bounded_expm1(Reg x) {
     x = V::max(c(-20.0f), x);
     Reg biased;
     const Reg m = reduce(x, biased);
@@ -74,8 +74,17 @@ struct Math {
     return V::fma(m, scale, scale - c(1.0f));
   }
 
-  // For 0 <= t <= 1: 2 atanh(t / (2 + t)).
-  static Reg log1p(Reg t) {
+  static Reg expm1(Reg x) {
+    const Reg clipped = V::min(c(89.0f), V::max(c(-20.0f), x));
+    Reg biased;
+    const Reg m = reduce(clipped, biased);
+    const Reg half = V::pow2(biased - c(1.0f));  // see exp_for_sum
+    const Reg e = V::fma(m, half, half - c(0.5f));
+    return V::copysign(e + e, x);  // the reduction loses the sign of zero
+  }
+
+  // For -1/2 <= t <= 1: 2 atanh(t / (2 + t)).
+  static Reg small_log1p(Reg t) {
     const Reg s = t / (c(2.0f) + t);
     const Reg z = s * s;
     const Reg q = polynomial(z, c(0.1195868354f), 0.1076796528f, 0.1430310277f, 0.1999965102f, 0.3333333509f);
@@ -88,11 +97,17 @@ struct Math {
     Reg exponent;
     const Reg m = V::split(V::select(is_small, x * c(16777216.0f), x), exponent);
     exponent = exponent - V::select(is_small, c(24.0f), V::zero());
-    const Reg low = V::fma(exponent, c(-kMinusLn2Low), log1p(m - c(1.0f)));
+    const Reg low = V::fma(exponent, c(-kMinusLn2Low), small_log1p(m - c(1.0f)));
     const Reg result = V::fma(exponent, c(-kMinusLn2High), low);
     const Reg none = V::select(V::less(x, V::zero()), c(__builtin_nanf("")), c(-__builtin_inff()));
     const Reg positive = V::select(V::less(x, c(__builtin_inff())), result, x);  // infinity and NaN are kept
     return V::select(V::less(x, c(1e-45f)), none, positive);
+  }
+
+  // Outside of [-1/2, 1] the rounding of the sum is one unit in the last place of its logarithm at most.
+  static Reg log1p(Reg x) {
+    const auto is_near = V::less(V::abs(x - c(0.25f)), c(0.75f));
+    return V::select(is_near, small_log1p(x), log(c(1.0f) + x));
   }
 
   static Reg sin(Reg x) { return periodic<false>(x); }
@@ -136,11 +151,11 @@ struct Math {
 
   static Reg tanh(Reg x) {
     const Reg t = V::abs(x);
-    const Reg e = expm1(V::min(c(20.0f), t + t));
+    const Reg e = bounded_expm1(V::min(c(20.0f), t + t));
     return V::copysign(e / (e + c(2.0f)), x);
   }
 
-  static Reg softplus(Reg x) { return V::max(c(0.0f), x) + log1p(exp(-V::abs(x))); }
+  static Reg softplus(Reg x) { return V::max(c(0.0f), x) + small_log1p(exp(-V::abs(x))); }
 
   // (1 + erf(-t / sqrt 2)) / 2 for t >= 0, with full relative precision: e^(-t^2 / 2) P(t) / Q(t), zero for
   // t >= 13.27.
@@ -208,7 +223,7 @@ struct Math {
     if constexpr (A == Activation::kTanh) return tanh(x);
     if constexpr (A == Activation::kSigmoid) return sigmoid(x);
     if constexpr (A == Activation::kElu) {
-      return V::select(V::less(c(0.0f), x), x, with.p[0] * expm1(V::min(c(0.0f), x)));
+      return V::select(V::less(c(0.0f), x), x, with.p[0] * bounded_expm1(V::min(c(0.0f), x)));
     }
     if constexpr (A == Activation::kSoftplus) {
       const Reg scaled = x * with.p[0];
@@ -225,6 +240,8 @@ struct Math {
     if constexpr (A == Activation::kSin) return sin(x);
     if constexpr (A == Activation::kCos) return cos(x);
     if constexpr (A == Activation::kErf) return erf(x);
+    if constexpr (A == Activation::kLog1p) return log1p(x);
+    if constexpr (A == Activation::kExpm1) return expm1(x);
     if constexpr (A == Activation::kMish) {
       // tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2)
       const Reg e = exp(V::min(c(20.0f), x));

@@ -58,6 +58,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sin": torch.sin,
     "cos": torch.cos,
     "erf": torch.erf,
+    "log1p": torch.log1p,
+    "expm1": torch.expm1,
 }
 
 

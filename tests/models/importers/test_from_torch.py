@@ -102,6 +102,9 @@ def test_layers_become_the_same_function(layers, summary):
         (lambda x: torch.where(x > 0, x, torch.exp(x) - 1), "elu"),
         (lambda x: x * (x > 0), "relu"),
         (lambda x: torch.log(1 + x.abs().sqrt()), "log(sqrt(abs(x)) + 1)"),
+        (lambda x: torch.log1p(x.abs()), "log1p(abs(x))"),
+        (torch.expm1, "expm1"),
+        (torch.sinh, "0.5 * (expm1(x) - expm1((-1) * x))"),
     ],
 )
 def test_arithmetic_of_one_value_is_one_function(function, text):
