@@ -249,7 +249,6 @@ TORCH = {
     "hardsigmoid": functional.hardsigmoid,
     "softsign": functional.softsign,
     "quick_gelu": lambda t: t * torch.sigmoid(1.702 * t),
-    "sign": lambda t: torch.where(t.isnan(), t, torch.sign(t)),  # of NaN it is 0 in torch, and NaN here
     "square": torch.square,
     "reciprocal": torch.reciprocal,
     "maximum(x, 0.5)": lambda t: t.clamp(min=0.5),
