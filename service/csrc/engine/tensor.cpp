@@ -53,8 +53,7 @@ std::size_t row_dimensions(std::span<const std::int64_t> shape, const RowShape& 
     return own.size();
   }
   if (static_cast<std::uint64_t>(shape.back()) == row.in_features) return 1;
-  // A model that has a shape of its own gets no other: [rows, 28, 28, 1] may be a mistake for [rows, 1, 28,
-  // 28].
+  // A model with a shape of its own takes no other: [rows, 28, 28, 1] are the pixels in another order.
   return own.empty() ? flattened_dimensions(shape, row.in_features) : 0;
 }
 
