@@ -33,8 +33,8 @@ std::string expected_text(const RowShape& row) {
   return "[rows, " + shape_text(row.own).substr(1) + " or [rows, " + width + "]";
 }
 
-// How many dimensions at the end of the shape hold in_features numbers together, with at least one for rows left;
-// 0: none do. [2, 28, 28] is two rows of a model of 784 inputs.
+// How many dimensions at the end of the shape hold in_features numbers together, with at least one for rows
+// left; 0: none do. [2, 28, 28] is two rows of a model of 784 inputs.
 std::size_t flattened_dimensions(std::span<const std::int64_t> shape, std::uint64_t in_features) {
   std::uint64_t product = 1;
   for (std::size_t count = 1; count < shape.size(); ++count) {
@@ -53,7 +53,7 @@ std::size_t row_dimensions(std::span<const std::int64_t> shape, const RowShape& 
     return own.size();
   }
   if (static_cast<std::uint64_t>(shape.back()) == row.in_features) return 1;
-  // A model that has a shape of its own gets no other: [rows, 28, 28, 1] may be a mistake for [rows, 1, 28, 28].
+  // A model with a shape of its own takes no other: [rows, 28, 28, 1] are the pixels in another order.
   return own.empty() ? flattened_dimensions(shape, row.in_features) : 0;
 }
 

@@ -41,8 +41,9 @@ struct RowShape {
   std::span<const std::int64_t> own = {};  // [1, 28, 28] of a model that flattens it; empty: [in_features]
 };
 
-// Accepts shape [rows, in_features], or [in_features] for one row; the model's own shape for in_features, or if it has
-// none, any whose sizes multiply to in_features; and more dimensions in front than one. Overflow-safe for any sizes.
+// Accepts shape [rows, in_features], or [in_features] for one row; the model's own shape for in_features, or
+// if it has none, any whose sizes multiply to in_features; and more dimensions in front than one.
+// Overflow-safe for any sizes.
 TensorCheck check_tensor(std::span<const std::int64_t> shape, DType dtype, std::uint64_t byte_count,
                          const RowShape& row, std::uint32_t max_request_rows);
 // The same for values sent as a repeated field (`values`, fp32_contents); an empty shape means one row.
