@@ -159,7 +159,7 @@ def test_then_is_one_function_after_the_other(first, second):
     try:
         both = before.then(after)
     except FormulaError as error:
-        assert "operations" in str(error)
+        assert "operations" in str(error) or "characters" in str(error)
         return
     # Constants that meet are folded in float64, in which the values are too.
     assert same(both(POINTS), after(before(POINTS)))
@@ -242,13 +242,14 @@ TORCH = {
     "relu6": functional.relu6,
     "selu": functional.selu,
     "celu": functional.celu,
-    "sign": torch.sign,
     "celu(x, 1.5)": lambda t: functional.celu(t, 1.5),
     "hardtanh": functional.hardtanh,
     "hardtanh(x, -2, 3)": lambda t: functional.hardtanh(t, -2, 3),
     "hardsigmoid": functional.hardsigmoid,
     "softsign": functional.softsign,
     "quick_gelu": lambda t: t * torch.sigmoid(1.702 * t),
+    # But for NaN, which stays NaN, and for what is smaller than the normal numbers of float32.
+    "sign": lambda t: torch.where(t.abs() >= 1e-38, torch.sign(t), t * 1e38),
     "square": torch.square,
     "reciprocal": torch.reciprocal,
     "maximum(x, 0.5)": lambda t: t.clamp(min=0.5),
