@@ -28,7 +28,13 @@ from fused_mlp.models.importers.torch.export import (
     run_once,
 )
 from fused_mlp.models.importers.torch.graph import GraphReader
-from fused_mlp.models.importers.torch.trial import FixedDtypeError, find_width, random_rows, try_rows
+from fused_mlp.models.importers.torch.trial import (
+    GIVE_SHAPE,
+    FixedDtypeError,
+    find_width,
+    random_rows,
+    try_rows,
+)
 from fused_mlp.models.importers.verification import verify
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
@@ -56,10 +62,11 @@ def from_torch(
     float tensor by itself. What is no step of a program is refused by the line of the user's code that asks for it.
 
     The width of a row is found by itself where the weights tell it. Otherwise give `in_features`, or `example`:
-    rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). Their values do not matter.
+    rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). The first one becomes the model's own example.
     `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is refused. Before it is
     handed out, the program is compared with the module itself, both in float64, on random rows."""
-    return read_module(module, example, in_features=in_features, dtype=dtype).mlp
+    mlp = read_module(module, example, in_features=in_features, dtype=dtype).mlp
+    return mlp if example is None else _with_example(mlp, example)
 
 
 def parameter_names(
@@ -113,7 +120,7 @@ def read_module(
     _read(builder, export_rows(copied, x), copied, prepared.dtypes)
     if shape is None and builder.takes_parts():
         raise ModelLoadError(
-            f"{type(module).__name__} takes parts of its input, so that its width is not known: give in_features"
+            f"{type(module).__name__} takes parts of its input, so that its width is not known: {GIVE_SHAPE}"
         )
     mlp = builder.finish(dtype)
     limits = {} if precise else _SINGLE
@@ -194,6 +201,12 @@ def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
     if in_features is not None and math.prod(shape) != in_features:
         raise ModelLoadError(f"example has rows of {math.prod(shape)} values, in_features is {in_features}")
     return shape
+
+
+def _with_example(mlp: Mlp, example: Any) -> Mlp:
+    values = example.detach().cpu().double().numpy() if isinstance(example, Tensor) else np.asarray(example)
+    row = values.reshape(-1)[: mlp.spec.in_features].astype(np.float32)
+    return mlp.annotated(example=row.tolist()) if np.isfinite(row).all() else mlp
 
 
 def _check_signature(module: nn.Module) -> None:
