@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
-from fused_mlp.models.activations import Floats, log_softmax, softmax
 from fused_mlp.models.formula import parse
 
 if TYPE_CHECKING:
@@ -111,14 +109,6 @@ def steps_of(given: dict[str, Any]) -> dict[str, Any]:
 def function_text(activation: str, slope: float = DEFAULT_SLOPE) -> str:
     """The formula of an activation of a layer."""
     return parse(f"leaky_relu(x, {slope!r})" if activation == "leaky_relu" else activation).text
-
-
-def activate(name: OutputActivation, x: Floats, slope: float = DEFAULT_SLOPE) -> Floats:
-    """x: any shape; softmax and log_softmax run over its last axis."""
-    if name in ("softmax", "log_softmax"):
-        with np.errstate(all="ignore"):
-            return softmax(x) if name == "softmax" else log_softmax(x)
-    return parse(function_text(name, slope))(x)
 
 
 def activation_of(function: str) -> tuple[Activation, float] | None:

@@ -20,10 +20,6 @@ def named_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def is_floating(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "f" or dtype.name == "bfloat16" or dtype.name.startswith("float8")
-
-
 def widen(array: Array) -> NDArray[np.float32]:
     """As float32, C-contiguous; the same memory where it is that already."""
     if array.dtype.name == "bfloat16":  # the upper half of a float32; ten times as fast as ml_dtypes' cast

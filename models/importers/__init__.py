@@ -1,2 +1,3 @@
-"""Readers of what other tools write: torch modules, ONNX graphs, checkpoints.
-The only part of models/ that may use torch."""
+"""Readers of what other tools write, one `from_...` each: torch modules, ONNX graphs, checkpoints. The rooms torch/,
+onnx/ and checkpoints/ know the sources; building/ and finishing/ make the program. The only part of models/ that may
+use torch."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.assembly import Assembler
+from fused_mlp.models.importers.checkpoints.assembly import Assembler
 from fused_mlp.models.importers.checkpoints.names import Step, read_named_steps, read_steps
 from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import SafetensorsCheckpoint

@@ -7,8 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from fused_mlp.models import Activation, LayerSpec, Mlp, MlpSpec
-from fused_mlp.models.chain import MAX_LAYERS, activate, activation_of, function_text
+from fused_mlp.models.activations import softmax
+from fused_mlp.models.chain import MAX_LAYERS, activation_of, function_text
 from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.formula import parse
 from fused_mlp.models.spec import Combine, Elementwise, Gated, Linear, Norm, Output, Softmax
 
 ACTIVATIONS = get_args(Activation)
@@ -68,8 +70,8 @@ def test_both_spellings_compute_the_same(gated):
     first, last = mlp.layers
     up = value @ first.weight.T + first.bias
     gate = value @ first.gate_weight.T + first.gate_bias if gated else up
-    inner = activate("silu", gate) * (up if gated else 1)
-    expected = activate("softmax", inner @ last.weight.T + last.bias)
+    inner = parse("silu")(gate) * (up if gated else 1)
+    expected = softmax(inner @ last.weight.T + last.bias)
     np.testing.assert_allclose(evaluate(mlp, value), expected, rtol=1e-12)
 
 

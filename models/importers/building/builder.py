@@ -1,5 +1,6 @@
 """`Builder`: what every reader of graphs builds an MLP with. A reader goes through its graph in order and calls one
-method per operation; the builder folds, recognises and names, and `finish` gives the Mlp.
+method per operation; the builder recognises, and `finish` folds, names and gives the Mlp. The methods
+that readers call lie in products.py, functions.py, arithmetic.py, features.py and here.
 
     builder = Builder(in_features=8)                      # or input_shape=(3, 8)
     with builder.at(Place("layer fc1: linear", "fc1")):   # where in the source the calls within are
@@ -25,7 +26,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.building import finishing
 from fused_mlp.models.importers.building.features import Features
 from fused_mlp.models.importers.building.nodes import (
     Constant,
@@ -39,6 +39,7 @@ from fused_mlp.models.importers.building.nodes import (
 )
 from fused_mlp.models.importers.building.products import Products
 from fused_mlp.models.importers.building.rows import Rows, whole
+from fused_mlp.models.importers.finishing.program import finish
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
@@ -130,7 +131,7 @@ class Builder(Products, Features):
 
     def finish(self, dtype: Dtype | None = None) -> Mlp:
         """`dtype` None keeps the source's where it is one we serve; asking for one rounds."""
-        self._program = finishing.finish(self.input.node, self._shape, self._outputs, dtype)
+        self._program = finish(self.input.node, self._shape, self._outputs, dtype)
         return self._program.mlp
 
     def exact(self) -> Mlp:

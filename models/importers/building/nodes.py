@@ -57,6 +57,9 @@ class Constant:
         return tuple(self.array.shape)
 
 
+Weights = tuple[Constant, Constant | None]  # weight and bias of one product
+
+
 @dataclass(eq=False)
 class Node:
     """A value of the graph, (rows, width). `number` orders nodes as they were made, sources first."""
@@ -85,8 +88,8 @@ class LinearNode(Node):
 class GatedNode(Node):
     """function(gate) * up, two linears of one source."""
 
-    up: tuple[Constant, Constant | None]
-    gate: tuple[Constant, Constant | None]
+    up: Weights
+    gate: Weights
     function: formula.Node
 
 

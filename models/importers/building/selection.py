@@ -32,6 +32,8 @@ _MIN_RUN = 4
 
 
 class Selection:
+    """What the other parts of the builder are made on: each inherits from it, and Builder from all of them."""
+
     def __init__(self) -> None:
         self._place = Place("the input", "input")
         self._nodes: dict[tuple[object, ...], Node] = {}  # by what they compute: equal ones are made once

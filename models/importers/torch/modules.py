@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fused_mlp.models.chain import function_text
 from fused_mlp.models.formula import Formula, parse
 from fused_mlp.models.importers.torch.formulas import apply
 from fused_mlp.models.spec import DEFAULT_SLOPE, OutputActivation
@@ -125,7 +126,7 @@ def activation_module(name: OutputActivation, negative_slope: float = DEFAULT_SL
     """A fresh module for an activation of a layer."""
     if name in ("softmax", "log_softmax"):
         return _NAMED[name]()
-    return function_module(parse(f"leaky_relu(x, {negative_slope!r})" if name == "leaky_relu" else name))
+    return function_module(parse(function_text(name, negative_slope)))
 
 
 def function_module(formula: Formula) -> nn.Module:

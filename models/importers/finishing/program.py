@@ -12,7 +12,6 @@ import numpy as np
 from fused_mlp.models import formula
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.building.folding import Folding
 from fused_mlp.models.importers.building.nodes import (
     AffineNode,
     CombineNode,
@@ -26,7 +25,9 @@ from fused_mlp.models.importers.building.nodes import (
     NormNode,
     SliceNode,
     SoftmaxNode,
+    Weights,
 )
+from fused_mlp.models.importers.finishing.folding import Folding
 from fused_mlp.models.spec import (
     INPUT,
     Affine,
@@ -158,9 +159,7 @@ class _Writer:
                 return Slice(name=name, input=first, start=node.start, stop=node.start + node.width)
         raise AssertionError(node)
 
-    def _matrices(
-        self, node: Node, name: str, halves: Mapping[str, tuple[Constant, Constant | None]]
-    ) -> str | None:
+    def _matrices(self, node: Node, name: str, halves: Mapping[str, Weights]) -> str | None:
         """Keeps a product's tensors; the name of the step that has them already, if one does."""
         constants = [constant for half in halves.values() for constant in half]
         key = (*halves, *(constant and (constant.origin or id(constant)) for constant in constants))

@@ -10,7 +10,7 @@ import numpy as np
 
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.building.finishing import resolve_dtype
+from fused_mlp.models.importers.finishing.program import resolve_dtype
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, LayerSpec, MlpSpec, OutputActivation
 from fused_mlp.models.weights import LayerWeights, Mlp
 

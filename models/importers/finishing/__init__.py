@@ -1,0 +1,1 @@
+"""From a reader's graph of nodes to an Mlp: folding, names, dtype. `program.py` is its front."""
