@@ -48,8 +48,8 @@ def verify(
     got = evaluate(exact, x)
     # Where the source overflows or is undefined, what stands there instead is its own affair.
     finite = np.isfinite(expected)
-    steady = _agree(evaluate(exact, x * (1 + precision)), got, tolerance / 10, least).all(axis=1)
-    wrong = finite & ~_agree(got, expected, tolerance, least) & steady[:, None]
+    steady = _agree(evaluate(exact, x * (1 + precision)), got, tolerance / 10, least)
+    wrong = finite & ~_agree(got, expected, tolerance, least) & steady.all(axis=1, keepdims=True)
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise ModelLoadError(

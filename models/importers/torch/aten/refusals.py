@@ -8,7 +8,9 @@ _CONVOLUTION = "a convolution is no step of an MLP: this server runs MLPs alone"
 ATTENTION = "attention is no step of an MLP: import the feed-forward block alone, such as model.layers[0].mlp"
 IDS = "it looks up rows of a table by category ids, which are not served yet: pass floats"
 DROPS = "write F.dropout(x, p, self.training), or keep the module where eval() finds it"
-_DISTANCE = "a distance to points is no step of an MLP: write it out, as (x * x).sum(-1) - 2 * x @ p.T + (p * p).sum(-1)"
+_DISTANCE = (
+    "a distance to points is no step of an MLP: write it out, (x * x).sum(-1) - 2 * x @ p.T + (p * p).sum(-1)"
+)
 RECURRENT = "a recurrent layer is no step of an MLP"
 _RANDOM = "it draws random numbers: every row has one answer"
 _ORDER = "it answers positions, or an order: answer the scores"
