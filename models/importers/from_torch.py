@@ -64,7 +64,8 @@ def from_torch(
     The width of a row is found by itself where the weights tell it. Otherwise give `in_features`, or `example`:
     rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). The first one becomes the
     model's own example. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
-    refused. Before it is handed out, the program is compared with the module itself, both in float64, on random rows."""
+    refused. Before it is handed out, the program is compared with the module itself, both in float64, on random
+    rows."""
     mlp = read_module(module, example, in_features=in_features, dtype=dtype).mlp
     return mlp if example is None else _with_example(mlp, example)
 

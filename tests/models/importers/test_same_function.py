@@ -1,9 +1,11 @@
 """What is taken computes what its source does: far out, for one row as for many, the second time as the first."""
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody writes it
+from onnx import TensorProto, helper
 from torch import nn
 
 from fused_mlp import models
@@ -50,6 +52,21 @@ def test_conditions_are_the_function_that_they_spell_at_any_size(function, text)
     assert [getattr(step, "function", "") for step in models.from_torch(module).spec.steps] == ["", text]
     got, expected = answers(module, [[1e9, 1, 1, 1], [-1e9, 1, 1, 1], [0.1, 0.2, 0.3, 0.4]])
     np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_conditions_of_onnx_are_the_function_that_they_spell(tmp_path):
+    def rows(name):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 2])
+
+    limit = helper.make_tensor("limit", TensorProto.FLOAT, [], [0.5])
+    nodes = [
+        helper.make_node("Greater", ["x", "limit"], ["above"]),
+        helper.make_node("Where", ["above", "x", "limit"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [rows("x")], [rows("y")], [limit])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    (step,) = models.from_onnx(tmp_path / "m.onnx").spec.steps
+    assert step.function == "maximum(x, 0.5)"
 
 
 def test_a_limit_far_out_is_found_out():
