@@ -28,13 +28,19 @@ from fused_mlp.models.importers.torch.export import (
     run_once,
 )
 from fused_mlp.models.importers.torch.graph import GraphReader
-from fused_mlp.models.importers.torch.trial import FixedDtypeError, find_width, random_rows, try_rows
-from fused_mlp.models.importers.verification import TOLERANCE, verify
+from fused_mlp.models.importers.torch.trial import (
+    GIVE_SHAPE,
+    FixedDtypeError,
+    find_width,
+    random_rows,
+    try_rows,
+)
+from fused_mlp.models.importers.verification import verify
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
-# Of a module that only runs in float32, because its code casts to it.
-_SINGLE_TOLERANCE = 2e-3
+# Of a module that only runs in float32, because its code casts to it: tolerance, and what it rounds to.
+_SINGLE = {"tolerance": 2e-3, "precision": 1e-6}
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,12 @@ def from_torch(
     float tensor by itself. What is no step of a program is refused by the line of the user's code that asks for it.
 
     The width of a row is found by itself where the weights tell it. Otherwise give `in_features`, or `example`:
-    rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). Their values do not matter.
-    `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is refused. Before it is
-    handed out, the program is compared with the module itself, both in float64, on random rows."""
-    return read_module(module, example, in_features=in_features, dtype=dtype).mlp
+    rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). The first one becomes the
+    model's own example. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
+    refused. Before it is handed out, the program is compared with the module itself, both in float64, on random
+    rows."""
+    mlp = read_module(module, example, in_features=in_features, dtype=dtype).mlp
+    return mlp if example is None else _with_example(mlp, example)
 
 
 def parameter_names(
@@ -101,22 +109,23 @@ def read_module(
         copied = NamedOutputs(prepared.module)
         found = shape or find_width(copied)
         try_rows(copied, found)
-        tolerance = TOLERANCE
+        precise = True
     except FixedDtypeError:
         prepared = prepare(module, torch.float32)
         copied = NamedOutputs(prepared.module)
         found = shape or find_width(copied)
         try_rows(copied, found)
-        tolerance = _SINGLE_TOLERANCE
+        precise = False
     x = random_rows(copied, found)
     builder = Builder(math.prod(found), found if len(found) > 1 else None)
     _read(builder, export_rows(copied, x), copied, prepared.dtypes)
     if shape is None and builder.takes_parts():
         raise ModelLoadError(
-            f"{type(module).__name__} takes parts of its input, so that its width is not known: give in_features"
+            f"{type(module).__name__} takes parts of its input, so that its width is not known: {GIVE_SHAPE}"
         )
     mlp = builder.finish(dtype)
-    verify(builder.exact(), lambda rows: _answers(copied, rows, found), tolerance)
+    limits = {} if precise else _SINGLE
+    verify(builder.exact(), lambda rows: _answers(copied, rows, found), **limits)
     return Reading(mlp, builder.origins())
 
 
@@ -132,14 +141,43 @@ def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, dty
         if isinstance(tensor, Tensor) and spec.kind != InputKind.CONSTANT_TENSOR:
             reader.name_tensor(tensor, target)
         inputs.append(tensor)
+    specs = exported.graph_signature.output_specs
+    for output in specs:
+        if output.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+            what = (
+                "its input"
+                if output.target is None or output.kind != OutputKind.BUFFER_MUTATION
+                else (f"its buffer {output.target.removeprefix(PREFIX)!r}")
+            )
+            raise ModelLoadError(
+                f"it writes to {what}: every row has one answer, whatever was asked before; leave it out in eval mode"
+            )
     made = reader.run(exported.graph_module, inputs)
-    kinds = [spec.kind for spec in exported.graph_signature.output_specs]
-    values = [each for each, kind in zip(made, kinds, strict=True) if kind == OutputKind.USER_OUTPUT]
-    for name, value in zip(source.names, values, strict=True):
+    values = [each for each, output in zip(made, specs, strict=True) if output.kind == OutputKind.USER_OUTPUT]
+    if not any(isinstance(value, Rows) for value in values):
+        raise ModelLoadError("no output depends on the input")
+    for name, value, has_rows in zip(source.names, values, _with_rows(exported), strict=True):
         with builder.at(Place("the answer", name)):
             if not isinstance(value, Rows):
-                raise ModelLoadError(f"output {name!r} does not depend on the input")
+                if not has_rows:
+                    raise ModelLoadError(
+                        f"output {name!r} does not depend on the input: give every row its own with "
+                        ".expand(x.shape[0], -1), or leave it out"
+                    )
+                value = builder.constant(reader.constant(value))  # noqa: PLW2901 - the same for every row
             builder.output(name, value)
+
+
+def _with_rows(exported: ExportedProgram) -> list[bool]:
+    """Of each output of the module: whether its first axis is that of the rows."""
+    (end,) = (node for node in exported.graph.nodes if node.op == "output")
+    made = [getattr(each, "meta", {}).get("val") for each in end.args[0]]
+    kinds = [spec.kind for spec in exported.graph_signature.output_specs]
+    return [
+        isinstance(each, Tensor) and each.dim() > 0 and isinstance(each.shape[0], torch.SymInt)
+        for each, kind in zip(made, kinds, strict=True)
+        if kind == OutputKind.USER_OUTPUT
+    ]
 
 
 def _answers(
@@ -164,6 +202,12 @@ def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
     if in_features is not None and math.prod(shape) != in_features:
         raise ModelLoadError(f"example has rows of {math.prod(shape)} values, in_features is {in_features}")
     return shape
+
+
+def _with_example(mlp: Mlp, example: Any) -> Mlp:
+    values = example.detach().cpu().double().numpy() if isinstance(example, Tensor) else np.asarray(example)
+    row = values.reshape(-1)[: mlp.spec.in_features].astype(np.float32)
+    return mlp.annotated(example=row.tolist()) if np.isfinite(row).all() else mlp
 
 
 def _check_signature(module: nn.Module) -> None:

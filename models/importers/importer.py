@@ -106,7 +106,9 @@ def import_model(
             if kind == "state_dict":
                 _check_is_state_dict(path)
             raise ModelLoadError(
-                f"{path}: a {kind} file holds no activations; say which one follows the layers, such as relu"
+                f"{path}: a {kind} file holds no activations; say which one follows the layers, such as "
+                f"activation='relu' (--activation relu), or import the module with it: "
+                f"model.py:factory --state-dict {path.name}"
             )
         read = from_safetensors if kind == "safetensors" else from_state_dict
         mlp = read(

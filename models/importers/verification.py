@@ -13,11 +13,16 @@ from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.weights import Mlp
 
 # Rows of each scale: the middle, where functions bend, and the tails, where they have their limits.
-_SCALES = (0.01, 1.0, 4.0, 30.0)
+_SCALES = (0.01, 1.0, 4.0, 30.0, 1e4, 1e8)
 _ROWS = 5
 # Of the largest answer of a row. Both sides compute in float64; this allows constants that were written as float32
 # and casts to float32 inside the model. gelu and its tanh form, the closest pair of functions, are 5e-4 apart.
 TOLERANCE = 2e-5
+# Where a change of this size, relative to the input, changes the answer, its last bits are noise: sin(30 x) far out.
+_PRECISION = 1e-13
+_FEW = 3  # rows of the second number of rows that the source is run on
+
+Run = Callable[[NDArray[np.float64]], Sequence[NDArray[np.float64]]]
 
 
 def probes(in_features: int) -> NDArray[np.float64]:
@@ -25,28 +30,26 @@ def probes(in_features: int) -> NDArray[np.float64]:
     generator = np.random.default_rng(0)
     rows = [generator.normal(0, scale, (_ROWS, in_features)) for scale in _SCALES]
     # All of one sign: half of a random row's products cancel out, these drive whole layers into one tail.
-    rows += [np.abs(rows[1]) * 3, -np.abs(rows[1]) * 3, generator.uniform(0.01, 1, (_ROWS, in_features))]
+    for scale in (3, 1e4, 1e8):
+        rows += [np.abs(rows[1]) * scale, -np.abs(rows[1]) * scale]
+    rows.append(generator.uniform(0.01, 1, (_ROWS, in_features)))
     # Rounded, so that a source that computes in float32 is given the same numbers.
     return np.concatenate(rows).astype(np.float32).astype(np.float64)
 
 
 def verify(
-    exact: Mlp,
-    run: Callable[[NDArray[np.float64]], Sequence[NDArray[np.float64]]],
-    tolerance: float = TOLERANCE,
-    least: float = 1e-6,
+    exact: Mlp, run: Run, tolerance: float = TOLERANCE, least: float = 1e-6, precision: float = _PRECISION
 ) -> None:
     """`exact`: of `Builder.exact`. `run`: the source itself, (rows, in_features) -> its outputs, (rows, n) each.
-    `least`: answers below it are as good as zero."""
+    `least`: answers below it are as good as zero. `precision`: what the source rounds to."""
     x = probes(exact.spec.in_features)
-    expected = np.concatenate([np.asarray(each, np.float64) for each in run(x)], axis=1)
+    expected = _side_by_side(run(x))
+    _check_alone(run, x, expected, (tolerance, least))
     got = evaluate(exact, x)
-    with np.errstate(all="ignore"):
-        finite = np.isfinite(expected)
-        scale = np.where(finite, np.abs(expected), 0).max(axis=1, keepdims=True)
-        error = np.abs(got - expected) / np.maximum(scale, least)
     # Where the source overflows or is undefined, what stands there instead is its own affair.
-    wrong = finite & ~(error <= tolerance)
+    finite = np.isfinite(expected)
+    steady = _agree(evaluate(exact, x * (1 + precision)), got, tolerance / 10, least)
+    wrong = finite & ~_agree(got, expected, tolerance, least) & steady.all(axis=1, keepdims=True)
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise ModelLoadError(
@@ -55,3 +58,41 @@ def verify(
         )
     if not finite.any():
         raise ModelLoadError("the model answers no finite numbers on random rows")
+
+
+def _check_alone(
+    run: Run, x: NDArray[np.float64], expected: NDArray[np.float64], limits: tuple[float, float]
+) -> None:
+    """The answer for a row is its own: not that of the first call, nor of some number of rows."""
+    start = _ROWS  # of the rows of scale 1
+    if not _agree(_side_by_side(run(x)), expected, *limits).all():
+        raise ModelLoadError(
+            "it answers the same rows otherwise the second time: it keeps state from call to call, or draws random "
+            "numbers; every row has one answer"
+        )
+    for count in (1, _FEW):
+        part = slice(start, start + count)
+        try:
+            alone = _side_by_side(run(x[part]))
+        except (RuntimeError, ValueError, LookupError):  # the program takes what the source does not
+            continue
+        if alone.shape != expected[part].shape or not _agree(alone, expected[part], *limits).all():
+            raise ModelLoadError(
+                f"it answers {count} row{'s' if count > 1 else ''} otherwise than among {len(x)}: "
+                "the answer for a row must not depend on how many there are"
+            )
+
+
+def _side_by_side(outputs: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.concatenate([np.asarray(each, np.float64) for each in outputs], axis=1)
+
+
+def _agree(
+    left: NDArray[np.float64], right: NDArray[np.float64], tolerance: float, least: float
+) -> NDArray[np.bool_]:
+    """Up to the tolerance, relative to the largest number of the row on the right; or equal, or both undefined."""
+    with np.errstate(all="ignore"):
+        scale = np.where(np.isfinite(right), np.abs(right), 0).max(axis=1, keepdims=True)
+        close = np.abs(left - right) <= tolerance * np.maximum(scale, least)
+    same: NDArray[np.bool_] = close | (left == right) | (np.isnan(left) & np.isnan(right))
+    return same

@@ -144,6 +144,10 @@ class Arithmetic(Functions):
         return Constant(np.where(mask != 0, array, 0.0))
 
     def _with_vector(self, op: Combination, x: Rows, vector: Constant) -> Rows:
+        if np.isinf(vector.exact).any():
+            raise ModelLoadError(
+                "a constant with infinite values, such as a mask of -inf, is not taken: write a large number, -1e9"
+            )
         if op in ("maximum", "minimum"):  # max(x, v) = relu(x - v) + v
             sign = 1.0 if op == "maximum" else -1.0
             above = self._with_vector("subtract", x, vector)

@@ -75,6 +75,10 @@ class Builder(Products, Features):
             offset += node.width
         return Rows(self._side_by_side(nodes), np.concatenate(indices, at), first.rows_at)
 
+    def constant(self, part: Constant) -> Rows:
+        """The same values for every row. part: (1, ...)."""
+        return self._constant_rows(part, Rows(self.input.node, np.zeros(part.shape, np.intp)))
+
     def filled(self, part: Constant, like: Rows) -> Rows:
         """The constant, for every row, in the shape of a value."""
         array = np.broadcast_to(part.exact, like.shape)

@@ -86,11 +86,11 @@ class Features(Arithmetic):
             node = self._summed(x.node, index, kind)
             made = whole(node, kept, x.rows_at)
         else:
-            op: Combination = {"max": "maximum", "min": "minimum", "prod": "multiply"}[kind]  # type: ignore[assignment]
-            made = Rows(x.node, index[:, 0].reshape(kept), x.rows_at)
-            for position in self._parts(range(1, index.shape[1])):
-                other = Rows(x.node, index[:, position].reshape(kept), x.rows_at)
-                made = self._combine(op, made, other)
+            if kind == "prod":
+                found = self._product(x.node, index)
+            else:
+                found = self._extreme("maximum" if kind == "max" else "minimum", x.node, index)
+            made = Rows(found.node, found.index.reshape(kept), x.rows_at)
         if keep:
             return made
         shape = [size for axis, size in enumerate(made.shape) if axis not in at]
@@ -108,17 +108,26 @@ class Features(Arithmetic):
         return self.arithmetic("multiply", total, 1 / (count - correction)) if correction else total
 
     def log_sum_exp(self, x: Rows, axes: Sequence[int], *, keep: bool = False) -> Rows:
-        """x - log_softmax(x), of any one feature: the same number, and safe."""
-        at = self._axes(x, axes)
-        if len(at) != 1:
-            raise ModelLoadError("logsumexp over several axes is no step of an MLP")
-        first = (slice(None),) * at[0] + (slice(0, 1),)
-        below = self.softmax(x, at[0], log=True)
-        pair = (Rows(x.node, x.index[first], x.rows_at), Rows(below.node, below.index[first], x.rows_at))
-        made = self._combine("subtract", *pair)
-        if keep:
-            return made
-        return Rows(made.node, made.index.squeeze(at[0]), x.rows_at - (at[0] < x.rows_at))
+        """With the largest feature taken out, so that nothing overflows: m + log(sum(exp(x - m)))."""
+        largest = self.reduce("max", x, axes, keep=True)
+        below = self.function("exp", self.arithmetic("subtract", x, largest))
+        total = self.function("log", self.reduce("sum", below, axes, keep=keep))
+        return self.arithmetic("add", largest if keep else self.reduce("max", x, axes), total)
+
+    def _extreme(self, op: Combination, node: Node, index: Indices) -> Rows:
+        """index: (results, features). By halves, which overlap where their number is odd."""
+        made = Rows(node, index)
+        while (count := made.shape[1]) > 1:
+            half = (count + 1) // 2
+            left, right = (Rows(made.node, made.index[:, part]) for part in (slice(half), slice(-half, None)))
+            made = self._combine(op, left, right)
+        return made
+
+    def _product(self, node: Node, index: Indices) -> Rows:
+        made = Rows(node, index[:, :1])
+        for position in self._parts(range(1, index.shape[1])):
+            made = self._combine("multiply", made, Rows(node, index[:, position : position + 1]))
+        return made
 
     def _summed(self, node: Node, index: Indices, kind: Literal["sum", "mean"]) -> Node:
         """index: (results, summands)."""

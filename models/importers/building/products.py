@@ -33,7 +33,8 @@ class Products(Selection):
         """As numpy's, of rows and a constant of any number of axes."""
         if isinstance(left, Rows) and isinstance(right, Rows):
             raise ModelLoadError(
-                "a product of two computed matrices (attention, a bilinear form) is no step of an MLP"
+                "a product of two computed matrices (attention, a bilinear form) is no step of an MLP: "
+                "import the feed-forward block alone, such as model.layers[0].mlp"
             )
         if isinstance(right, Rows):
             assert isinstance(left, Constant)

@@ -163,7 +163,8 @@ def _orient(
     if weight.ndim != 2:
         raise ModelLoadError(
             f"{path}: expected a weight of two dimensions, got shape {tuple(weight.shape)}: "
-            "of an MLP only linear layers and batch norms have weights"
+            "of tensors alone, linear layers and batch norms are read; import the module with them, "
+            "model.py:factory with --state-dict"
         )
     if transposed is not None:
         return (weight.T if transposed else weight), bias

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 from torch.fx import Node
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.importers.torch.aten.refusals import REFUSED
 
 ROWS = 5  # of the example that is traced; any number above 1 would do
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_./:-]+")  # in the name of an output
@@ -78,10 +80,16 @@ def _leaves(answer: Any, name: str) -> Iterator[tuple[str, Tensor]]:
         for field in dataclasses.fields(answer):
             yield from _leaves(getattr(answer, field.name), below(field.name))
     else:
-        kind = type(answer).__name__
-        raise AnswerError(
-            f"it answers {kind if not name else f'{name!r} as {kind}'}: expected tensors, in a tuple, dict or dataclass"
-        )
+        raise AnswerError(_no_tensors(answer, name))
+
+
+def _no_tensors(answer: Any, name: str) -> str:
+    kind, remedy = type(answer).__name__, ""
+    if isinstance(answer, torch.distributions.Distribution):
+        kind = f"torch.distributions.{kind}"
+        remedy = "; answer its parameters, such as mean and scale"
+    what = f"{name!r} as {kind}" if name else kind
+    return f"it answers {what}: expected tensors, in a tuple, dict or dataclass{remedy}"
 
 
 @contextlib.contextmanager
@@ -115,8 +123,27 @@ def export_rows(module: NamedOutputs, x: Tensor) -> ExportedProgram:
     except ModelLoadError:
         raise
     except Exception as error:
-        raise ModelLoadError(_words(module.module, error)) from error
+        raise ModelLoadError(_words(module.module, error, _refused_operator(module, x))) from error
     return exported
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func._schema.name.partition("::")[2].rstrip("_"))
+        return func(*args, **(kwargs or {}))
+
+
+def _refused_operator(module: NamedOutputs, x: Tensor) -> str:
+    """The first operator that is refused, of a module that cannot be exported for another reason."""
+    with _Operators() as seen:
+        run_once(module, x)
+    return next((name for name in seen.names if name in REFUSED), "")
 
 
 def _has_hidden_writes(exported: ExportedProgram) -> bool:
@@ -137,10 +164,12 @@ def _is_view(node: Node) -> bool:
     return any(argument.alias_info is not None for argument in target._schema.arguments)
 
 
-def _words(module: nn.Module, error: Exception) -> str:
+def _words(module: nn.Module, error: Exception, operator: str) -> str:
     name, text = type(error).__name__, str(error)
     line = failing_line(error)
     where = f"{type(module).__name__}.forward" + (f" ({line})" if line else "")
+    if operator:
+        return f"{where}: {operator.strip('_').removesuffix('_forward')}: {REFUSED[operator]}"
     if "DataDependent" in name or "data-dependent" in text:
         return (
             f"{where}: what it does next depends on the values of the rows (an if, a loop, .item()); "

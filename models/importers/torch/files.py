@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import SafetensorsCheckpoint
-from fused_mlp.models.importers.from_torch import from_torch
+from fused_mlp.models.importers.from_torch import read_module
 from fused_mlp.models.importers.torch.archive import check_targets, only_tensors
 from fused_mlp.models.importers.torch.export import failing_line, quietly
 from fused_mlp.models.importers.torch.tensors import to_tensor
-from fused_mlp.models.importers.torch.trial import row_widths
+from fused_mlp.models.importers.torch.trial import GIVE_SHAPE, row_widths
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
@@ -96,6 +96,8 @@ def read_pickled_module(
     path: Path, *, row_shape: Sequence[int] | None = None, dtype: Dtype | None = None
 ) -> Mlp:
     """A file of torch.save(module). Loading it runs whatever code is in it."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # where its classes may lie
     try:
         with quietly():
             content = torch.load(path, map_location="cpu", weights_only=False)
@@ -125,9 +127,12 @@ def read_factory(
 def _read(source: object, module: nn.Module, row_shape: Sequence[int] | None, dtype: Dtype | None) -> Mlp:
     example = None if row_shape is None else torch.zeros(1, *row_shape)
     try:
-        return from_torch(module, example, dtype=dtype)
+        return read_module(module, example, dtype=dtype).mlp
     except ModelLoadError as error:
-        raise ModelLoadError(f"{source}: {error}") from error
+        text = str(error).replace(
+            GIVE_SHAPE, "give the shape of a row with row_shape (--row-shape 784, or 3,8)"
+        )
+        raise ModelLoadError(f"{source}: {text}") from error
 
 
 def _make(source: str) -> nn.Module:
@@ -189,6 +194,7 @@ def _load_into(module: nn.Module, path: Path) -> None:
     for prefix in _WRAPPED:
         if tensors and all(name.startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    tensors = _without_prefix(tensors, module.state_dict().keys())
     try:
         found = module.load_state_dict(dict(tensors), strict=False)
     except RuntimeError as error:  # shapes
@@ -200,3 +206,13 @@ def _load_into(module: nn.Module, path: Path) -> None:
         if names:
             others = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise ModelLoadError(f"{path} {text} {names[0]!r}{others}: expected the module's own state_dict")
+
+
+def _without_prefix(tensors: Mapping[str, Tensor], own: Set[str]) -> Mapping[str, Tensor]:
+    """Without what a trainer's class puts in front of all names: `model.` of Lightning."""
+    while tensors and not own & tensors.keys():
+        heads = {name.partition(".")[0] for name in tensors}
+        if len(heads) > 1 or not all("." in name for name in tensors):
+            break
+        tensors = {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
+    return tensors

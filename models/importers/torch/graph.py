@@ -18,11 +18,13 @@ from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant, Place
 from fused_mlp.models.importers.building.rows import Rows
 from fused_mlp.models.importers.torch.aten import OPERATORS, REFUSED, Call, one_row
+from fused_mlp.models.importers.torch.aten.refusals import REFUSED_LAYERS
 from fused_mlp.models.importers.torch.tensors import to_array
 
 _NOT_THEIRS = (str(Path(torch.__file__).parent), "torch/", str(Path(__file__).resolve().parents[1]))
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]+\n\s*([^\n]+)')
 _LONGEST_LINE = 80
+_POSITIONS = ("arange", "range", "linspace", "eye", "tril_indices", "triu_indices")  # of that many rows
 
 
 class GraphReader:
@@ -82,12 +84,15 @@ class GraphReader:
             return self._compute(node, arguments, options)
         place = self._place(node, name)
         with self._builder.at(place):
+            for layer, why in REFUSED_LAYERS.items():
+                if any(kind.startswith(layer) for kind in _layers(node)):
+                    raise ModelLoadError(why)
             if name in REFUSED:
                 raise ModelLoadError(REFUSED[name])
             read = OPERATORS.get(name)
             if read is None:
                 raise ModelLoadError(
-                    "this operator is no step of an MLP; see docs/models.md for those that are"
+                    f"the operator {name} is no step of an MLP; see docs/models.md for those that are"
                 )
             call = Call(self._builder, self.constant, made)
             try:
@@ -107,6 +112,11 @@ class GraphReader:
 
     def _compute(self, node: Node, arguments: Any, options: Any) -> Any:
         """What depends on no row. Sizes are taken for one row, over which the result is then broadcast."""
+        if _operator_name(node) in _POSITIONS and any(
+            isinstance(each, torch.SymInt) for each in _flat([arguments, options])
+        ):
+            place = self._place(node, _operator_name(node))
+            raise ModelLoadError(f"{place}: it numbers the rows: a row is answered alike wherever it stands")
         arguments, options = _sized(arguments), _sized(options)
         if "device" in options:
             options = {**options, "device": None}
@@ -143,6 +153,13 @@ def _operator_name(node: Node) -> str:
         space, _, short = name.partition("::")
         return short.rstrip("_") if space == "aten" else name
     return str(getattr(target, "__name__", target))
+
+
+def _layers(node: Node) -> list[str]:
+    """The types of the modules that a node is part of."""
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    kinds = [each[1] for each in stack if isinstance(each, tuple) and len(each) == 2]
+    return [kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}" for kind in kinds]
 
 
 def _writes(node: Node) -> bool:

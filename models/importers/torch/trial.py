@@ -3,6 +3,7 @@ suggest."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -10,10 +11,15 @@ from torch import Tensor, nn
 
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.importers.torch.aten import REFUSED
+from fused_mlp.models.importers.torch.aten.refusals import IDS
 from fused_mlp.models.importers.torch.export import ROWS, AnswerError, NamedOutputs, failing_line, run_once
 
 # Widths that are tried where none is given.
 _MAX_CANDIDATES = 24
+# What torch says where random floats are no ids.
+_ABOUT_IDS = re.compile(r"indices|one_hot|index out of range|Class values")
+# What to do where a shape is not known: of callers in Python.
+GIVE_SHAPE = "give in_features, or an example of (rows, ...)"
 # Layers that take something other than rows of floats: what is said where no width fits.
 _NO_ROWS: dict[tuple[type[nn.Module], ...], str] = {
     (nn.modules.conv._ConvNd,): REFUSED["convolution"],
@@ -40,6 +46,9 @@ def try_rows(module: NamedOutputs, shape: tuple[int, ...]) -> None:
         ):
             raise FixedDtypeError from error
         line = failing_line(error)
+        if _ABOUT_IDS.search(str(error)):
+            where = type(module.module).__name__ + (f" ({line})" if line else "")
+            raise ModelLoadError(f"{where}: {IDS}") from error
         raise ModelLoadError(
             f"{type(module.module).__name__} could not be run on ({', '.join(map(str, ('rows', *shape)))}) inputs: "
             f"{first_line(error)}" + (f" ({line})" if line else "")
@@ -74,12 +83,8 @@ def find_width(module: NamedOutputs) -> tuple[int, ...]:
                 raise ModelLoadError(f"{where}: {why}")
     name = type(module.module).__name__
     if first is None:
-        raise ModelLoadError(
-            f"{name} has no weights that tell the width of its rows: give in_features, or an example of (rows, ...)"
-        )
-    raise ModelLoadError(
-        f"{first}; if its rows have another shape, give in_features, or an example of (rows, ...)"
-    )
+        raise ModelLoadError(f"{name} has no weights that tell the width of its rows: {GIVE_SHAPE}")
+    raise ModelLoadError(f"{first}; if its rows have another shape, {GIVE_SHAPE}")
 
 
 def row_widths(module: nn.Module) -> list[int]:

@@ -57,6 +57,11 @@ def _native_dropout(call: Call, x: Rows, share: float, train: bool | None) -> tu
 def _cast(call: Call, x: Rows, *_: Any, **__: Any) -> Rows:
     if not call.made.dtype.is_floating_point:
         raise ModelLoadError(f"a cast to {str(call.made.dtype).removeprefix('torch.')} is no step of an MLP")
+    if call.made.dtype.itemsize < torch.float32.itemsize:
+        name = str(call.made.dtype).removeprefix("torch.")
+        raise ModelLoadError(
+            f"it rounds to {name} on the way, which is not read: leave the cast out, and round with dtype={name!r}"
+        )
     return x
 
 
