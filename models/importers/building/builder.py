@@ -354,7 +354,7 @@ class Builder:
             self._place,
             (narrow,),
             array.size,
-            Constant(np.zeros((array.size, 1))),
+            Constant(np.zeros((array.size, 1)), fixed=True),
             Constant(array.reshape(-1)),
         )
         return whole(node, array.shape, like.rows_at)
@@ -401,6 +401,10 @@ class Builder:
         """Of the finished program: the name in the source of each tensor that nothing was done to."""
         return self._program.origins
 
+    def fixed(self) -> frozenset[str]:
+        """Of the finished program: the tensors in which nothing of the source's weights is."""
+        return self._program.fixed
+
     # Nodes
 
     def flat(self, x: Rows) -> Node:
@@ -431,7 +435,7 @@ class Builder:
             matrix = np.zeros((size, node.width))
             matrix[np.arange(size), order] = 1
             role: Literal["broadcast", "select"] = "broadcast" if node.width == 1 else "select"
-            made = LinearNode(self._place, (node,), size, Constant(matrix), None, role)
+            made = LinearNode(self._place, (node,), size, Constant(matrix, fixed=True), None, role)
         self._nodes[key] = made
         return made
 
@@ -491,7 +495,9 @@ class Builder:
             matrix, (np.arange(index.shape[0])[:, None], index), 1.0 if kind == "sum" else 1 / index.shape[1]
         )
         alone = index.shape[0] == 1 and bool((matrix == matrix[0, 0]).all())
-        return LinearNode(self._place, (node,), index.shape[0], Constant(matrix), None, kind if alone else "")
+        return LinearNode(
+            self._place, (node,), index.shape[0], Constant(matrix, fixed=True), None, kind if alone else ""
+        )
 
     def _element(self, node: Node, tree: formula.Node | None, values: Callable[[Floats], Floats]) -> Node:
         """A function of a node, merged with what the node already is a function of."""

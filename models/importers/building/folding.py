@@ -194,14 +194,16 @@ class Folding:
         for user in users:
             assert isinstance(user, LinearNode)
             if shift is not None:
-                moved = Constant(user.weight.exact @ shift.exact)
+                moved = Constant(user.weight.exact @ shift.exact, fixed=user.weight.fixed)
                 user.bias = (
                     moved
                     if user.bias is None
                     else Constant(user.bias.exact + moved.exact, "", user.bias.dtype)
                 )
             if scale is not None:
-                user.weight = Constant(user.weight.exact * scale.exact, "", user.weight.dtype)
+                user.weight = Constant(
+                    user.weight.exact * scale.exact, "", user.weight.dtype, user.weight.fixed
+                )
             user.role = ""
         self._bypass(node)
         return True
@@ -327,7 +329,7 @@ def _scaled(
 ) -> Linear:
     """A product and what follows it; what nothing is done to keeps its origin."""
     if scale is not None:
-        weight = Constant(weight.exact * scale.exact[:, None], "", weight.dtype)
+        weight = Constant(weight.exact * scale.exact[:, None], "", weight.dtype, weight.fixed)
         bias = _product(bias, scale) if bias is not None else None
     return weight, _sum(bias, shift)
 
@@ -350,5 +352,5 @@ def _with_bias(half: Linear, other: Linear) -> Linear:
     """The spec has one flag for both halves: a missing bias beside a present one is zero."""
     weight, bias = half
     if bias is None and other[1] is not None:
-        bias = Constant(np.zeros(weight.shape[0]))
+        bias = Constant(np.zeros(weight.shape[0]), fixed=True)
     return weight, bias
