@@ -342,8 +342,8 @@ class FusedMLP(nn.Module):
 
 
 class _FusedHeads(FusedMLP):
-    """One that answers what the module itself does: several outputs in its own form, or other shapes than (rows,
-    features). Not for TorchScript, which wants one type of result."""
+    """One that answers what the module itself does: several outputs in its own form, or (rows,).
+    Not for TorchScript, which wants one type of result."""
 
     def forward(self, x: Tensor) -> Any:
         joined = super().forward(x)

@@ -34,7 +34,6 @@ FORMS = {
     "nested": lambda p, v: {"policy": (p, {"more": p * 2}), "value": v},
     "one of a tuple": lambda p, v: (p,),
     "one of a dict": lambda p, v: {"logits": p},
-    "matrix": lambda p, v: p.unflatten(-1, (2, 2)),
 }
 
 
