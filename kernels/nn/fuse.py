@@ -38,7 +38,8 @@ class Fusion:
 def fuse_mlps(model: nn.Module, *, backend: str = "auto", threads: int | None = None) -> Fusion:
     """Replace, in place, each largest submodule that is an MLP over the last dimension of its input by a FusedMLP that
     shares its parameters under the same names. Print the result to see what was replaced, and what was not and why.
-    Masks of dropout exist in the modules only: call it on a model in eval mode."""
+    Where weights are folded (BatchNorm), the names of its parameters change: see FusedMLP. Dropout and statistics of a
+    batch exist in the modules only: call it on a model in eval mode."""
     walk = _Walk(backend, threads)
     walk.result.model = walk.visit(model, "")
     return walk.result
@@ -65,8 +66,11 @@ class _Walk:
             replaced = self.visit(child, f"{path}.{name}" if path else name)
             if replaced is not child:
                 setattr(module, name, replaced)
+        own = [name for name, child in module.named_children() if isinstance(child, nn.Linear)]
         if len(self.result.replaced) + len(self.result.kept) == before:  # nothing inside it says why
             self.result.kept[path] = reason
+        elif len(own) >= _FEWEST_PRODUCTS and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            self.result.kept[path] = f"{reason}; so do its own {', '.join(own)}"
         self._made[id(module)] = module
         return module
 
@@ -88,7 +92,8 @@ class _Walk:
         elif len(products) + sum(isinstance(step, Gated) for step in products) < _FEWEST_PRODUCTS:
             self._refused[kind] = "it is one matrix product"
         else:
-            self.result.replaced[path] = fused.spec.summary()
+            folded = f" (folded: {', '.join(fused.folded)})" if fused.folded else ""
+            self.result.replaced[path] = fused.spec.summary() + folded
             self._made[id(module)] = fused
             return ""
         return self._refused[kind]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from typing import Any, List  # noqa: UP035 - TorchScript reads List only
+from typing import Any, List, NamedTuple  # noqa: UP035 - TorchScript reads List only
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,12 +14,15 @@ from fused_mlp.kernels.base import Kernel, KernelInfo
 from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.kernels.nn import operator as _operator  # noqa: F401 - registers torch.ops.fused_mlp.mlp
 from fused_mlp.kernels.nn import reference
+from fused_mlp.kernels.nn.answers import built, form_of, tensors_of
 from fused_mlp.kernels.nn.packed import addresses_and_versions, forget, forget_expired, kernel_for, parse_spec
-from fused_mlp.models import MlpSpec, from_torch, parameter_names
+from fused_mlp.models import MlpSpec
+from fused_mlp.models.importers.from_torch import Reading, read_module
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 from fused_mlp.models.weights import expected_shapes
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")  # others know no autocast, and asking about it is an error
 
 
@@ -26,9 +31,32 @@ class _Parameters(nn.Module):
     submodule; these have nothing to compile."""
 
 
+class _Slot(NamedTuple):
+    """Where a tensor of the program is, and what is done to it first."""
+
+    part: nn.Module
+    name: str
+    buffer: bool = False
+    transposed: bool = False
+    shape: tuple[int, ...] | None = None  # another one than it has there
+
+    def tensor(self) -> Tensor:
+        found: Any = self.part._buffers[self.name] if self.buffer else self.part._parameters[self.name]
+        if self.transposed:
+            found = found.T
+        return found if self.shape is None else found.reshape(self.shape)  # type: ignore[no-any-return]
+
+
 class FusedMLP(nn.Module):
     """An MLP that runs as one fused call. Shares its parameters with the module it was made from, under the same
     names, so that a state_dict of either loads into the other and one optimizer serves both.
+
+    A weight that the program has only as computed from several of the module's (a BatchNorm or a scale of the input
+    folded into the layer beside it, weight_norm) is a parameter of its own, `fused.<name of it in the program>`: it
+    has the value that it had when the FusedMLP was made, and is trained by itself. `folded` names the entries of the
+    module that are in it, or in the program's formulas; a state_dict of the module does not load then. Matrices that
+    only place and sum features are buffers outside of the state_dict. BatchNorm and Dropout are as in eval mode, and
+    a call in training mode is refused where the module has one.
 
     Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. That is cheap
     on the CPU; every other kernel is made anew, on CUDA with the whole choice of a strategy, which takes seconds: use
@@ -36,7 +64,7 @@ class FusedMLP(nn.Module):
     records the call it runs as eager layers would, and is differentiated as they are; so it does under torch.autocast,
     which decides about dtypes. Works in torch.compile, torch.export and TorchScript."""
 
-    __jit_unused_properties__ = ["spec", "rows_only"]  # noqa: RUF012 - as TorchScript looks for it
+    __jit_unused_properties__ = ["spec", "rows_only", "folded"]  # noqa: RUF012 - as TorchScript looks for it
 
     def __init__(
         self,
@@ -48,19 +76,17 @@ class FusedMLP(nn.Module):
         in_features: int | None = None,
     ) -> None:
         super().__init__()
-        # Checks it; the copy is not kept.
-        spec = from_torch(module, example, in_features=in_features, dtype="float32").spec
-        names = parameter_names(module, example, in_features=in_features)
-        missing = [name for name in expected_shapes(spec) if name not in names]
-        if missing:
-            raise KernelInputError(
-                f"{missing[0]}: the other half of its gate has a bias, it has none; give both one"
-            )
+        reading = read_module(module, example, in_features=in_features, dtype="float32")
+        spec = reading.mlp.spec
         self._spec = spec.model_dump_json()
         self._in_features = spec.in_features
         self._out_features = spec.out_features
-        columns = [(spec.columns(output.name), output.squeeze) for output in spec.outputs]
-        self._columns = [(each.start, each.stop, squeezed) for each, squeezed in columns]
+        columns = [spec.columns(output.name) for output in spec.outputs]
+        self._columns = [
+            (each.start, each.stop, list(tensor.shape[1:]))
+            for each, tensor in zip(columns, tensors_of(reading.answer), strict=True)
+        ]
+        self._form = form_of(reading.answer)
         self._backend = backend
         self._threads = threads or 0
         self._flatten = len(spec.input_shape or ()) > 1 or any(
@@ -68,17 +94,26 @@ class FusedMLP(nn.Module):
         )
         # A softmax, or a concatenation, over dim 1 is one over the features of (rows, features) only.
         self._rows_only = self._flatten or not _takes_leading_dimensions(module, spec)
-        self._drops = any(isinstance(part, _DROPOUTS) and part.p > 0 for part in module.modules())
-        self._slots = [self._adopt(module, names[name]) for name in expected_shapes(spec)]
+        self._drops = any(
+            isinstance(part, _BATCH_NORMS) or (isinstance(part, _DROPOUTS) and part.p > 0)
+            for part in module.modules()
+        )
+        self._slots, self._folded = self._adopt_all(reading)
         found = [
-            (part, name) for part in self.modules() for name in ("weight", "bias") if name in part._parameters
+            (part, name)
+            for part in self.modules()
+            for name in ("weight", "bias")
+            if name in part._parameters or name in part._buffers
         ]
         # TorchScript can look for weights and biases only.
         places: dict[tuple[int, str], int] = {
             (id(part), name): index for index, (part, name) in enumerate(found)
         }
-        scriptable = all((id(part), name) in places for part, name in self._slots)
-        self._order = [places[id(part), name] for part, name in self._slots] if scriptable else []
+        scriptable = all(
+            (id(slot.part), slot.name) in places and not slot.transposed and slot.shape is None
+            for slot in self._slots
+        )
+        self._order = [places[id(slot.part), slot.name] for slot in self._slots] if scriptable else []
         self._kernel: Kernel | None = None
         self._packed_from: tuple[Any, ...] = ()
         self.training = module.training
@@ -86,7 +121,7 @@ class FusedMLP(nn.Module):
         weakref.finalize(self, forget_expired).atexit = False
         if self._weights()[0].dtype in TORCH_DTYPES.values():
             self._fresh_kernel()  # a kernel that cannot be had, or that is wrong, is better known now
-        if len(spec.outputs) > 1 or spec.outputs[0].squeeze:
+        if self._form.kind != "tensor" or len(self._form.shape) != 1:
             self.__class__ = _FusedHeads
 
     @classmethod
@@ -99,9 +134,8 @@ class FusedMLP(nn.Module):
         backend: str = "auto",
         threads: int | None = None,
     ) -> FusedMLP:
-        """`module`: what `fused_mlp.from_torch` understands, unless its weights are folded (BatchNorm): these are not
-        the module's own. `example` and `in_features` as there. `threads`: of one call; by the cores at hand if not
-        given. A module of several outputs answers a tuple of them."""
+        """`module`: what `fused_mlp.from_torch` understands. `example` and `in_features` as there. `threads`: of one
+        call; by the cores at hand if not given. It answers what the module does: a tensor, a tuple, a dict."""
         return cls(module, backend, threads, example=example, in_features=in_features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -116,7 +150,8 @@ class FusedMLP(nn.Module):
                 )
         if self._drops and self.training:
             raise RuntimeError(
-                "FusedMLP has no dropout masks: call eval(), or make it from a module without Dropout"
+                "FusedMLP has no dropout masks and no statistics of a batch: call eval(), or make it from a module "
+                "without Dropout and BatchNorm"
             )
         if self._flatten and x.dim() > 1:
             x = x.flatten(1)
@@ -133,7 +168,7 @@ class FusedMLP(nn.Module):
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             if len(self._order) == 0:
                 raise RuntimeError(
-                    "FusedMLP: TorchScript takes parameters that are named weight or bias only"
+                    "FusedMLP: TorchScript takes parameters that are named weight or bias, and not transposed, only"
                 )
             found: List[Tensor] = []  # noqa: UP006
             for part in self.modules():  # unrolled when it is compiled
@@ -164,16 +199,53 @@ class FusedMLP(nn.Module):
             return False
         return torch.jit.is_tracing()  # type: ignore
 
-    def _adopt(self, module: nn.Module, key: str) -> tuple[nn.Module, str]:
-        """Register the parameter that `module` has under `key` under the same key here."""
+    def _adopt_all(self, reading: Reading) -> tuple[list[_Slot], tuple[str, ...]]:
+        """A place for each tensor of the program, and the entries of the module that have none."""
+        module = reading.module
+        like = next((each for each in module.parameters() if each.is_floating_point()), torch.zeros(0))
+        trained = any(each.requires_grad for each in module.parameters())
+        persistent = set(module.state_dict())
+        entries: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+        entries |= module.named_buffers(remove_duplicate=False)
+        children = {name.split(".")[0] for name in entries}
+        apart = {name: _unused(name, children) for name in ("fused", "constants")}
+        slots: list[_Slot] = []
+        used: set[int] = set()
+        exact = reading.exact.tensors()
+        for name, shape in expected_shapes(reading.mlp.spec).items():
+            origin = reading.origins.get(name, "")
+            transposed = origin not in entries and origin.endswith(".T")
+            key = origin.removesuffix(".T") if transposed else origin
+            entry = entries.get(key)
+            kept = entry is not None and entry.numel() == math.prod(shape)
+            if entry is not None and kept and (isinstance(entry, nn.Parameter) or entry.dtype == like.dtype):
+                used.add(id(entry))
+                slot = self._place(key, entry, persistent=key in persistent)
+                own = tuple(entry.T.shape if transposed else entry.shape)
+                slots.append(slot._replace(transposed=transposed, shape=None if own == shape else shape))
+                continue
+            tensor = torch.tensor(np.asarray(exact[name]), dtype=like.dtype, device=like.device)
+            if name in reading.fixed:
+                slots.append(self._place(f"{apart['constants']}.{name}", tensor, persistent=False))
+            else:
+                folded = nn.Parameter(tensor, requires_grad=trained)
+                slots.append(self._place(f"{apart['fused']}.{name}", folded))
+        rest = [key for key, entry in entries.items() if key in persistent and id(entry) not in used]
+        return slots, tuple(rest)
+
+    def _place(self, key: str, tensor: Tensor, *, persistent: bool = True) -> _Slot:
+        """Register the tensor under the key."""
         *path, name = key.split(".")
         place: nn.Module = self
         for step in path:
             if step not in place._modules:
                 place.add_module(step, _Parameters())
             place = place._modules[step]  # type: ignore[assignment]
-        place.register_parameter(name, module.get_parameter(key))
-        return place, name
+        if isinstance(tensor, nn.Parameter):
+            place.register_parameter(name, tensor)
+            return _Slot(place, name)
+        place.register_buffer(name, tensor, persistent)
+        return _Slot(place, name, buffer=True)
 
     def _check_dtypes(self) -> None:
         dtypes = {weight.dtype for weight in self._weights()}
@@ -184,7 +256,7 @@ class FusedMLP(nn.Module):
 
     @torch.jit.unused
     def _weights(self) -> List[Tensor]:  # noqa: UP006
-        return [part._parameters[name] for part, name in self._slots]  # type: ignore[misc]
+        return [slot.tensor() for slot in self._slots]
 
     @torch.jit.unused
     def _is_recorded(self, rows: Tensor, weights: List[Tensor]) -> bool:  # noqa: UP006
@@ -246,6 +318,11 @@ class FusedMLP(nn.Module):
         """Whether the module it was made from takes (rows, features) only, and not (..., features)."""
         return self._rows_only
 
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """The entries of the module's state_dict that are no tensors here: folded into `fused.*`, or into formulas."""
+        return self._folded
+
     def describe(self) -> KernelInfo:
         """The kernel that runs this module's weights as they are now."""
         return self._fresh_kernel().describe()
@@ -255,8 +332,9 @@ class FusedMLP(nn.Module):
         forget(self._weights())
         self._kernel = None
 
-    def extra_repr(self) -> str:
-        return self.spec.summary()
+    def __repr__(self) -> str:
+        folded = f", folded: {', '.join(self._folded)}" if self._folded else ""
+        return f"FusedMLP({self.spec.summary()}{folded})"
 
     def __getstate__(self) -> dict[str, Any]:
         """A kernel is made again where the copy is used."""
@@ -264,16 +342,18 @@ class FusedMLP(nn.Module):
 
 
 class _FusedHeads(FusedMLP):
-    """One that answers what the module itself does: a tuple of outputs, or (rows,). Not for TorchScript, which wants
-    one type of result."""
+    """One that answers what the module itself does: several outputs in its own form, or (rows,).
+    Not for TorchScript, which wants one type of result."""
 
     def forward(self, x: Tensor) -> Any:
         joined = super().forward(x)
         heads = []
-        for start, stop, squeezed in self._columns:
+        for start, stop, shape in self._columns:
             head = joined[..., start:stop]
-            heads.append(head.squeeze(-1) if squeezed else head)
-        return heads[0] if len(heads) == 1 else tuple(heads)
+            if len(shape) != 1:
+                head = head.reshape(list(head.shape[:-1]) + shape)
+            heads.append(head)
+        return built(self._form, heads)
 
 
 def _takes_leading_dimensions(module: nn.Module, spec: MlpSpec) -> bool:
@@ -286,7 +366,8 @@ def _takes_leading_dimensions(module: nn.Module, spec: MlpSpec) -> bool:
     try:
         with torch.no_grad():
             module.eval()
-            expected, got = _heads(module(x.flatten(0, 1))), _heads(module(x))
+            expected = list(tensors_of(module(x.flatten(0, 1))))
+            got = list(tensors_of(module(x)))
     except Exception:  # whatever a user's code does with another shape
         return False
     finally:
@@ -298,5 +379,7 @@ def _takes_leading_dimensions(module: nn.Module, spec: MlpSpec) -> bool:
     )
 
 
-def _heads(result: Any) -> list[Tensor]:
-    return [result] if isinstance(result, Tensor) else list(result)
+def _unused(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -45,7 +46,8 @@ class _Packed:
         return any(storage.expired() for storage in self.storages)  # type: ignore[no-untyped-call]
 
 
-_PACKED: dict[tuple[str, str, int, _Addresses], _Packed] = {}
+_Strides = tuple[tuple[int, ...], ...]  # a square matrix and its transpose have one address
+_PACKED: dict[tuple[str, str, int, _Strides, _Addresses], _Packed] = {}
 _LOCK = threading.Lock()
 atexit.register(_PACKED.clear)  # compiled objects must not outlive the interpreter
 
@@ -81,7 +83,7 @@ def addresses_and_versions(weights: Sequence[Tensor]) -> tuple[_Addresses, tuple
 def kernel_for(weights: Sequence[Tensor], spec: str, backend: str, threads: int) -> Kernel:
     """The kernel for these weights as they are now. `spec`: an MlpSpec as JSON; `threads` 0 for as many as fit."""
     addresses, versions = addresses_and_versions(weights)
-    key = (spec, backend, threads, addresses)
+    key = (spec, backend, threads, tuple([w.stride() for w in weights]), addresses)
     found = _PACKED.get(key)
     if found is not None and found.is_of(versions):
         return found.kernel
@@ -123,4 +125,7 @@ def _compile(weights: Sequence[Tensor], text: str, backend: str, threads: int) -
 
 
 def _by_name(spec: MlpSpec, weights: Sequence[Tensor]) -> dict[str, Array]:
-    return {name: to_array(tensor, name) for name, tensor in zip(expected_shapes(spec), weights, strict=True)}
+    return {
+        name: np.ascontiguousarray(to_array(tensor, name))
+        for name, tensor in zip(expected_shapes(spec), weights, strict=True)
+    }

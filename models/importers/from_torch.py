@@ -25,6 +25,7 @@ from fused_mlp.models.importers.torch.export import (
     PREFIX,
     NamedOutputs,
     export_rows,
+    quietly,
     run_once,
 )
 from fused_mlp.models.importers.torch.graph import GraphReader
@@ -45,10 +46,14 @@ _SINGLE = {"tolerance": 2e-3, "precision": 1e-6}
 
 @dataclass(frozen=True)
 class Reading:
-    """A model, and which of its tensors are the module's own, by the names of both."""
+    """A model, and where its tensors come from."""
 
     mlp: Mlp
-    origins: dict[str, str]
+    exact: Mlp  # float64, as folded
+    origins: dict[str, str]  # of those that are the module's own: its name, with .T where it is transposed
+    fixed: frozenset[str]  # those in which nothing of the module's weights is: broadcasts, sums, permutations
+    module: nn.Module  # the user's, without wrappers
+    answer: Any  # of the module to a few rows, in whatever form it answers
 
 
 def from_torch(
@@ -126,7 +131,9 @@ def read_module(
     mlp = builder.finish(dtype)
     limits = {} if precise else _SINGLE
     verify(builder.exact(), lambda rows: _answers(copied, rows, found), **limits)
-    return Reading(mlp, builder.origins())
+    with torch.no_grad(), quietly():
+        answer = prepared.module(x)
+    return Reading(mlp, builder.exact(), builder.origins(), builder.fixed(), module, answer)
 
 
 def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, dtypes: dict[str, str]) -> None:

@@ -58,7 +58,7 @@ def test_the_largest_mlps_are_replaced_and_the_rest_is_named():
     assert fusion.replaced["blocks.0.mlp"] == "8 -> ln -> 24 relu -> 8 -> +"
     assert isinstance(model.blocks[0].mlp, FusedMLP)
     assert model.blocks[2].mlp is model.blocks[1].mlp
-    assert "is no weight or bias of a linear layer: fold it first" in fusion.kept["folded"]
+    assert fusion.kept["folded"] == "it takes (rows, features) only"
     assert "replaced 2 MLPs" in str(fusion)
     assert set(model.state_dict()) == set(twin.state_dict())
     x = torch.randn(4, 5, 8)
@@ -71,6 +71,14 @@ def test_a_model_that_is_an_mlp_is_replaced_itself():
     fusion = fused_mlp.fuse_mlps(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     assert isinstance(fusion.model, FusedMLP)
     assert "the model: 4-8-2 relu" in str(fusion)
+
+
+def test_layers_of_a_module_that_stays_are_named():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    fusion = fused_mlp.fuse_mlps(model)
+    assert fusion.replaced == {}
+    assert fusion.kept["layers.0"].endswith("; so do its own linear1, linear2")
+    assert "layers.0.self_attn" in fusion.kept
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

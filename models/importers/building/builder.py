@@ -95,7 +95,7 @@ class Builder(Products, Features):
             self._place,
             (narrow,),
             array.size,
-            Constant(np.zeros((array.size, 1))),
+            Constant(np.zeros((array.size, 1)), fixed=True),
             Constant(array.reshape(-1)),
         )
         return whole(node, array.shape, like.rows_at)
@@ -141,6 +141,10 @@ class Builder(Products, Features):
     def origins(self) -> dict[str, str]:
         """Of the finished program: the name in the source of each tensor that nothing was done to."""
         return self._program.origins
+
+    def fixed(self) -> frozenset[str]:
+        """Of the finished program: the tensors in which nothing of the source's weights is."""
+        return self._program.fixed
 
 
 def _own_order(x: Rows) -> Indices:

@@ -146,7 +146,9 @@ class Features(Arithmetic):
             matrix, (np.arange(index.shape[0])[:, None], index), 1.0 if kind == "sum" else 1 / index.shape[1]
         )
         alone = index.shape[0] == 1 and bool((matrix == matrix[0, 0]).all())
-        return LinearNode(self._place, (node,), index.shape[0], Constant(matrix), None, kind if alone else "")
+        return LinearNode(
+            self._place, (node,), index.shape[0], Constant(matrix, fixed=True), None, kind if alone else ""
+        )
 
     def _over(self, x: Rows, axes: Sequence[int], make: Callable[[Node], Node]) -> Rows:
         """A step over some axes of features, part by part where there are others beside them."""

@@ -36,11 +36,13 @@ class Place:
 @dataclass(frozen=True, eq=False)
 class Constant:
     """A tensor that does not depend on the rows. `origin` is its name in the source while nothing was done to it;
-    `dtype` is the name of the dtype that the source keeps it in, "" where arithmetic made it."""
+    `dtype` is the name of the dtype that the source keeps it in, "" where arithmetic made it. `fixed`: it only places
+    and sums features, and holds nothing that could be trained."""
 
     array: Array
     origin: str = ""
     dtype: str = ""
+    fixed: bool = False
 
     @property
     def exact(self) -> NDArray[np.float64]:

@@ -78,7 +78,7 @@ class Selection:
             matrix = np.zeros((size, node.width))
             matrix[np.arange(size), order] = 1
             role: Literal["broadcast", "select"] = "broadcast" if node.width == 1 else "select"
-            made = LinearNode(self._place, (node,), size, Constant(matrix), None, role)
+            made = LinearNode(self._place, (node,), size, Constant(matrix, fixed=True), None, role)
         self._nodes[key] = made
         return made
 

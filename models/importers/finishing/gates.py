@@ -74,5 +74,5 @@ def _with_bias(half: Weights, other: Weights) -> Weights:
     """The spec has one flag for both halves: a missing bias beside a present one is zero."""
     weight, bias = half
     if bias is None and other[1] is not None:
-        bias = Constant(np.zeros(weight.shape[0]))
+        bias = Constant(np.zeros(weight.shape[0]), fixed=True)
     return weight, bias

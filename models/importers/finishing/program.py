@@ -65,6 +65,7 @@ class Program:
     mlp: Mlp
     exact: Mlp
     origins: dict[str, str]  # our name of a tensor -> its name in the source
+    fixed: frozenset[str]  # tensors in which nothing of the source's weights is
 
 
 def finish(
@@ -99,7 +100,8 @@ def finish(
     tensors = {name: constant.array for name, constant in writer.tensors.items()}
     exact = ExactMlp(spec, {name: constant.exact for name, constant in writer.tensors.items()})
     origins = {name: constant.origin for name, constant in writer.tensors.items() if constant.origin}
-    return Program(Mlp(spec, tensors), exact, origins)
+    fixed = {name for name, constant in writer.tensors.items() if constant.fixed}
+    return Program(Mlp(spec, tensors), exact, origins, frozenset(fixed))
 
 
 @dataclass

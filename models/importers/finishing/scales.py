@@ -63,14 +63,16 @@ class Scales(ChangingGraph):
         for user in users:
             assert isinstance(user, LinearNode)
             if shift is not None:
-                moved = Constant(user.weight.exact @ shift.exact)
+                moved = Constant(user.weight.exact @ shift.exact, fixed=user.weight.fixed)
                 user.bias = (
                     moved
                     if user.bias is None
                     else Constant(user.bias.exact + moved.exact, "", user.bias.dtype)
                 )
             if scale is not None:
-                user.weight = Constant(user.weight.exact * scale.exact, "", user.weight.dtype)
+                user.weight = Constant(
+                    user.weight.exact * scale.exact, "", user.weight.dtype, user.weight.fixed
+                )
             user.role = ""
         self._bypass(node)
         return True
@@ -131,7 +133,7 @@ def _scaled(
 ) -> Weights:
     """A product and what follows it; what nothing is done to keeps its origin."""
     if scale is not None:
-        weight = Constant(weight.exact * scale.exact[:, None], "", weight.dtype)
+        weight = Constant(weight.exact * scale.exact[:, None], "", weight.dtype, weight.fixed)
         bias = _product(bias, scale) if bias is not None else None
     return weight, _sum(bias, shift)
 
