@@ -19,7 +19,7 @@ COMMANDS = {
     "import": ("import_model", "Import a model file into a repository, as a new version."),
     "profile": (
         "profile",
-        "Profile an MLP: eager nn.Linear, torch.compile and the fused kernel, side by side.",
+        "Profile an MLP: eager PyTorch, torch.compile and the fused kernel, side by side.",
     ),
     "health": (
         "health",

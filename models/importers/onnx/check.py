@@ -17,6 +17,8 @@ _FLOATS = (1, 10, 16)  # of TensorProto.DataType: float, float16, bfloat16
 _DOUBLE = 11
 # Numbers that are written as float16 (sqrt(2) = 1.4141) are taken for those that they stand for.
 _HALF_TOLERANCE = 2e-3
+# The reference computes erf in float32, so that its gelu of -4 has only three digits: smaller answers count as this large.
+_LEAST = 1e-2
 
 
 def check(graph: Graph, exact: Mlp, shape: Sequence[int], names: Sequence[str], rows: int | None) -> None:
@@ -43,7 +45,7 @@ def check(graph: Graph, exact: Mlp, shape: Sequence[int], names: Sequence[str], 
     if half:
         verify(exact, run, _HALF_TOLERANCE, least=1.0)
     else:
-        verify(exact, run)
+        verify(exact, run, least=_LEAST)
 
 
 def _stacked(answer: Any) -> NDArray[np.float64]:

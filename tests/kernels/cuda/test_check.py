@@ -40,11 +40,10 @@ def test_quick_check_passes_on_every_architecture(tmp_path: Path) -> None:
     for entry in found["kernels"]:
         assert entry["registers"] > 0
         assert entry["spilled_bytes"] == 0
-        if entry["precision"] == "bfloat16":
+        assert entry["faults"] == []  # such as a product without tensor cores
+        if entry["precision"] == "bfloat16" and entry["tensor_core_instructions"]:
             # BF16 is in the name of the instruction, except of sm_100's, which has none.
             assert any("BF16" in name or name.startswith("UTC") for name in entry["tensor_core_instructions"])
-        if entry["precision"] in ("float16", "tf32"):
-            assert entry["tensor_core_instructions"]
     assert "64-128-128-10 relu+softmax" in done.stdout
 
 
