@@ -17,7 +17,7 @@ _FLOATS = (1, 10, 16)  # of TensorProto.DataType: float, float16, bfloat16
 _DOUBLE = 11
 # Numbers that are written as float16 (sqrt(2) = 1.4141) are taken for those that they stand for.
 _HALF_TOLERANCE = 2e-3
-# The reference computes erf in float32, so that its gelu of -4 has only three digits: smaller answers count as this large.
+# The reference computes erf in float32: its gelu of -4 has three digits. Smaller answers count as this large.
 _LEAST = 1e-2
 
 
