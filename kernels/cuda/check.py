@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -125,7 +126,7 @@ def launch_table(rows: Sequence[dict[str, object]]) -> Table:
         "model", "strategy", "launches", "eager", title="Kernel launches per forward", header_style="bold"
     )
     for row in rows:
-        table.add_row(*(str(row[key]) for key in ("model", "strategy", "launches", "eager")))
+        table.add_row(*(escape(str(row[key])) for key in ("model", "strategy", "launches", "eager")))
     return table
 
 

@@ -114,7 +114,7 @@ TILES: tuple[Tile, ...] = (
     # 16 rows: the least latency.
     _whole("half", 32, 32, 16, warps=4),
     _whole("half", 64, 64, 16, warps=4),
-    _whole("half", 128, 64, 16, warps=4),
+    _whole("half", 128, 64, 16, warps=4, program_width=96),
     _whole("half", 256, 64, 16, warps=8, stages=3, capabilities=LARGE),
     _whole("half", 256, 64, 16, warps=8, stages=2, capabilities=SMALL),
     _whole("tf32", 32, 32, 16, warps=4),
