@@ -193,7 +193,9 @@ def sb3_td3_actor():
 
 
 # torch.export does not get past the check of its arguments in torch.distributions.
-@model(6, name="stable-baselines3 ActorCriticPolicy", refused="depends on the values|broadcast_tensors", gap=True)
+@model(
+    6, name="stable-baselines3 ActorCriticPolicy", refused="depends on the values|broadcast_tensors", gap=True
+)
 def sb3_actor_critic():
     observations, actions = _spaces(6, 2)
     made = import_module("stable_baselines3.common.policies").ActorCriticPolicy(
