@@ -93,7 +93,7 @@ def _sequence(spec: MlpSpec) -> str:
 
 
 def _by_output(spec: MlpSpec) -> tuple[list[Step], dict[str, list[Step]]]:
-    """The steps that several outputs need (or the only one), and for each output those that it alone needs."""
+    """(steps shared by several outputs, steps that one output alone needs by its name). A single output shares all."""
     needed_by: dict[str, set[str]] = {step.name: set() for step in spec.steps}
     for output in spec.outputs:
         needed_by.setdefault(output.value, set()).add(output.name)

@@ -122,7 +122,7 @@ def _uniform(node: AffineNode) -> formula.Node | None:
 
 
 def _unless(constant: Constant | None, neutral: float) -> Constant | None:
-    """None for one that changes nothing and that nobody has named."""
+    """None for a constant that changes nothing and has no name in the source."""
     if constant is None or (not constant.origin and bool((constant.exact == neutral).all())):
         return None
     return constant

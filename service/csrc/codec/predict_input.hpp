@@ -30,7 +30,7 @@ struct PredictInput {
   std::string_view data;  // raw little-endian elements, any alignment
   bool typed = false;     // from a repeated field of numbers, not from raw bytes
   ByteBuffer scattered;   // holds them when they came in several pieces
-  // Of the heads of its model, those that it gets, in this order; known once it was checked.
+  // The requested outputs of the model, in the order of the answer. Set when the request is validated.
   uint8_t heads[kMostHeads];
   size_t head_count = 0;
 
