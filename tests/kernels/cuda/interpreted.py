@@ -12,13 +12,14 @@ from typing import get_args
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from fused_mlp.kernels.cuda import backend, selection, triton_programs
-from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
-from fused_mlp.kernels.cuda.check_models import Sketch
-from fused_mlp.kernels.cuda.plans import precision_of
-from fused_mlp.kernels.cuda.rule import candidate_tiles
-from fused_mlp.kernels.cuda.tiles import Tile
-from fused_mlp.kernels.cuda.triton_programs import LayeredProgram, WholeProgram, launch
+from fused_mlp.kernels.cuda import backend
+from fused_mlp.kernels.cuda.check.models import Sketch
+from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.planning.plans import precision_of
+from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
+from fused_mlp.kernels.cuda.planning.tiles import Tile
+from fused_mlp.kernels.cuda.running import selection, triton_programs
+from fused_mlp.kernels.cuda.running.triton_programs import LayeredProgram, WholeProgram, launch
 from fused_mlp.kernels.selfcheck import BASELINE_OUTPUTS
 from fused_mlp.models import Activation, LayerWeights, Mlp, MlpSpec
 from fused_mlp.models.evaluation import evaluate

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
-from fused_mlp.kernels.cuda.check_jobs import jobs
-from fused_mlp.kernels.cuda.check_models import Sketch
-from fused_mlp.kernels.cuda.plans import LaunchPlan
-from fused_mlp.kernels.cuda.rule import candidate_tiles
+from fused_mlp.kernels.cuda.check.jobs import jobs
+from fused_mlp.kernels.cuda.check.models import Sketch
+from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
+from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
 from tests.kernels.cuda.random_models import make_mlp
 
 ROOT = Path(__file__).parents[3]
@@ -48,8 +48,8 @@ def test_quick_check_passes_on_every_architecture(tmp_path: Path) -> None:
 
 
 def test_spill_shared_memory_and_missing_tensor_cores_are_faults() -> None:
-    from fused_mlp.kernels.cuda.check import faults_of
-    from fused_mlp.kernels.cuda.compilation import Resources
+    from fused_mlp.kernels.cuda.check.compilation import Resources
+    from fused_mlp.kernels.cuda.check.run import faults_of
 
     job = next(job for job in jobs() if job.capability == 86 and job.precision == "bfloat16")
     good = Resources(registers=80, shared_bytes=99 * 1024, tensor_core_instructions={"HMMA": 4})
@@ -65,7 +65,7 @@ def test_spill_shared_memory_and_missing_tensor_cores_are_faults() -> None:
 def test_tile_that_spills_makes_the_check_fail(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fused_mlp.kernels.cuda import check
+    from fused_mlp.kernels.cuda.check import run as check
 
     # Half of the registers that it takes.
     job = next(job for job in jobs() if job.width == 32 and job.use == "gated")
@@ -97,7 +97,7 @@ def test_launcher_compiles_programs_and_finds_them_again(
     """The check hands plans to the compiler itself; here they go the way that they take on a GPU, up to the launch."""
     from triton.runtime.driver import driver
 
-    from fused_mlp.kernels.cuda import triton_programs
+    from fused_mlp.kernels.cuda.running import triton_programs
 
     monkeypatch.setattr(driver, "_active", Device())
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

@@ -6,7 +6,7 @@ the row times a zero weight is NaN, in the padding and from there in the whole r
 import triton
 import triton.language as tl
 
-from fused_mlp.kernels.cuda.functions import apply, finish, normalize
+from fused_mlp.kernels.cuda.device.functions import apply, finish, normalize
 
 # What the kernel asks of a `whole_steps.WholeStep` as it is compiled.
 

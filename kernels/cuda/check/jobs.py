@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fused_mlp.kernels.cuda.architectures import ARCHITECTURES, Architecture
-from fused_mlp.kernels.cuda.check_models import (
+from fused_mlp.kernels.cuda.check.models import (
     SOFTMAXES,
     Tour,
     gated_layers,
@@ -18,9 +17,10 @@ from fused_mlp.kernels.cuda.check_models import (
     residual_layers,
     residual_whole,
 )
-from fused_mlp.kernels.cuda.plans import LaunchPlan, layered_plans, whole_plan
-from fused_mlp.kernels.cuda.tiles import TILES, Tile
-from fused_mlp.kernels.cuda.whole_steps import fits, plan_whole
+from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES, Architecture
+from fused_mlp.kernels.cuda.planning.plans import LaunchPlan, layered_plans, whole_plan
+from fused_mlp.kernels.cuda.planning.tiles import TILES, Tile
+from fused_mlp.kernels.cuda.planning.whole_steps import fits, plan_whole
 from fused_mlp.models import Dtype, MlpSpec
 
 LIGHT, HEAVY, PROGRAM = "plain", "gated", "program"

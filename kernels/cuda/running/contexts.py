@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fused_mlp.kernels.base import Float32
-from fused_mlp.kernels.cuda.program import Program
-from fused_mlp.kernels.cuda.runtime import Graph, Runtime
+from fused_mlp.kernels.cuda.running.program import Program
+from fused_mlp.kernels.cuda.running.runtime import Graph, Runtime
 from fused_mlp.models import MlpSpec
 
 # A batch runs in the smallest bucket that holds it; a larger one in slices of the last. Powers of two waste

@@ -4,7 +4,7 @@ a function, a combination with another value, a function; or a copy. One program
 import triton
 import triton.language as tl
 
-from fused_mlp.kernels.cuda.functions import finish, rounded, row_size
+from fused_mlp.kernels.cuda.device.functions import finish, rounded, row_size
 
 
 @triton.jit

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fused_mlp.kernels.cuda.launch_counts import function_launches, norm_launches
-from fused_mlp.kernels.cuda.program import Allocate
+from fused_mlp.kernels.cuda.planning.launch_counts import function_launches, norm_launches
+from fused_mlp.kernels.cuda.running.program import Allocate
 from fused_mlp.kernels.fusion import FusedStep, Product, fuse
 from fused_mlp.models import Mlp
 from fused_mlp.models.formula import Formula

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from fused_mlp.kernels.base import KernelInfo
-from fused_mlp.kernels.cuda.contexts import BUCKETS, ContextPool, LaunchContext
-from fused_mlp.kernels.cuda.kernel import CudaKernel
-from fused_mlp.kernels.cuda.launch_counts import eager_launches
-from fused_mlp.kernels.cuda.program import Program
-from fused_mlp.kernels.cuda.runtime import Runtime
+from fused_mlp.kernels.cuda.planning.launch_counts import eager_launches
+from fused_mlp.kernels.cuda.running.contexts import BUCKETS, ContextPool, LaunchContext
+from fused_mlp.kernels.cuda.running.kernel import CudaKernel
+from fused_mlp.kernels.cuda.running.program import Program
+from fused_mlp.kernels.cuda.running.runtime import Runtime
 from fused_mlp.kernels.errors import KernelError
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp

@@ -7,10 +7,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fused_mlp.kernels.cuda.columns import positions
-from fused_mlp.kernels.cuda.stages import RowPass
-from fused_mlp.kernels.cuda.tiles import Tile
-from fused_mlp.kernels.cuda.whole_steps import plan_whole
+from fused_mlp.kernels.cuda.planning.columns import positions
+from fused_mlp.kernels.cuda.planning.stages import RowPass
+from fused_mlp.kernels.cuda.planning.tiles import Tile
+from fused_mlp.kernels.cuda.planning.whole_steps import plan_whole
 from fused_mlp.models import Mlp
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES, to_tensor
 from fused_mlp.models.spec import Gated, Linear

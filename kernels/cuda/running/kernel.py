@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
-from fused_mlp.kernels.cuda.contexts import ContextPool
+from fused_mlp.kernels.cuda.running.contexts import ContextPool
 from fused_mlp.kernels.errors import KernelError
 from fused_mlp.models import MlpSpec
 

@@ -5,7 +5,7 @@ function(gate) * up in that one launch."""
 import triton
 import triton.language as tl
 
-from fused_mlp.kernels.cuda.functions import apply, finish, normalize, rounded
+from fused_mlp.kernels.cuda.device.functions import apply, finish, normalize, rounded
 
 
 @triton.jit(do_not_specialize=["rows"])  # one binary for every batch size

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from fused_mlp.kernels.cuda.architectures import ARCHITECTURES, CAPABILITIES, Architecture
+from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES, CAPABILITIES, Architecture
 
 Strategy = Literal["whole", "layered"]
 # half: fp16 and bf16. tf32 and ieee are the two ways to multiply float32.

@@ -21,13 +21,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
-from fused_mlp.kernels.cuda.check_jobs import Job, jobs
-from fused_mlp.kernels.cuda.check_models import EXAMPLES
-from fused_mlp.kernels.cuda.compilation import Resources, compile_job, triton_version
-from fused_mlp.kernels.cuda.launch_counts import eager_launches
-from fused_mlp.kernels.cuda.plans import layered_plans
-from fused_mlp.kernels.cuda.rule import tile_by_rule
+from fused_mlp.kernels.cuda.check.compilation import Resources, compile_job, triton_version
+from fused_mlp.kernels.cuda.check.jobs import Job, jobs
+from fused_mlp.kernels.cuda.check.models import EXAMPLES
+from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.planning.launch_counts import eager_launches
+from fused_mlp.kernels.cuda.planning.plans import layered_plans
+from fused_mlp.kernels.cuda.planning.rule import tile_by_rule
 
 TENSOR_MEMORY_COLUMNS = 512  # what a multiprocessor of sm_100 has
 BY_CAPABILITY = {entry.capability: entry for entry in ARCHITECTURES}
@@ -185,7 +185,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{max(r.shared_bytes for r in results) / 1024:.0f} KiB of shared memory; report: {options.json}"
     )
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,11 +3,11 @@ the order in which candidates are tried. Imports no triton."""
 
 from __future__ import annotations
 
-from fused_mlp.kernels.cuda.architectures import Architecture
-from fused_mlp.kernels.cuda.plans import precision_of
-from fused_mlp.kernels.cuda.stages import RowPass, stages_of
-from fused_mlp.kernels.cuda.tiles import Tile, select_tiles
-from fused_mlp.kernels.cuda.whole_steps import fits, plan_whole
+from fused_mlp.kernels.cuda.planning.architectures import Architecture
+from fused_mlp.kernels.cuda.planning.plans import precision_of
+from fused_mlp.kernels.cuda.planning.stages import RowPass, stages_of
+from fused_mlp.kernels.cuda.planning.tiles import Tile, select_tiles
+from fused_mlp.kernels.cuda.planning.whole_steps import fits, plan_whole
 from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import MlpSpec
 

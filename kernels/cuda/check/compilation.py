@@ -18,9 +18,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from fused_mlp.kernels.cuda.check_jobs import Job
-from fused_mlp.kernels.cuda.plans import LaunchPlan
-from fused_mlp.kernels.cuda.triton_programs import KERNELS
+from fused_mlp.kernels.cuda.check.jobs import Job
+from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
+from fused_mlp.kernels.cuda.running.triton_programs import KERNELS
 
 # HMMA: a warp's (sm_80 on, and sm_120). HGMMA: a warp group's (sm_90). UTCHMMA: the fifth generation's
 # (sm_100).

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fused_mlp.kernels.cuda.layer_kernel import layer_kernel
-from fused_mlp.kernels.cuda.packing import pack_product, pack_vectors, pack_whole
-from fused_mlp.kernels.cuda.plans import KernelName, Launch, LaunchPlan, layered_launches, whole_plan
-from fused_mlp.kernels.cuda.program import Allocate
-from fused_mlp.kernels.cuda.row_kernel import row_kernel
-from fused_mlp.kernels.cuda.stages import RowPass
-from fused_mlp.kernels.cuda.tiles import Tile
-from fused_mlp.kernels.cuda.whole_kernel import whole_kernel
+from fused_mlp.kernels.cuda.device.layer_kernel import layer_kernel
+from fused_mlp.kernels.cuda.device.row_kernel import row_kernel
+from fused_mlp.kernels.cuda.device.whole_kernel import whole_kernel
+from fused_mlp.kernels.cuda.planning.plans import KernelName, Launch, LaunchPlan, layered_launches, whole_plan
+from fused_mlp.kernels.cuda.planning.stages import RowPass
+from fused_mlp.kernels.cuda.planning.tiles import Tile
+from fused_mlp.kernels.cuda.running.packing import pack_product, pack_vectors, pack_whole
+from fused_mlp.kernels.cuda.running.program import Allocate
 from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import Mlp
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from fused_mlp.kernels.cuda.stages import RowPass, Stage
+from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage
 from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.spec import INPUT, Concat, Slice

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fused_mlp.kernels.cuda.architectures import Architecture, architecture_of
+from fused_mlp.kernels.cuda.planning.architectures import Architecture, architecture_of
 
 # torch hands out its 32 streams in turn, so two contexts may share one. Work that one of them enqueued while
 # the other is being captured would end up in that graph and not run: each stream has a lock, by its handle.

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fused_mlp.kernels.cuda.placement import SCRATCH, Place, Task, X, place
-from fused_mlp.kernels.cuda.stages import RowPass, Stage, count_uses, stages_of
-from fused_mlp.kernels.cuda.tiles import Precision, Tile
-from fused_mlp.kernels.cuda.whole_steps import norm_name, pad, plan_whole
+from fused_mlp.kernels.cuda.planning.placement import SCRATCH, Place, Task, X, place
+from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, count_uses, stages_of
+from fused_mlp.kernels.cuda.planning.tiles import Precision, Tile
+from fused_mlp.kernels.cuda.planning.whole_steps import norm_name, pad, plan_whole
 from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import parse

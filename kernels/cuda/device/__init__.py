@@ -1,0 +1,1 @@
+"""What runs on the GPU, in Triton's dialect of Python."""
