@@ -60,20 +60,20 @@ def _gather(values, TILES: tl.constexpr):
 
 
 @triton.jit
-def _chunk_at(h, j):
-    """The j-th tile; j is known at run time only, so every tile is selected."""
-    chunk = h[0]
+def _tile_at(h, j):
+    """The j-th tile, in a tuple; of no tiles, none. j is known at run time only, so every tile is selected."""
+    tile = h[:1]
     for i in tl.static_range(1, len(h)):
-        chunk = tl.where(j == i, h[i], chunk)
-    return chunk
+        tile = (tl.where(j == i, h[i], tile[0]),)
+    return tile
 
 
 @triton.jit
-def _with_chunk(h, j, chunk):
+def _with_tile(h, j, tile):
     """h with its j-th tile replaced."""
     g = ()
     for i in tl.static_range(len(h)):
-        g = g + (tl.where(j == i, chunk, h[i]),)
+        g = g + (tl.where(j == i, tile, h[i]),)
     return g
 
 
@@ -156,6 +156,16 @@ def _gated_product(
 
 
 @triton.jit
+def _finish(x, z, STEP: tl.constexpr):
+    """The end of a product or of a row pass. z: the tile that x is combined with, in a tuple; empty if it is not."""
+    other = x
+    if len(z) > 0:
+        other = z[0].to(tl.float32)
+    FUNCTION: tl.constexpr = field(STEP, "function")
+    return finish(x, other, FUNCTION, field(STEP, "combine"), field(STEP, "swapped"), field(STEP, "then"))
+
+
+@triton.jit
 def _product(
     x_rows,
     w,
@@ -180,18 +190,7 @@ def _product(
         up = _gated_product(
             x_rows, w, b, live, h, j * CHUNK, STEP, IN, CHUNK, BLOCK_M, BLOCK_K, CHUNK, PRECISION
         )
-        other = up
-        if field(STEP, "combine") != "":
-            other = _chunk_at(z, j).to(tl.float32)
-        up = finish(
-            up,
-            other,
-            field(STEP, "function"),
-            field(STEP, "combine"),
-            field(STEP, "swapped"),
-            field(STEP, "then"),
-        )
-        g = _with_chunk(g, j, up.to(dtype))
+        g = _with_tile(g, j, _finish(up, _tile_at(z, j), STEP).to(dtype))
     h = ()
     for i in tl.static_range(tile_count(STEP)):
         h = h + (_without_padding(g[i], columns_in(STEP, i), CHUNK),)
@@ -214,18 +213,7 @@ def _row_pass(h, z, b, dtype: tl.constexpr, STEP: tl.constexpr, CHUNK: tl.conste
             x = x * tl.load(b + i * CHUNK + lane)[None, :]
         if field(STEP, "bias"):
             x = x + tl.load(b + field(STEP, "n") + i * CHUNK + lane)[None, :]
-        other = x
-        if field(STEP, "combine") != "":
-            other = z[i].to(tl.float32)
-        x = finish(
-            x,
-            other,
-            field(STEP, "function"),
-            field(STEP, "combine"),
-            field(STEP, "swapped"),
-            field(STEP, "then"),
-        )
-        x = _without_padding(x, columns_in(STEP, i), CHUNK)
+        x = _without_padding(_finish(x, z[i : i + 1], STEP), columns_in(STEP, i), CHUNK)
         if field(STEP, "rounded"):
             x = x.to(dtype)
         g = g + (x,)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, count_uses, stages_of
-from fused_mlp.kernels.fusion import Product
+from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, stages_of
+from fused_mlp.kernels.fusion import Product, count_uses
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.spec import INPUT, Concat, Slice
 

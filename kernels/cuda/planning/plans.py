@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fused_mlp.kernels.cuda.planning.placement import SCRATCH, Place, Task, X, place
-from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, count_uses, stages_of
+from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, stages_of
 from fused_mlp.kernels.cuda.planning.tiles import Precision, Tile
 from fused_mlp.kernels.cuda.planning.whole_steps import norm_name, pad, plan_whole
-from fused_mlp.kernels.fusion import Product
+from fused_mlp.kernels.fusion import Product, join
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import parse
 from fused_mlp.models.spec import Gated, Norm
@@ -116,29 +116,17 @@ def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[Launch], tuple[int
 def _with_tails(spec: MlpSpec, tile: Tile) -> tuple[tuple[Stage, ...], dict[str, RowPass]]:
     """The stages, with row passes over rows that a tile holds taken into the products before them; and those passes, by
     the name of the product, which is then that of the pass."""
-    found = stages_of(spec)
-    uses = count_uses(spec, found)
-    stages: list[Stage] = []
-    products: dict[str, int] = {}  # name -> its place in `stages`
     tails: dict[str, RowPass] = {}
-    for stage in found:
-        if (
-            isinstance(stage, RowPass)
-            and stage.source in products
-            and stage.combined is None
-            and uses[stage.source] == 1
-            and spec.widths_by_name[stage.name] <= tile.block_n
-        ):
-            at = products[stage.source]
-            product = stages[at]
-            assert isinstance(product, Product)
-            stages[at] = replace(product, name=stage.name)
-            tails[stage.name] = stage
-            continue
-        if isinstance(stage, Product):
-            products[stage.name] = len(stages)
-        stages.append(stage)
-    return tuple(stages), tails
+
+    def grow(product: Stage, row: Stage) -> Product | None:
+        if not isinstance(product, Product) or not isinstance(row, RowPass) or product.name in tails:
+            return None
+        if row.combined is not None or spec.widths_by_name[row.name] > tile.block_n:
+            return None
+        tails[row.name] = row
+        return replace(product, name=row.name)
+
+    return tuple(join(spec, stages_of(spec), lambda stage: stage, grow)), tails
 
 
 def _product_plan(

@@ -3,13 +3,12 @@ does as many of the steps between two products as it can. Owns which steps make 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fused_mlp.kernels.fusion import Combined, Product, compose, fuse
+from fused_mlp.kernels.fusion import Combined, FusedStep, Product, compose, fuse, join
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, parse
-from fused_mlp.models.spec import Affine, Combine, Concat, Elementwise, Norm, Slice, Softmax, Step
+from fused_mlp.models.spec import Affine, Combine, Concat, Elementwise, Norm, Slice, Softmax
 
 _IDENTITY = parse("x")
 
@@ -41,35 +40,10 @@ Stage = Product | RowPass | Concat | Slice
 
 def stages_of(spec: MlpSpec) -> tuple[Stage, ...]:
     """In an order in which they can run. A value that nothing else reads is passed on within a pass."""
-    fused = fuse(spec)
-    uses = count_uses(spec, fused)
-    stages: list[Stage] = []
-    made_at: dict[str, int] = {}
-    for step in fused:
-        last = max(step.sources, key=lambda name: made_at.get(name, -1))
-        place = made_at.get(last, -1)
-        before = stages[place] if place >= 0 else None
-        grown = None
-        if isinstance(before, RowPass) and not isinstance(step, Product) and uses[last] == 1:
-            grown = _grow(before, step)
-        if grown is not None:
-            stages[place] = grown
-            made_at[step.name] = place
-        else:
-            made_at[step.name] = len(stages)
-            stages.append(_stage(step))
-    return tuple(stages)
+    return tuple(join(spec, fuse(spec), _stage, _grow))
 
 
-def count_uses(spec: MlpSpec, stages: Sequence[Stage | Step]) -> dict[str, int]:
-    """How often each value is read, by steps and as an output."""
-    uses: dict[str, int] = {}
-    for name in [source for step in stages for source in step.sources] + [o.value for o in spec.outputs]:
-        uses[name] = uses.get(name, 0) + 1
-    return uses
-
-
-def _stage(step: Product | Step) -> Stage:
+def _stage(step: FusedStep) -> Stage:
     match step:
         case Product() | Concat() | Slice():
             return step
@@ -87,8 +61,10 @@ def _stage(step: Product | Step) -> Stage:
     raise AssertionError(step)  # a linear step is always a product
 
 
-def _grow(row: RowPass, step: Step) -> RowPass | None:
+def _grow(row: Stage, step: FusedStep) -> RowPass | None:
     """The pass with one more step; None if it has no place for it."""
+    if not isinstance(row, RowPass):
+        return None
     if isinstance(step, Elementwise):
         both = compose(row.function if row.combined is None else row.then, step.formula)
         if both is None:

@@ -9,9 +9,9 @@ from itertools import accumulate
 from typing import Literal
 
 from fused_mlp.kernels.cuda.planning.columns import Columns
-from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, count_uses, stages_of
+from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, stages_of
 from fused_mlp.kernels.cuda.planning.tiles import Tile
-from fused_mlp.kernels.fusion import Product
+from fused_mlp.kernels.fusion import Product, count_uses
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, parse
 from fused_mlp.models.spec import INPUT, Affine, Gated, Linear, Norm, Softmax
