@@ -1,5 +1,5 @@
-"""Compiles one launch plan to machine code for an architecture and reads what it costs: ptxas' own report,
-and the tensor-core instructions in nvdisasm's listing. Runs in the worker processes of the check."""
+"""Compiles one launch plan to machine code for an architecture and reads what it costs: ptxas' own report, and the
+tensor-core instructions that it was given. Runs in the worker processes of the check, and imports no torch there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import contextlib
 import io
 import os
 import re
-import subprocess
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -19,12 +17,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from fused_mlp.kernels.cuda.check.jobs import Job
+from fused_mlp.kernels.cuda.device import KERNELS
 from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
-from fused_mlp.kernels.cuda.running.triton_programs import KERNELS
 
-# HMMA: a warp's (sm_80 on, and sm_120). HGMMA: a warp group's (sm_90). UTCHMMA: the fifth generation's
-# (sm_100).
-TENSOR_CORE = re.compile(r"\b(HMMA|HGMMA|UTC[A-Z]*MMA)\b[A-Z0-9.x]*")
+# Of PTX: a warp's (sm_80 on), a warp group's (sm_90), the fifth generation's (sm_100). Machine code has nothing but
+# tensor cores for them. (nvdisasm would take a fifth of the check's time to say so.)
+TENSOR_CORE = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma\.)[\w.:]*")
 REGISTERS = re.compile(r"Used (\d+) registers")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
@@ -49,7 +47,7 @@ class Resources:
 def compile_job(job: Job) -> Resources:
     """The compiler's failures are results too: one must not hide the others."""
     os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
-    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # not needed here; disassembling is faster without
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # not needed here
     log = io.StringIO()
     began = time.process_time()
     try:
@@ -66,10 +64,7 @@ def compile_job(job: Job) -> Resources:
         shared_bytes=binary.metadata.shared,
         tensor_memory_columns=binary.metadata.tmem_size or 0,
         cubin_bytes=len(binary.asm["cubin"]),
-        # Half a second each, mostly nvdisasm's start: not for those that have none to show.
-        tensor_core_instructions=tensor_core_instructions(binary.asm["cubin"])
-        if job.wants_tensor_cores
-        else {},
+        tensor_core_instructions=dict(Counter(TENSOR_CORE.findall(binary.asm["ptx"])).most_common(2)),
         seconds=round(time.process_time() - began, 2),
     )
 
@@ -86,16 +81,6 @@ def compile_plan(plan: LaunchPlan, capability: int) -> triton.compiler.CompiledK
         target=GPUTarget("cuda", capability, 32),
         options=plan.options,
     )
-
-
-def tensor_core_instructions(cubin: bytes) -> dict[str, int]:
-    """`{"HMMA.16816.F32": 64}`, counted in the disassembly."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [triton.knobs.nvidia.nvdisasm.path, "-c", file.name]
-        listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return dict(Counter(match[0] for match in TENSOR_CORE.finditer(listing)).most_common(2))
 
 
 def triton_version() -> str:

@@ -4,15 +4,11 @@ capture."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from fused_mlp.kernels.cuda.device.layer_kernel import layer_kernel
-from fused_mlp.kernels.cuda.device.row_kernel import row_kernel
-from fused_mlp.kernels.cuda.device.whole_kernel import whole_kernel
-from fused_mlp.kernels.cuda.planning.plans import KernelName, Launch, LaunchPlan, layered_launches, whole_plan
+from fused_mlp.kernels.cuda.device import KERNELS
+from fused_mlp.kernels.cuda.planning.plans import Launch, LaunchPlan, layered_launches, whole_plan
 from fused_mlp.kernels.cuda.planning.stages import RowPass
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.running.packing import pack_product, pack_vectors, pack_whole
@@ -20,8 +16,6 @@ from fused_mlp.kernels.cuda.running.program import Allocate
 from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import Mlp
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
-
-KERNELS: dict[KernelName, Any] = {"whole": whole_kernel, "layer": layer_kernel, "row": row_kernel}
 
 
 class WholeProgram:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from typing import get_args
 
 import torch
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle, _patch_lang
 
 from fused_mlp.kernels.cuda import backend
 from fused_mlp.kernels.cuda.check.models import Sketch
@@ -37,6 +38,16 @@ PROGRAMS = 36
 ACTIVATIONS = get_args(Activation)
 OUTPUTS = (*ACTIVATIONS, "softmax", "log_softmax")
 assert set(OUTPUTS) == {name for part in get_args(OutputActivation) for name in get_args(part)}
+
+
+patch_once = cache(_patch_lang)
+
+
+def call_device_function(self: InterpretedFunction, *arguments: object, **named: object) -> object:
+    """As the interpreter does it, which patches `triton.language` again for every call: most of its time. Launches do
+    so too, and what functions of its own library patch besides is never taken back."""
+    patch_once(self.fn)
+    return self.rewrite()(*arguments, **named)
 
 
 def program_class(tile: Tile) -> type[WholeProgram | LayeredProgram]:
@@ -305,6 +316,7 @@ def minus_infinity(_: str) -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
+    InterpretedFunction.__call__ = call_device_function
     groups = (widths, depths, batches, activations, formulas, idioms, programs, poison, minus_infinity)
     for group in (*groups, launches, invariance, served):
         for result in group(sys.argv[1]):

@@ -42,8 +42,9 @@ def test_quick_check_passes_on_every_architecture(tmp_path: Path) -> None:
         assert entry["spilled_bytes"] == 0
         assert entry["faults"] == []  # such as a product without tensor cores
         if entry["precision"] == "bfloat16" and entry["tensor_core_instructions"]:
-            # BF16 is in the name of the instruction, except of sm_100's, which has none.
-            assert any("BF16" in name or name.startswith("UTC") for name in entry["tensor_core_instructions"])
+            # The type is in the name of the instruction, except of sm_100's, which has none.
+            names = entry["tensor_core_instructions"]
+            assert any(".bf16" in name or name.startswith("tcgen05") for name in names)
     assert "64-128-128-10 relu+softmax" in done.stdout
 
 
@@ -52,7 +53,7 @@ def test_spill_shared_memory_and_missing_tensor_cores_are_faults() -> None:
     from fused_mlp.kernels.cuda.check.run import faults_of
 
     job = next(job for job in jobs() if job.capability == 86 and job.precision == "bfloat16")
-    good = Resources(registers=80, shared_bytes=99 * 1024, tensor_core_instructions={"HMMA": 4})
+    good = Resources(registers=80, shared_bytes=99 * 1024, tensor_core_instructions={"mma.sync": 4})
     assert faults_of(job, good) == []
     assert faults_of(job, replace(good, spilled_bytes=4)) == ["spills 4 bytes"]
     assert faults_of(job, replace(good, shared_bytes=99 * 1024 + 1)) == [
