@@ -24,7 +24,7 @@ from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
 # tensor cores for them. (nvdisasm would take a fifth of the check's time to say so.)
 TENSOR_CORE = re.compile(r"\b(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma\.)[\w.:]*")
 REGISTERS = re.compile(r"Used (\d+) registers")
-SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Resources:
     """What one binary needs. `error` is set, and the rest zero, when it did not compile."""
 
     registers: int = 0
+    most_registers: int | None = None  # as asked for
+    local_bytes: int = 0  # what is spilled, and tables of functions such as cos
     spilled_bytes: int = 0
     shared_bytes: int = 0
     tensor_memory_columns: int = 0  # sm_100 only
@@ -45,22 +47,34 @@ class Resources:
 
 
 def compile_job(job: Job) -> Resources:
-    """The compiler's failures are results too: one must not hide the others."""
+    """With the options that a launcher would find: those that need the least local memory."""
     os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"
     os.environ["TRITON_DISABLE_LINE_INFO"] = "1"  # not needed here
+    found: list[Resources] = []
+    for options in job.plan.options:
+        found.append(_compile(job, options))
+        if not found[-1].local_bytes:
+            break
+    return min(found, key=lambda resources: (bool(resources.error), resources.local_bytes))
+
+
+def _compile(job: Job, options: Mapping[str, int | None]) -> Resources:
+    """The compiler's failures are results too: one must not hide the others."""
     log = io.StringIO()
     began = time.process_time()
     try:
         with contextlib.redirect_stdout(log):  # where Triton prints the report
-            binary = compile_plan(job.plan, job.capability)
+            binary = compile_plan(job.plan, options, job.capability)
     except Exception as error:
         return Resources(error=(str(error).strip().splitlines() or [type(error).__name__])[-1])
-    registers, spills = REGISTERS.search(log.getvalue()), SPILLS.search(log.getvalue())
-    if registers is None or spills is None:
+    registers, memory = REGISTERS.search(log.getvalue()), MEMORY.search(log.getvalue())
+    if registers is None or memory is None:
         return Resources(error=f"no resource report from ptxas in {log.getvalue()[:200]!r}")
     return Resources(
         registers=int(registers[1]),
-        spilled_bytes=max(int(spills[1]), int(spills[2])),
+        most_registers=options["maxnreg"],
+        local_bytes=int(memory[1]),
+        spilled_bytes=max(int(memory[2]), int(memory[3])),
         shared_bytes=binary.metadata.shared,
         tensor_memory_columns=binary.metadata.tmem_size or 0,
         cubin_bytes=len(binary.asm["cubin"]),
@@ -69,7 +83,9 @@ def compile_job(job: Job) -> Resources:
     )
 
 
-def compile_plan(plan: LaunchPlan, capability: int) -> triton.compiler.CompiledKernel:
+def compile_plan(
+    plan: LaunchPlan, options: Mapping[str, int | None], capability: int
+) -> triton.compiler.CompiledKernel:
     """With the arguments' types as the launcher passes them: 16-byte aligned pointers, a 32-bit row count."""
     kernel = KERNELS[plan.kernel]
     names = [name for name in kernel.arg_names if name not in plan.constants]
@@ -79,7 +95,7 @@ def compile_plan(plan: LaunchPlan, capability: int) -> triton.compiler.CompiledK
     return triton.compile(
         ASTSource(kernel, signature, dict(plan.constants), aligned),
         target=GPUTarget("cuda", capability, 32),
-        options=plan.options,
+        options=dict(options),
     )
 
 

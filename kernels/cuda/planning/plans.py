@@ -19,9 +19,11 @@ from fused_mlp.models.spec import Gated, Norm
 KernelName = Literal["whole", "layer", "row"]
 ELEMENT_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 ROW_BLOCK = 1024
-# The hardware's. Asked for in `whole`, whose few programs have a multiprocessor each: left alone, ptxas spills a
-# value here and there to make room for more programs than there are.
-MAX_REGISTERS = 255
+# The most registers of a thread. Left alone (None), ptxas makes room for more programs per multiprocessor and may spill
+# a value for that; given the hardware's 255 it loads further ahead, and may spill then. Which of the two spills depends
+# on the program, so there is a second try. First 255 in `whole`, whose programs have a multiprocessor each.
+WHOLE_REGISTERS = (255, None)
+LAYERED_REGISTERS = (None, 255)
 _IDENTITY = parse("x")
 
 
@@ -36,12 +38,14 @@ class LaunchPlan:
     column_blocks: int
     warps: int
     stages: int
-    registers: int | None = None  # most per thread; None leaves it to ptxas
+    registers: tuple[int | None, ...] = LAYERED_REGISTERS
 
     @property
-    def options(self) -> dict[str, int | None]:
-        """As Triton's compiler and its launcher call them."""
-        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+    def options(self) -> tuple[Mapping[str, int | None], ...]:
+        """As Triton's compiler and its launcher call them; the second ones for a kernel that spills with the first."""
+        return tuple(
+            {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": most} for most in self.registers
+        )
 
     def grid(self, rows: int) -> int:
         return -(-rows // self.block_m) * self.column_blocks
@@ -72,7 +76,7 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
         column_blocks=1,
         warps=tile.warps,
         stages=tile.stages,
-        registers=MAX_REGISTERS,
+        registers=WHOLE_REGISTERS,
     )
 
 

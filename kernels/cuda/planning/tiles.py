@@ -1,7 +1,7 @@
 """The static configuration table: tile sizes, warps and stages by strategy, precision, width and
 architecture. Every row was chosen by compiling it for each architecture it names (`python -m
 fused_mlp.kernels.cuda.check`): the largest that neither spills nor exceeds shared memory in its heaviest use. Nothing
-is tuned at serve time."""
+is tuned at serve time, except that a launcher asks the compiler twice where a kernel spills (`plans`)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ TILES: tuple[Tile, ...] = (
     _whole("ieee", 256, 32, 16, warps=8, block_k=16, capabilities=(90,)),  # spills with 32
     # More rows share each weight read: throughput. (256 wide in tf32, 128 in ieee spill at 32 rows.)
     _whole("half", 32, 32, 64, warps=8),
-    _whole("half", 64, 64, 64, warps=8),
+    _whole("half", 64, 64, 64, warps=8, capabilities=(80, 86, 89, 90, 100)),
+    _whole("half", 64, 64, 64, warps=8, block_k=32, capabilities=(120,)),  # gates spill with 64
     # Where a warp's own registers hold the accumulators, 64 rows of 128 spill under some activations.
     _whole("half", 128, 64, 64, warps=8, capabilities=(90, 100)),
     _whole("half", 128, 64, 32, warps=8, capabilities=(80, 86, 89, 120)),

@@ -4,6 +4,8 @@ capture."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,7 @@ class WholeProgram:
 
     def __init__(self, mlp: Mlp, tile: Tile, device: torch.device) -> None:
         self.label = tile.label
-        self._plan = whole_plan(mlp.spec, tile)
+        self._launch = Launcher(whole_plan(mlp.spec, tile))
         weights, biases = pack_whole(mlp, tile)
         self._weights, self._biases = weights.to(device), biases.to(device)
 
@@ -33,7 +35,7 @@ class WholeProgram:
         return ()
 
     def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
-        launch(self._plan, rows, x, self._weights, self._biases, y, rows)
+        self._launch(rows, x, self._weights, self._biases, y, rows)
 
 
 class LayeredProgram:
@@ -43,6 +45,7 @@ class LayeredProgram:
         self.label = tile.label
         self._launches, self._scratch = layered_launches(mlp.spec, tile)
         self.launches = len(self._launches)
+        self._launchers = [Launcher(each.plan) for each in self._launches]
         self._dtype = TORCH_DTYPES[mlp.spec.dtype]
         self._tensors: list[tuple[Tensor, ...]] = []
         matrices: dict[
@@ -60,10 +63,10 @@ class LayeredProgram:
 
     def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
         buffers = (x, y, *workspace)
-        for each, tensors in zip(self._launches, self._tensors, strict=True):
+        for each, run, tensors in zip(self._launches, self._launchers, self._tensors, strict=True):
             source, other, target = (buffers[at] for at in each.buffers)
             arguments = (source, other, *tensors, target)
-            launch(each.plan, rows, *arguments, *((rows,) if each.plan.kernel == "layer" else ()))
+            run(rows, *arguments, *((rows,) if each.plan.kernel == "layer" else ()))
 
 
 def _pack(mlp: Mlp, each: Launch) -> tuple[Tensor | None, Tensor]:
@@ -77,5 +80,26 @@ def _pack(mlp: Mlp, each: Launch) -> tuple[Tensor | None, Tensor]:
     return weights, torch.cat([biases.flatten(), pack_vectors(mlp, each.tail, n_padded)])
 
 
-def launch(plan: LaunchPlan, rows: int, *arguments: Tensor | int) -> None:
-    KERNELS[plan.kernel][(plan.grid(rows),)](*arguments, **plan.constants, **plan.options)
+class Launcher:
+    """Launches a plan with those of its options with which the kernel spills least. The first call finds them: it is
+    the warm-up, which no graph records and whose results nothing reads."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._plan = plan
+        self._options = plan.options
+
+    def __call__(self, rows: int, *arguments: Tensor | int) -> None:
+        found: dict[int, Mapping[str, int | None]] = {}
+        for options in self._options:
+            spilled = launch(self._plan, options, rows, *arguments)
+            found.setdefault(spilled, options)
+            if not spilled:
+                break
+        self._options = (found[min(found)],)
+
+
+def launch(plan: LaunchPlan, options: Mapping[str, int | None], rows: int, *arguments: Tensor | int) -> int:
+    """How much local memory a thread needs, in registers: what it spills, and tables of functions such as cos. The
+    interpreter, which compiles nothing, needs none."""
+    compiled = KERNELS[plan.kernel][(plan.grid(rows),)](*arguments, **plan.constants, **options)
+    return getattr(compiled, "n_spills", 0)

@@ -70,7 +70,7 @@ def test_tile_that_spills_makes_the_check_fail(
 
     # Half of the registers that it takes.
     job = next(job for job in jobs() if job.width == 32 and job.use == "gated")
-    spilling = replace(job, plan=replace(job.plan, registers=32))
+    spilling = replace(job, plan=replace(job.plan, registers=(32, 40)))
     monkeypatch.setattr(check, "jobs", lambda quick: [spilling])
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     assert check.main(["--json", str(tmp_path / "report.json"), "--processes", "1"]) == 1
@@ -104,9 +104,10 @@ def test_launcher_compiles_programs_and_finds_them_again(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     launched: list[object] = []
 
-    def launch(plan: LaunchPlan, rows: int, *arguments: object) -> None:
+    def launch(plan: LaunchPlan, options: dict[str, int | None], rows: int, *arguments: object) -> int:
         kernel = triton_programs.KERNELS[plan.kernel]
-        launched.append(kernel.warmup(*arguments, **plan.constants, **plan.options, grid=(plan.grid(rows),)))
+        launched.append(kernel.warmup(*arguments, **plan.constants, **options, grid=(plan.grid(rows),)))
+        return 0
 
     monkeypatch.setattr(triton_programs, "launch", launch)
     sketch = Sketch(20, "float16")
