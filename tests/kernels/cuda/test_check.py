@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -124,3 +125,39 @@ def test_launcher_compiles_programs_and_finds_them_again(
                 program.enqueue(torch.empty(5, 20), torch.empty(5, 3), 5, workspace)
     assert len(launched) == 2 * (1 + 3)
     assert len({id(kernel) for kernel in launched}) == 1 + 3
+
+
+@pytest.mark.parametrize(
+    ("spilled", "tried", "kept"),
+    [
+        ({255: 0, None: 7}, [255], 255),
+        ({255: 7, None: 0}, [255, None], None),
+        ({255: 7, None: 9}, [255, None], 255),
+        ({255: 7, None: 7}, [255, None], 255),
+    ],
+)
+def test_launcher_keeps_the_options_with_which_a_kernel_spills_least(
+    monkeypatch: pytest.MonkeyPatch, spilled: dict[int | None, int], tried: list[int | None], kept: int | None
+) -> None:
+    from fused_mlp.kernels.cuda.running import triton_programs
+
+    asked: list[int | None] = []
+
+    class Kernel:
+        """Launched as Triton's are, which return what they compiled."""
+
+        def __getitem__(self, grid: tuple[int]) -> Kernel:
+            return self
+
+        def __call__(self, *arguments: object, maxnreg: int | None, **named: object) -> SimpleNamespace:
+            asked.append(maxnreg)
+            return SimpleNamespace(n_spills=spilled[maxnreg])
+
+    monkeypatch.setitem(triton_programs.KERNELS, "whole", Kernel())
+    plan = next(job.plan for job in jobs() if job.plan.kernel == "whole")
+    launch = triton_programs.Launcher(plan)
+    launch(16)
+    assert asked == tried
+    launch(16)
+    launch(32)
+    assert asked == [*tried, kept, kept]
