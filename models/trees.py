@@ -57,9 +57,9 @@ SUGAR: dict[str, str] = {
     "tan": "sin(x) / cos(x)",
     "sinh": "0.5 * (expm1(x) - expm1(-x))",
     "cosh": "0.5 * (exp(x) + exp(-x))",
-    # Of small and of large values too: nothing cancels, and what is squared does not overflow.
-    "asinh": "sign(x) * log1p(abs(x) * (1 + abs(clip(x, -1e18, 1e18)) / "
-    "(1 + sqrt(1 + clip(x, -1e18, 1e18) * clip(x, -1e18, 1e18)))))",
+    # Of small and of large values too: nothing cancels, and no square of a large one overflows.
+    "asinh": "sign(x) * log1p(abs(x) * (1 + 1 / "
+    "(1 / maximum(abs(x), 1e-9) + sqrt(1 + 1 / maximum(abs(x), 1e-9) / maximum(abs(x), 1e-9)))))",
     "acosh": "log1p(x - 1 + sqrt(x - 1) * sqrt(x + 1))",
     "atanh": "sign(x) * log1p(2 * abs(x) / (1 - abs(x))) / 2",
     "exp2": "exp(0.6931471805599453 * x)",

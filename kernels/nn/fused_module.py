@@ -46,8 +46,9 @@ class _Slot(NamedTuple):
             found = found.T
         if self.shape is None:
             return found  # type: ignore[no-any-return]
-        one = found.numel() == 1  # for all features
-        return found.reshape(1).expand(self.shape) if one else found.reshape(self.shape)  # type: ignore[no-any-return]
+        if found.dim() < 2 and found.numel() == 1:  # one number for all features
+            return found.expand(self.shape)  # type: ignore[no-any-return]
+        return found.reshape(self.shape)  # type: ignore[no-any-return]
 
 
 class FusedMLP(nn.Module):
@@ -222,7 +223,8 @@ class FusedMLP(nn.Module):
             transposed = origin not in entries and origin.endswith(".T")
             key = origin.removesuffix(".T") if transposed else origin
             entry = entries.get(key)
-            kept = entry is not None and entry.numel() in (1, math.prod(shape))
+            one = entry is not None and entry.dim() < 2 and entry.numel() == 1
+            kept = entry is not None and (one or entry.numel() == math.prod(shape))
             if entry is not None and kept and (isinstance(entry, nn.Parameter) or entry.dtype == like.dtype):
                 used.add(id(entry))
                 slot = self._place(key, entry, persistent=key in persistent)
