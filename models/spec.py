@@ -35,6 +35,7 @@ from fused_mlp.models.steps import (
     Slice,
     Softmax,
     Step,
+    Unary,
     Weighted,
     Width,
 )
@@ -122,13 +123,7 @@ class MlpSpec(Frozen):
             if step.name not in used:
                 raise ValueError(f"step {step.name!r}: nothing uses its value, leave it out")
             used.update(step.sources)
-        shapes: dict[str, dict[str, tuple[int, ...]]] = {}
-        for step in self.steps:
-            of_step = step.shapes(self.source_widths(step))
-            if of_step and shapes.setdefault(step.prefix, of_step) != of_step:
-                raise ValueError(
-                    f"step {step.name!r}: other shapes than the step that it shares {step.prefix!r} with"
-                )
+        _ = self._shapes  # checks that steps with the same tensors have them in the same shapes
         if self.input_shape is not None and math.prod(self.input_shape) != self.in_features:
             raise ValueError(f"input_shape {self.input_shape} has not {self.in_features} features")
         if self.labels is not None and len(self.labels) != self.output_widths[0]:
@@ -185,12 +180,20 @@ class MlpSpec(Frozen):
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The tensors of a model of this spec: name and shape, shared ones once."""
-        seen = set()
+        for prefix, shapes in self._shapes.items():
+            for name, shape in shapes.items():
+                yield f"{prefix}.{name}", shape
+
+    @cached_property
+    def _shapes(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         for step in self.steps:
-            if step.prefix not in seen:
-                for name, shape in step.shapes(self.source_widths(step)).items():
-                    seen.add(step.prefix)
-                    yield f"{step.prefix}.{name}", shape
+            of_step = step.shapes(self.source_widths(step)) if isinstance(step, Unary) else {}
+            if of_step and shapes.setdefault(step.prefix, of_step) != of_step:
+                raise ValueError(
+                    f"step {step.name!r}: other shapes than the step that it shares {step.prefix!r} with"
+                )
+        return shapes
 
     @cached_property
     def parameters(self) -> int:

@@ -60,7 +60,7 @@ class AnyStep(Frozen):
         return {"op": self.op, **handler(self)}  # type: ignore[attr-defined]
 
 
-class _Unary(AnyStep):
+class Unary(AnyStep):
     input: Name
 
     @property
@@ -68,7 +68,7 @@ class _Unary(AnyStep):
         return (self.input,)
 
 
-class Weighted(_Unary):
+class Weighted(Unary):
     """A step with a matrix. Steps that name the same `weights` share one (a module that is called twice)."""
 
     out_features: Width
@@ -92,7 +92,7 @@ class Linear(Weighted):
         return _matrix("", self.out_features, sources[0], self.bias)
 
 
-class _WithFunction(_Unary):
+class _WithFunction(Unary):
     function: str
 
     @field_validator("function")
@@ -123,7 +123,7 @@ class Elementwise(_WithFunction):
     op: Literal["elementwise"] = "elementwise"
 
 
-class Norm(_Unary):
+class Norm(Unary):
     """layer: (x - mean) / sqrt(variance + eps); rms: x / sqrt(mean of squares + eps); l2: x / max(length, eps).
     Then * weight + bias, where it has them."""
 
@@ -137,7 +137,7 @@ class Norm(_Unary):
         return _vectors(sources[0], self.weight, self.bias)
 
 
-class Affine(_Unary):
+class Affine(Unary):
     """input * weight + bias, one of each per feature: a batch norm that no linear layer is beside."""
 
     op: Literal["affine"] = "affine"
@@ -148,7 +148,7 @@ class Affine(_Unary):
         return _vectors(sources[0], self.weight, self.bias)
 
 
-class Softmax(_Unary):
+class Softmax(Unary):
     """softmax, or its logarithm, over all features of the row."""
 
     op: Literal["softmax", "log_softmax"] = "softmax"
@@ -184,7 +184,7 @@ class Concat(AnyStep):
         return sum(sources)
 
 
-class Slice(_Unary):
+class Slice(Unary):
     """The features [start, stop) of a value."""
 
     op: Literal["slice"] = "slice"
