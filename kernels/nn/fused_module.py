@@ -44,7 +44,11 @@ class _Slot(NamedTuple):
         found: Any = self.part._buffers[self.name] if self.buffer else self.part._parameters[self.name]
         if self.transposed:
             found = found.T
-        return found if self.shape is None else found.reshape(self.shape)  # type: ignore[no-any-return]
+        if self.shape is None:
+            return found  # type: ignore[no-any-return]
+        if found.dim() < 2 and found.numel() == 1:  # one number for all features
+            return found.expand(self.shape)  # type: ignore[no-any-return]
+        return found.reshape(self.shape)  # type: ignore[no-any-return]
 
 
 class FusedMLP(nn.Module):
@@ -54,9 +58,11 @@ class FusedMLP(nn.Module):
     A weight that the program has only as computed from several of the module's (a BatchNorm or a scale of the input
     folded into the layer beside it, weight_norm) is a parameter of its own, `fused.<name of it in the program>`: it
     has the value that it had when the FusedMLP was made, and is trained by itself. `folded` names the entries of the
-    module that are in it, or in the program's formulas; a state_dict of the module does not load then. Matrices that
-    only place and sum features are buffers outside of the state_dict. BatchNorm and Dropout are as in eval mode, and
-    a call in training mode is refused where the module has one.
+    module that are in it, or in the program's formulas (a number within a condition, or that is computed from a
+    parameter); a state_dict of the module does not load then. What holds none of the module's parameters (numbers in
+    its forward, what is computed from its buffers, matrices that place and sum features) are buffers outside of the
+    state_dict. BatchNorm and Dropout are as in eval mode, and a call in training mode is refused where the module has
+    one.
 
     Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. That is cheap
     on the CPU; every other kernel is made anew, on CUDA with the whole choice of a strategy, which takes seconds: use
@@ -76,7 +82,7 @@ class FusedMLP(nn.Module):
         in_features: int | None = None,
     ) -> None:
         super().__init__()
-        reading = read_module(module, example, in_features=in_features, dtype="float32")
+        reading = read_module(module, example, in_features=in_features, dtype="float32", trainable=True)
         spec = reading.mlp.spec
         self._spec = spec.model_dump_json()
         self._in_features = spec.in_features
@@ -217,7 +223,8 @@ class FusedMLP(nn.Module):
             transposed = origin not in entries and origin.endswith(".T")
             key = origin.removesuffix(".T") if transposed else origin
             entry = entries.get(key)
-            kept = entry is not None and entry.numel() == math.prod(shape)
+            one = entry is not None and entry.dim() < 2 and entry.numel() == 1
+            kept = entry is not None and (one or entry.numel() == math.prod(shape))
             if entry is not None and kept and (isinstance(entry, nn.Parameter) or entry.dtype == like.dtype):
                 used.add(id(entry))
                 slot = self._place(key, entry, persistent=key in persistent)

@@ -25,6 +25,7 @@ FUNCTIONS: tuple[str, ...] = (
     "erf",
     "log1p",
     "expm1",
+    "sign",
     "quick_gelu",
     "maximum(x, 0.1 * x) - minimum(x, -1)",
     "x * x / (1 + abs(x))",

@@ -181,6 +181,8 @@ def _instruction(values, FORMULA: tl.constexpr, i: tl.constexpr):
         x = _log1p(x)
     elif OP == "expm1":
         x = _expm1(x)
+    elif OP == "sign":
+        x = tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, 0.0))
     else:
         tl.static_assert(OP == "erf", "unknown function")
         x = tl.math.erf(x)
