@@ -176,6 +176,8 @@ def test_counts_go_on_when_a_version_is_loaded_again(opened) -> None:
     page.wait("scrape.lanes.size === 0")
     scripted.answer("ranker", fast=5)
     page.wait("document.querySelector('[data-key=requests]').dataset.value === '25'")
+    scripted.answered["ranker", "fused"] = {FAST: 3, SLOW: 0}  # loaded and called again between two scrapes
+    page.wait("document.querySelector('[data-key=requests]').dataset.value === '28'")
 
 
 def test_opens_on_the_model_with_traffic_and_follows_a_link(opened) -> None:
