@@ -197,8 +197,8 @@ def test_eager_passes_its_own_check_in_every_dtype(dtype):
     check_against_float64(EagerKernel(make_mlp(dtype), "cpu", None), make_mlp(dtype))
 
 
-# Of the first 400 those with which eager is luckiest: among the 19 rows of the kernel its largest error is so small that
-# a right kernel's is up to 22 times what would be allowed.
+# Of the first 400 those with which eager is luckiest: among the 19 rows of the kernel its largest error is so small
+# that a right kernel's is up to 22 times what would be allowed.
 LUCKY = (152, 235, 393, 171, 72, 366, 355, 109, 149)
 
 
