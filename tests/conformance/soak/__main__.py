@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import threading
 import time
@@ -31,13 +32,16 @@ WARM_UP_S = 8
 # After as many the heap has seen every model twice and its arenas have grown: loads alone, without requests, add 36 MiB
 # in the first 150 and 2 MiB in the next 150. At most half of the time is warm-up.
 WARM_UP_LOADS = 60
-# What arenas and torch's buffers still grow by. A model that is not freed when it is unloaded would show as four times
-# this in a minute, a leak of 1 KB per request likewise.
+# What the heap and torch's buffers still grow by. A model that is not freed when it is unloaded would show as four
+# times this in a minute, a leak of 1 KB per request likewise.
 MOST_GROWTH_BYTES = 48 << 20
 # Beyond the lateness of the machine itself. Event loops and workers run whole batches: one of 256 rows of the big model
 # takes 50 to 100 ms on one core, its unfused one longer, and beside the clients of four languages the server has less
 # than one. A stall of seconds fails, a busy machine does not. To be lowered when big batches run in slices.
 SMALL_MODEL_P99_S = 2.0
+# Of the server's allocator: freed buffers go back to the system, so that resident memory is what the server holds. With
+# its defaults buffers of a megabyte stay in the arenas of a dozen threads, and these grow for minutes.
+ALLOCATOR = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "1048576"}
 SETTINGS = {
     "front": "native",
     "allow_override": 1,
@@ -54,6 +58,7 @@ def soak(seconds: float, callers: int) -> int:
         return 1
     with tempfile.TemporaryDirectory() as folder:
         root, admin = Path(folder), free_port()
+        os.environ |= ALLOCATOR
         with Server(model_repository=make_repository(root), admin_port=admin, **SETTINGS) as server:
             problems = run(server, f"127.0.0.1:{admin}", root, programs, seconds, callers)
     for problem in problems:
