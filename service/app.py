@@ -117,7 +117,7 @@ class Service:
         pages = Pages(
             render=self._render_metrics,
             not_ready=self._not_ready,
-            status=lambda: status_json(self.catalog, self.front.name, self._health.ready),
+            status=lambda name: status_json(self.catalog, self.front.name, self._health.ready, name),
         )
         self._metrics = MetricsServer(
             self.settings.metrics_host,

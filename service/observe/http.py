@@ -42,11 +42,11 @@ _PHRASES = {
 @dataclass(frozen=True)
 class Pages:
     """render: from an Accept header to (body, content type); not_ready: why the service cannot answer, empty when it
-    can; status: what it serves, and how, as JSON."""
+    can; status: what it serves, and how, as JSON; of one model if it is named."""
 
     render: Callable[[str], tuple[bytes, str]]
     not_ready: Callable[[], str]
-    status: Callable[[], str]
+    status: Callable[[str | None], str]
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class MetricsServer:
         if request.path == "/metrics":
             return _Page(200, *pages.render(request.accept))
         if request.path == "/status.json":
-            return _Page(200, pages.status().encode(), "application/json")
+            return _Page(200, pages.status(request.model).encode(), "application/json")
         return _Page(404, b"here are /, /metrics, /status.json, /healthz and /readyz\n")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from dataclasses import dataclass
+from urllib.parse import parse_qs
 
 MOST_BYTES = 8 << 10  # request line and headers; what a browser sends is a tenth of it
 
@@ -20,10 +21,12 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """path: without its query. token: of `Authorization: Bearer`, or the password of `Basic`; empty without one."""
+    """path: without its query. model: that of the query, None without one. token: of `Authorization: Bearer`, or the
+    password of `Basic`; empty without one."""
 
     method: str
     path: str
+    model: str | None
     accept: str
     token: str
     keep_alive: bool
@@ -49,9 +52,11 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         raise BadRequest(400, "expected a request without a body")
     connection = headers.get("connection", "").lower()
+    path, _, query = target.partition("?")
     return Request(
         method=method,
-        path=target.split("?", 1)[0],
+        path=path,
+        model=parse_qs(query, keep_blank_values=True).get("model", [None])[0],
         accept=headers.get("accept", ""),
         token=_token(headers.get("authorization", "")),
         keep_alive="close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from importlib.metadata import version as package_version
 from typing import Any
@@ -12,14 +13,16 @@ from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 
 
-def status_json(catalog: Catalog, front: str, ready: bool) -> str:
+def status_json(catalog: Catalog, front: str, ready: bool, name: str | None = None) -> str:
+    """`name`: of the one model to tell of; None: all. A name that is not served: none."""
     return json.dumps(
         {
             "version": package_version("fused-mlp"),
             "front": front,
             "ready": ready,
+            "time": time.time(),
             "default_policy": catalog.default_policy.model_dump(),
-            "models": [_model(model) for model in catalog.models()],
+            "models": [_model(model) for model in catalog.models() if name in (None, model.name)],
         }
     )
 

@@ -217,7 +217,7 @@ def test_gradcheck_of_every_activation(activation, gated):
     weights = tuple(fused._weights())
     torch.testing.assert_close(fused(x), module(x))
     assert torch.autograd.gradcheck(lambda x, *w: operator(x, list(w), fused._spec, "auto", 0), (x, *weights))
-    assert torch.autograd.gradgradcheck(fused, (x,))
+    assert torch.autograd.gradgradcheck(fused, (x,), fast_mode=True)  # a random direction of all of them
 
 
 @torchscript_is_deprecated

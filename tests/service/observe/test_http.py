@@ -18,7 +18,7 @@ LARGE = b"x" * (64 << 20)  # more than sockets take
 
 
 def pages(render: Callable[[str], tuple[bytes, str]] = lambda _: (b"metrics\n", "text/plain")) -> Pages:
-    return Pages(render=render, not_ready=lambda: "loading models", status=lambda: "{}")
+    return Pages(render=render, not_ready=lambda: "loading models", status=lambda _: "{}")
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
-"""A minute of everything at once: good, bad, cancelled and expired requests over both APIs, streams, hand-overs to
-Python and lost connections; then the books: every request sent was counted by the server exactly once, under the
-code it must have, and memory is where it was. `python -m tests.conformance.soak --seconds 60`."""
+"""A caller at the level of HTTP/2, which mixes good, bad, cancelled and expired requests to the small model over both
+APIs, streams, calls that Python answers, and lost connections."""
 
 from __future__ import annotations
 
-import argparse
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from hyperframe.frame import RstStreamFrame
@@ -16,27 +13,14 @@ from hyperframe.frame import RstStreamFrame
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.protos import open_inference_pb2 as oip
 from tests.conformance.peer import PREDICT, PREDICT_STREAM, Peer, framed, good_request
-from tests.conformance.toy_front import resident_bytes
-from tests.support import sanitized
-from tests.support.server import Server
+from tests.conformance.soak.books import LOOSE, Ledger
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 INFER_STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 HEALTH = "/grpc.health.v1.Health/Check"
-CODES = {
-    0: "OK",
-    1: "CANCELLED",
-    3: "INVALID_ARGUMENT",
-    4: "DEADLINE_EXCEEDED",
-    5: "NOT_FOUND",
-    12: "UNIMPLEMENTED",
-}
+CODES = {0: "OK", 3: "INVALID_ARGUMENT", 4: "DEADLINE_EXCEEDED", 5: "NOT_FOUND", 12: "UNIMPLEMENTED"}
 # Wire type 7 does not exist. Random bytes alone are now and then a message: one unknown field that spans them all.
 NO_MESSAGE = b"\x0f"
-WARM_UP_S = 8
-# The allocator and Python's own caches settle a little after the warm-up; a leak of 100 bytes per request would
-# show as ten times this.
-MOST_GROWTH_BYTES = 24 << 20
 
 
 def infer_request(rows: int = 1, **fields: object) -> bytes:
@@ -50,15 +34,13 @@ def rows_request(rows: int, **fields: object) -> bytes:
 
 
 class Caller(threading.Thread):
-    """One connection at a time, and a ledger: `sent` by the code the server must count it under. "answered or
-    cancelled" is for requests that were taken back on their way: either is right."""
+    """One connection at a time."""
 
     def __init__(self, port: int, until: float, seed: int) -> None:
         super().__init__()
         self._port, self._until = port, until
         self._random = random.Random(seed)
-        self.sent: Counter[str] = Counter()
-        self.problems: list[str] = []
+        self.ledger = Ledger()
         self._stream = -1
         self._peer = Peer(port)
         self._actions: list[tuple[int, Callable[[], None]]] = [
@@ -80,12 +62,12 @@ class Caller(threading.Thread):
     def run(self) -> None:
         try:
             weights = [weight for weight, _ in self._actions]
-            while time.monotonic() < self._until and not self.problems:
+            while time.monotonic() < self._until and not self.ledger.problems:
                 self._random.choices(self._actions, weights)[0][1]()
                 if self._stream > 20_000:
                     self._connect()
         except Exception as error:
-            self.problems.append(f"{type(error).__name__}: {error}")
+            self.ledger.problems.append(f"{type(error).__name__}: {error}")
         finally:
             self._peer.__exit__()
 
@@ -97,6 +79,7 @@ class Caller(threading.Thread):
 
     def _next(self) -> int:
         self._stream += 2
+        self.ledger.calls += 1
         return self._stream
 
     def _expect(
@@ -105,9 +88,9 @@ class Caller(threading.Thread):
         stream = self._next()
         answer = self._peer.call(stream, message, path, **options)
         if counted:
-            self.sent[CODES[code]] += 1
+            self.ledger.sent[CODES[code]] += 1
         if answer.status != code:
-            self.problems.append(f"{path}: expected {CODES[code]}, got {answer}")
+            self.ledger.problems.append(f"{path}: expected {CODES[code]}, got {answer}")
         del self._peer.answers[stream]
 
     def _good(self) -> None:
@@ -147,7 +130,7 @@ class Caller(threading.Thread):
                 self._peer.data(stream, framed(good_request(variant=variant)), end=True),
                 RstStreamFrame(stream, 8),
             )
-            self.sent["answered or cancelled"] += 1
+            self.ledger.sent[LOOSE] += 1
         self._peer.ping()
 
     def _half_sent(self) -> None:
@@ -167,10 +150,10 @@ class Caller(threading.Thread):
             self._peer.send(self._peer.data(stream, framed(good)))
         self._peer.send(self._peer.data(stream, framed(bad), end=True))
         answer = self._peer.wait_end(stream)
-        self.sent["OK"] += count
-        self.sent["NOT_FOUND"] += 1
+        self.ledger.sent["OK"] += count
+        self.ledger.sent["NOT_FOUND"] += 1
         if (answer.status, len(answer.messages())) != (0, count + 1):
-            self.problems.append(
+            self.ledger.problems.append(
                 f"{path}: expected {count + 1} answers, got {len(answer.messages())}, {answer.status}"
             )
         del self._peer.answers[stream]
@@ -194,73 +177,5 @@ class Caller(threading.Thread):
             self._peer.send(
                 self._peer.headers(stream), self._peer.data(stream, framed(rows_request(30)), end=True)
             )
-            self.sent["answered or cancelled"] += 1
+            self.ledger.sent[LOOSE] += 1
         self._connect()
-
-
-def counted_by(server: Server) -> Counter[str]:
-    return Counter(
-        {code: int(server.metric("fused_mlp_requests_total", code=code)) for code in CODES.values()}
-    )
-
-
-def check_books(sent: Counter[str], counted: Counter[str]) -> list[str]:
-    loose = sent["answered or cancelled"]
-    problems = [
-        f"{code}: sent {sent[code]}, counted {counted[code]}"
-        for code in ("INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND")
-        if sent[code] != counted[code]
-    ]
-    if sent["OK"] + loose != counted["OK"] + counted["CANCELLED"]:
-        problems.append(
-            f"OK and CANCELLED: sent {sent['OK']} + {loose}, counted {counted['OK']} + {counted['CANCELLED']}"
-        )
-    if not sent["OK"] <= counted["OK"]:
-        problems.append(f"OK: {sent['OK']} were answered, {counted['OK']} counted")
-    return problems
-
-
-def soak(seconds: float, callers: int) -> int:
-    with Server(
-        front="native", allow_override=1, limits='{"max_resets_per_s": 100000, "max_pings_per_s": 100000}'
-    ) as server:
-        port = int(server.target.rpartition(":")[2])
-        started = time.monotonic()
-        threads = [Caller(port, started + seconds, seed) for seed in range(callers)]
-        for thread in threads:
-            thread.start()
-        threads[0].join(min(WARM_UP_S, seconds / 2))
-        before = resident_bytes(server.process.pid)
-        for thread in threads:
-            thread.join()
-        with Peer(port) as last:
-            last.ping()
-        after = resident_bytes(server.process.pid)
-        sent: Counter[str] = sum((thread.sent for thread in threads), Counter())
-        deadline = time.monotonic() + 10
-        while (books := check_books(sent, counted_by(server))) and time.monotonic() < deadline:
-            time.sleep(0.1)  # connections that were just closed are being cleaned up
-        problems = [problem for thread in threads for problem in thread.problems] + books
-        # A sanitizer keeps what was freed.
-        if after - before > MOST_GROWTH_BYTES and not sanitized.BUILD:
-            problems.append(f"memory: {before >> 20} MiB after the warm-up, {after >> 20} MiB at the end")
-        counted = counted_by(server)
-    print(f"sent {dict(sent)}")
-    print(f"counted {dict(counted)}")
-    print(f"memory {before / 2**20:.1f} MiB after the warm-up, {after / 2**20:.1f} MiB at the end")
-    for problem in problems:
-        print("PROBLEM", problem)
-    print(
-        "FAILED"
-        if problems
-        else f"ok: {sum(sent.values())} requests in {seconds:g} s, every one accounted for"
-    )
-    return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--callers", type=int, default=8)
-    options = parser.parse_args()
-    raise SystemExit(soak(options.seconds, options.callers))
