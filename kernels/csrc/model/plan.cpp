@@ -16,8 +16,9 @@ constexpr WakeCost kAwake = {2.0, 0.25};
 // The barrier after a layer, with two threads and for each further one.
 constexpr double kBarrierUs = 0.5;
 constexpr double kBarrierPerThreadUs = 0.05;
-// Read bandwidth per core in bytes per microsecond: from the L2 cache, and from the L3 cache or memory.
+// Read bandwidth per core in bytes per microsecond: from the L2 cache, the L3 cache, and memory.
 constexpr double kL2BytesPerUs = 80e3;
+constexpr double kL3BytesPerUs = 70e3;
 constexpr double kMemoryBytesPerUs = 40e3;
 // Threads share the bandwidth beyond the L2 cache: n of them read n^0.68 times as fast as one, 2 of them 1.6
 // times.
@@ -47,6 +48,7 @@ class CostModel {
         multiply_adds_per_us_(isa.panel == 32     ? 80e3
                               : isa.max_rows >= 6 ? 45e3
                                                   : 10e3),
+        far_bytes_per_us_(program.streamed() ? kMemoryBytesPerUs : kL3BytesPerUs),
         stages_(static_cast<double>(stages)) {
     for (const Op& op : program.ops()) {
       if (!op.product) continue;
@@ -83,12 +85,13 @@ class CostModel {
     const double bytes = multiply_adds * sizeof(float);
     const bool in_l2 = bytes <= 0.8 * l2_bytes();
     const double bandwidth =
-        in_l2 ? kL2BytesPerUs : kMemoryBytesPerUs * std::pow(threads, kMemoryScaling - 1.0);
+        in_l2 ? kL2BytesPerUs : far_bytes_per_us_ * std::pow(threads, kMemoryScaling - 1.0);
     return std::max(effective * multiply_adds / multiply_adds_per_us_, bytes / bandwidth);
   }
 
   double max_rows_;
   double multiply_adds_per_us_;
+  double far_bytes_per_us_;  // of weights beyond the L2 cache
   double stages_;
   double multiply_adds_ = 0;
   std::vector<Product> products_;
@@ -121,22 +124,25 @@ Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, uns
 
   if (threads == 1) return;
   const CostModel cost(program, stages, isa);
-  awake_ = search(cost, program.streamed(), threads, kAwake);
-  asleep_ = search(cost, program.streamed(), threads, wake != nullptr ? *wake : measured_wake_cost());
+  awake_ = search(cost, program.streamed(), threads, kAwake, true);
+  asleep_ = search(cost, program.streamed(), threads, wake != nullptr ? *wake : measured_wake_cost(), false);
 }
 
-// A further thread must save more time than it costs processor time: the sum of both is minimal. What is
-// found for some rows is kept for more of them unless that changes to more threads, or from columns to rows.
-Planner::Splits Planner::search(const CostModel& cost, bool streamed, unsigned threads,
-                                const WakeCost& wake) {
+// Time and additional processor time count alike: a thread must save more of one than it costs of the other.
+// Helpers that spin use their cores anyway, so that only the time counts. What is found for some rows is kept
+// for more of them unless that changes to more threads, or from columns to rows.
+Planner::Splits Planner::search(const CostModel& cost, bool streamed, unsigned threads, const WakeCost& wake,
+                                bool awake) {
   constexpr std::size_t kSearchedRows = 4096;
   Splits splits{{1, 1, false}};
   for (std::size_t rows = 1; rows <= kSearchedRows; rows += std::max<std::size_t>(1, rows / 8)) {
     Split best{rows, 1, false};
-    double least = cost.alone(rows);
+    const double alone = cost.alone(rows);
+    double least = alone;
     const auto consider = [&](unsigned count, bool by_rows) {
+      const double time = by_rows ? cost.by_rows(rows, count) : cost.by_columns(rows, count);
       const double waking = wake.latency_us * std::floor(std::log2(count)) + wake.cpu_us * (count - 1);
-      const double total = waking + (by_rows ? cost.by_rows(rows, count) : cost.by_columns(rows, count));
+      const double total = time + waking + (awake ? 0.0 : std::max(0.0, count * time - alone));
       if (total < least) best = {rows, count, by_rows}, least = total;
     };
     // 2, 3, 4, 6, 8, 12, ..., and all.

@@ -47,7 +47,8 @@ class Planner {
   };
   using Splits = std::vector<Split>;  // the first is for one row
 
-  static Splits search(const CostModel& cost, bool streamed, unsigned threads, const WakeCost& wake);
+  static Splits search(const CostModel& cost, bool streamed, unsigned threads, const WakeCost& wake,
+                       bool awake);
   static const Split& find(const Splits& splits, std::size_t rows);
 
   std::size_t max_block_rows_;

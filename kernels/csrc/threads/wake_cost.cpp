@@ -1,6 +1,7 @@
 #include "threads/wake_cost.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <ctime>
@@ -18,7 +19,7 @@ using Microseconds = std::chrono::duration<double, std::micro>;
 
 constexpr unsigned kSamples = 5;
 // Between requests of an idle server a core enters an idle state, which it takes time to leave.
-constexpr auto kIdle = std::chrono::microseconds(300);
+constexpr auto kIdle = std::chrono::microseconds(500);
 // The smallest sample counts, and no more than this: a machine that is busy during the measurement must not
 // keep helpers from this process for ever.
 constexpr double kLeastUs = 1.0;
@@ -57,18 +58,20 @@ WakeCost measure() {
   } catch (const std::system_error&) {
     return kUsual;
   }
-  double latency = kMostUs, ringing = kMostUs;
+  std::array<double, kSamples> latency{}, ringing{};
   for (unsigned i = 0; i < kSamples; ++i) {
     std::this_thread::sleep_for(kIdle);
     const auto start = Clock::now();
     sleeper.bell.ring(i + 1);
-    ringing = std::min(ringing, Microseconds(Clock::now() - start).count());
+    ringing[i] = Microseconds(Clock::now() - start).count();
     while (sleeper.woken.load(std::memory_order_acquire) <= i) std::this_thread::yield();
-    latency = std::min(latency, Microseconds(sleeper.woken_at - start).count());
+    latency[i] = Microseconds(sleeper.woken_at - start).count();
   }
   thread.join();
-  const double cpu = ringing + sleeper.cpu_us / (kSamples - 1);
-  return {std::clamp(latency, kLeastUs, kMostUs), std::clamp(cpu, kLeastUs, kMostUs)};
+  std::sort(latency.begin(), latency.end());
+  std::sort(ringing.begin(), ringing.end());
+  const double cpu = ringing[kSamples / 2] + sleeper.cpu_us / (kSamples - 1);
+  return {std::clamp(latency[kSamples / 2], kLeastUs, kMostUs), std::clamp(cpu, kLeastUs, kMostUs)};
 }
 
 }  // namespace

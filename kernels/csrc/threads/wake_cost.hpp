@@ -8,7 +8,7 @@ struct WakeCost {
   double cpu_us;      // of the waking thread and of the woken one, until it sleeps again
 };
 
-// Measured at the first call, which takes about 2 ms, most of it asleep.
+// Measured at the first call, which takes about 3 ms, most of it asleep.
 const WakeCost& measured_wake_cost();
 
 }  // namespace fused_mlp
