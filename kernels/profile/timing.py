@@ -40,8 +40,11 @@ class OtherLoad:
         """Of the time that so many threads would have liked to run since then: how much no core was free for."""
         now = time.perf_counter(), self._busy_s(), time.process_time()
         elapsed, busy, own = (after - before for after, before in zip(now, self._start, strict=True))
-        free = len(os.sched_getaffinity(0)) - (busy - own) / elapsed if busy else threads
-        return min(1.0, max(0.0, 1 - free / threads))
+        if busy == 0:
+            return 0.0
+        cores = len(os.sched_getaffinity(0))
+        free = cores - max(0.0, busy - own) / elapsed
+        return min(1.0, max(0.0, 1 - free / min(threads, cores)))
 
     @staticmethod
     def _busy_s() -> float:
