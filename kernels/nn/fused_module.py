@@ -142,7 +142,8 @@ class FusedMLP(nn.Module):
         threads: int | None = None,
     ) -> FusedMLP:
         """`module`: what `fused_mlp.from_torch` understands. `example` and `in_features` as there. `threads`: of one
-        call; as torch.set_num_threads says, also later, if not given. It answers what the module does: a tensor, a tuple, a dict."""
+        call; as torch.set_num_threads says, also later, if not given. It answers what the module does: a tensor, a
+        tuple, a dict."""
         return cls(module, backend, threads, example=example, in_features=in_features)
 
     def forward(self, x: Tensor) -> Tensor:
