@@ -108,7 +108,10 @@ void helpers_wake_helpers() {
       auto* meeting = static_cast<Meeting*>(self);
       meeting->times[participant].fetch_add(1);
       meeting->arrived.fetch_add(1);
-      while (meeting->arrived.load() < meeting->expected) std::this_thread::yield();
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (meeting->arrived.load() < meeting->expected && std::chrono::steady_clock::now() < end) {
+        std::this_thread::yield();
+      }
     }
   };
   Pool pool;
