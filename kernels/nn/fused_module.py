@@ -15,7 +15,14 @@ from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.kernels.nn import operator as _operator  # noqa: F401 - registers torch.ops.fused_mlp.mlp
 from fused_mlp.kernels.nn import reference
 from fused_mlp.kernels.nn.answers import built, form_of, tensors_of
-from fused_mlp.kernels.nn.packed import addresses_and_versions, forget, forget_expired, kernel_for, parse_spec
+from fused_mlp.kernels.nn.packed import (
+    addresses_and_versions,
+    forget,
+    forget_expired,
+    kernel_for,
+    parse_spec,
+    threads_of_torch,
+)
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.importers.from_torch import Reading, read_module
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
@@ -141,7 +148,8 @@ class FusedMLP(nn.Module):
         threads: int | None = None,
     ) -> FusedMLP:
         """`module`: what `fused_mlp.from_torch` understands. `example` and `in_features` as there. `threads`: of one
-        call; by the cores at hand if not given. It answers what the module does: a tensor, a tuple, a dict."""
+        call; as torch.set_num_threads says, also later, if not given. It answers what the module does: a tensor, a
+        tuple, a dict."""
         return cls(module, backend, threads, example=example, in_features=in_features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -309,7 +317,7 @@ class FusedMLP(nn.Module):
     @torch.jit.unused
     def _fresh_kernel(self, weights: List[Tensor] | None = None) -> Kernel:  # noqa: UP006
         weights = self._weights() if weights is None else weights
-        now = addresses_and_versions(weights)
+        now = (addresses_and_versions(weights), self._threads or threads_of_torch(weights))
         if self._kernel is None or self._packed_from[0] != now:
             self._kernel = kernel_for(weights, self._spec, self._backend, self._threads)
             # Their memory is kept as well: as long as it is, no other weights can come to lie there.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from fused_mlp.kernels.profile import PROFILED, Difference, Point, Profile, Sweep
+from fused_mlp.service.ab.report import not_valid
 from fused_mlp.service.reports.page import facts, key, name, page, remark, said, section, table
 from fused_mlp.service.reports.profile import wording
 from fused_mlp.service.reports.profile.flame_graph import LEGEND, flame_graph
@@ -60,6 +61,8 @@ def html_report(
 
 def _head(profile: Profile) -> str:
     advice = "".join(said(_sentence(each)) for each in profile.advice)
+    notes = "".join(remark(escape(f"Note: {note}.")) for note in profile.notes)
+    invalid = said(not_valid(profile.problems), bad=True) if profile.problems else ""
     failures = "".join(
         said(f"{variant} was not profiled: {reason}", bad=True)
         for variant, reason in profile.failures.items()
@@ -67,7 +70,7 @@ def _head(profile: Profile) -> str:
     return (
         f"<h1>{escape(profile.model)}</h1>"
         f"<p class='soft'>{profile.parameters:,} parameters · {escape(wording.setting(profile))}<br>"
-        f"{escape(_sentence(wording.limits(profile)))}</p>{advice}{failures}"
+        f"{escape(_sentence(wording.limits(profile)))}</p>{invalid}{advice}{notes}{failures}"
     )
 
 
