@@ -182,7 +182,8 @@ class FusedMLP(nn.Module):
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             if len(self._order) == 0:
                 raise RuntimeError(
-                    "FusedMLP: TorchScript takes parameters that are named weight or bias, and not transposed, only"
+                    "FusedMLP: TorchScript takes parameters that are named weight or bias only, as they are: "
+                    "not transposed, nor one number for all features"
                 )
             found: List[Tensor] = []  # noqa: UP006
             for part in self.modules():  # unrolled when it is compiled

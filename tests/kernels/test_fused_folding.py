@@ -264,7 +264,9 @@ def test_what_is_folded_is_a_parameter_of_its_own(name):
 
 
 @pytest.mark.parametrize(
-    "make", [Dueling, batch_norm, KEPT["transposed"]], ids=["dueling", "batch norm", "transposed"]
+    "make",
+    [Dueling, batch_norm, KEPT["transposed"], KEPT["prelu"]],
+    ids=["dueling", "batch norm", "transposed", "prelu"],
 )
 def test_they_compile_and_export_as_one_operator(make):
     module = seeded(make)
