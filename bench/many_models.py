@@ -32,7 +32,9 @@ RESULTS = Path(__file__).parent / "results" / "many-models.json"
 WITH_TRAFFIC = 10
 REQUESTS = 2000
 SCRAPES = 5
-SPEC = MlpSpec.of_layers(64, [LayerSpec(out_features=n, activation="relu") for n in (128, 128)] + [LayerSpec(out_features=10)])
+SPEC = MlpSpec.of_layers(
+    64, [LayerSpec(out_features=n, activation="relu") for n in (128, 128)] + [LayerSpec(out_features=10)]
+)
 WEIGHT_BYTES = 4 * SPEC.parameters
 
 
@@ -92,7 +94,18 @@ def measure(root: Path, count: int, load: str) -> dict[str, float]:
 
 def show(console: Console, results: list[dict[str, Any]]) -> None:
     table = Table()
-    columns = ("models", "load", "ready", "resident", "of the weights", "threads", "/metrics", "gzip", "scrape", "p50")
+    columns = (
+        "models",
+        "load",
+        "ready",
+        "resident",
+        "of the weights",
+        "threads",
+        "/metrics",
+        "gzip",
+        "scrape",
+        "p50",
+    )
     for column in columns:
         table.add_column(column, justify="right")
     base = results[0]["resident_mb"]

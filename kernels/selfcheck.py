@@ -81,15 +81,17 @@ def _make_bell_shaped(count: int, first: int) -> Float32:
 
 
 _MOST_KEPT = 1 << 14
-_kept_bell_shaped = lru_cache(16)(_make_bell_shaped)  # many models of one shape are checked one after the other
+_kept_bell_shaped = lru_cache(16)(
+    _make_bell_shaped
+)  # many models of one shape are checked one after the other
 
 
 def check_against_float64(kernel: Kernel, mlp: Mlp) -> None:
     """Raise KernelRefuted when the kernel's largest error is more than twice that of plain layers, in ordinary rows or
     in large ones, in any output: each has a scale of its own."""
     try:
-        # The strictest and the cheapest: among fewer outputs, in one order of summation, the plain layers' largest error
-        # is smaller. A kernel that passes would pass what follows.
+        # The strictest and the cheapest: among fewer outputs, in one order of summation, the plain layers' largest
+        # error is smaller. A kernel that passes would pass what follows.
         _check(kernel, mlp, 0, ())
     except KernelRefuted:
         try:

@@ -114,7 +114,7 @@ class Service:
         widest = self.catalog.scan()
         control = Control(self.settings, self.catalog, self._health, self._guard)
         self.front: Front = make_front(
-            self.settings, self.engine, self.router, control_rpcs(control), widest, self.catalog.want
+            self.settings, self.engine, self.router, control_rpcs(control), widest, want=self.catalog.want
         )
         self.catalog.on_loaded = self.front.retry_waiting
         self.catalog.call_later = lambda delay_s, callback: loop.call_soon_threadsafe(

@@ -48,7 +48,9 @@ class Catalog:
         self._lazy = settings.load == "lazy"
         self._on_demand = OnDemand(self._load_on_demand)
         self._room = Room(settings.max_loaded_bytes)
-        self._failures: dict[tuple[str, int], tuple[int, str]] = {}  # of loads on demand: how many, the last reason
+        self._failures: dict[
+            tuple[str, int], tuple[int, str]
+        ] = {}  # of loads on demand: how many, the last reason
         # Set by the service: what tells the front that the routes have changed, and what calls back later.
         self.on_loaded: Callable[[], object] = lambda: None
         self.call_later: Callable[[float, Callable[[], object]], object] = lambda _delay, _callback: None
@@ -327,7 +329,9 @@ class Catalog:
                 reason = without_path(self._repository, ModelLoadError(v.problem or ""))
                 versions.append(ServedVersion(found.name, v.version, "UNAVAILABLE", reason))
                 continue
-            waiting = ServedVersion(found.name, v.version, "UNAVAILABLE", spec=v.spec, example=v.model_file.example)
+            waiting = ServedVersion(
+                found.name, v.version, "UNAVAILABLE", spec=v.spec, example=v.model_file.example
+            )
             versions.append(on_demand(waiting, StoredWeights(self._repository, v)))
         return ServedModel(found.name, tuple(versions)).under(self.policy(found.name))
 
@@ -407,7 +411,12 @@ class Catalog:
         with self._publishing:
             model = self._models.get(key[0])
             for v in model.versions if model else ():
-                if v.version == key[1] and v.weights is not None and v.weights.found is found and not v.answers:
+                if (
+                    v.version == key[1]
+                    and v.weights is not None
+                    and v.weights.found is found
+                    and not v.answers
+                ):
                     self._replace(v, replace(v, on_demand=True))
         self._notify([key[0]])
 

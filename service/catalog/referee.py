@@ -101,7 +101,8 @@ class Referee:
             try:
                 version = self._owner(dispute.shadow)
                 if version is not None:
-                    self._settle(dispute.shadow, *judge(version, dispute))
+                    assert version.weights is not None  # a version with kernels has them
+                    self._settle(dispute.shadow, *judge(version, version.weights.read(), dispute))
             except Exception:
                 dispute.shadow.record(Verdict.not_judged)
                 log.exception(
@@ -112,10 +113,8 @@ class Referee:
                 self._changed.wait_for(lambda: self._stopped, pause)
 
 
-def judge(version: ServedVersion, dispute: Dispute) -> tuple[Verdict, str]:
-    """The verdict, and the numbers behind it. Raises ModelLoadError when the weights cannot be read again."""
-    assert version.weights is not None  # a version with kernels has them
-    mlp = version.weights.read()
+def judge(version: ServedVersion, mlp: Mlp, dispute: Dispute) -> tuple[Verdict, str]:
+    """The verdict, and the numbers behind it."""
     x = np.frombuffer(dispute.x, np.float32).reshape(-1, mlp.spec.in_features)
     outputs: dict[Variant, Float32] = {
         "fused": np.frombuffer(dispute.fused, np.float32).reshape(len(x), -1),

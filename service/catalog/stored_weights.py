@@ -42,7 +42,7 @@ class StoredWeights:
 def digest_of(mlp: Mlp) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for array in mlp.tensors().values():
-        digest.update(array.reshape(-1).view(np.uint8))
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.digest()
 
 

@@ -70,6 +70,7 @@ def make_front(
     router: _engine.Router,
     control: Sequence[Rpc],
     widest: int,
+    *,
     want: Want,
 ) -> Front:
     """`control`: all RPCs but the predictions. `widest`: the most inputs that any model has. `want`: has a version

@@ -43,8 +43,8 @@ _PHRASES = {
 
 @dataclass(frozen=True)
 class Pages:
-    """render: from an Accept header and the names that are asked for to (body, content type); not_ready: why the service
-    cannot answer, empty when it can; status: what it serves, and how, as JSON."""
+    """render: from an Accept header and the names that are asked for to (body, content type); not_ready: why the
+    service cannot answer, empty when it can; status: what it serves, and how, as JSON."""
 
     render: Callable[[str, Collection[str]], tuple[bytes, str]]
     not_ready: Callable[[], str]

@@ -178,7 +178,8 @@ def _infos(versions: list[ServedVersion], used: list[ServedVersion], front: str)
         shape = v.spec.summary() if v.spec else ""
         for k in v.kernels:
             kernels.add_metric(
-                (v.model, str(v.version), k.variant, shape, k.backend, k.device, k.strategy, k.isa, k.dtype, str(k.threads)),
+                (v.model, str(v.version), k.variant, shape,
+                 k.backend, k.device, k.strategy, k.isa, k.dtype, str(k.threads)),
                 1,
             )  # fmt: skip
     build = GaugeMetricFamily(

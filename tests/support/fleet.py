@@ -14,9 +14,7 @@ WIDTH = 4
 
 
 def tiny_mlp(seed: int = 1) -> Mlp:
-    spec = MlpSpec.of_layers(
-        WIDTH, [LayerSpec(out_features=8, activation="relu"), LayerSpec(out_features=3)]
-    )
+    spec = MlpSpec.of_layers(WIDTH, [LayerSpec(out_features=8, activation="relu"), LayerSpec(out_features=3)])
     random = np.random.default_rng(seed)
     tensors = {name: random.normal(size=shape).astype(np.float32) for name, shape in spec.shapes()}
     return Mlp(spec, tensors, example=[1.0] * WIDTH)

@@ -143,8 +143,9 @@ RouteTable RouteTable::with(const std::vector<std::string>& models, std::vector<
     if (before != nullptr) versions.front().sampler = before->versions.front().sampler;
     const std::size_t hash = hash_of(name);
     Shard& shard = shard_of(hash);
-    const auto place = std::upper_bound(shard.begin(), shard.end(), hash,
-                                        [](std::size_t value, const Slot& slot) { return value < slot.hash; });
+    const auto place =
+        std::upper_bound(shard.begin(), shard.end(), hash,
+                         [](std::size_t value, const Slot& slot) { return value < slot.hash; });
     shard.insert(place, {hash, make_model(std::move(versions))});
   }
   RouteTable table = *this;

@@ -1,5 +1,5 @@
-// Maps (model, version, variant) to a lane. A table is immutable; publishing makes a new one, which shares the
-// parts that stay the same. A reference to an old table keeps its lanes alive.
+// Maps (model, version, variant) to a lane. A table is immutable; publishing makes a new one, which shares
+// the parts that stay the same. A reference to an old table keeps its lanes alive.
 #pragma once
 
 #include <array>
@@ -91,7 +91,8 @@ class RouteTable {
   // This table without `models`, and with `entries`, all of which are of those models. Costs what the change
   // does, not what the table holds. Throws std::invalid_argument.
   RouteTable with(const std::vector<std::string>& models, std::vector<RouteEntry> entries) const;
-  // A new table with all of `entries`; models that this one has keep their samplers, so that shares stay exact.
+  // A new table with all of `entries`; models that this one has keep their samplers, so that shares stay
+  // exact.
   RouteTable replaced(std::vector<RouteEntry> entries) const;
 
  private:

@@ -1,4 +1,4 @@
-"""Hundreds of models in one catalog: what a change costs, what is kept of a model, and what is said about all of them."""
+"""Hundreds of models in one catalog: what a change costs, what is kept of a model, what is said about all of them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def test_weights_are_read_again_for_a_kernel_that_a_policy_needs_later(service: 
     assert list(served.lanes) == ["fused", "unfused"]
     x = np.ones((2, 4), np.float32)
     assert served.weights is not None
-    np.testing.assert_array_equal(served.weights.read().tensors()["layers.0.bias"], tiny_mlp().tensors()["layers.0.bias"])
+    np.testing.assert_array_equal(
+        served.weights.read().tensors()["layers.0.bias"], tiny_mlp().tensors()["layers.0.bias"]
+    )
     assert served.fused is not None
     assert served.fused(x).shape == (2, 3)
 

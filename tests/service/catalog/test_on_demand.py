@@ -22,7 +22,7 @@ from fused_mlp.protos import open_inference_pb2 as pb
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.catalog import on_demand
 from fused_mlp.service.client import Client, PredictError
-from fused_mlp.service.client.retry import ONCE
+from fused_mlp.service.client.retry import RetryPolicy
 from tests.support.fleet import WIDTH, make_fleet, tiny_mlp
 from tests.support.puppet import PuppetService
 
@@ -34,6 +34,9 @@ class Gate:
 
     def __init__(self) -> None:
         self.open = threading.Event()
+        self.reset()
+
+    def reset(self) -> None:
         self.open.set()
         self.entered = threading.Semaphore(0)
         self.built = 0
@@ -45,16 +48,15 @@ class Gate:
         return CpuKernel(mlp, threads)
 
 
-_gate = Gate()
-kernels.register(Backend("gated", "fused", "cpu", -2, lambda _: None, lambda mlp, n: _gate.build(mlp, n)))
+GATE = Gate()
+kernels.register(Backend("gated", "fused", "cpu", -2, lambda _: None, GATE.build))
 
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    global _gate
-    _gate = Gate()
-    yield _gate
-    _gate.open.set()
+    GATE.reset()
+    yield GATE
+    GATE.open.set()
 
 
 @pytest.fixture
@@ -65,12 +67,18 @@ def root(tmp_path: Path) -> Path:
 
 class Lazy(PuppetService):
     def __init__(self, front: str, root: Path, **settings: object) -> None:
-        given = {"front": front, "model_repository": root, "load": "lazy", "backend": "gated", "allow_load": True}
+        given = {
+            "front": front,
+            "model_repository": root,
+            "load": "lazy",
+            "backend": "gated",
+            "allow_load": True,
+        }
         super().__init__(**{**given, **settings})
 
     def __enter__(self) -> Lazy:
         super().__enter__()
-        self.client = Client(self.target, retry=ONCE)
+        self.client = Client(self.target, retry=RetryPolicy(attempts=1))
         self.channel = grpc.insecure_channel(self.target)
         self.stub = Stub(self.channel, pb, "GRPCInferenceService")
         return self
@@ -81,7 +89,9 @@ class Lazy(PuppetService):
         super().__exit__(*details)
 
     def states(self) -> dict[str, tuple[str, str]]:
-        return {m.name: (m.state, m.reason) for m in self.stub.RepositoryIndex(pb.RepositoryIndexRequest()).models}
+        return {
+            m.name: (m.state, m.reason) for m in self.stub.RepositoryIndex(pb.RepositoryIndexRequest()).models
+        }
 
     def loaded(self) -> set[str]:
         return {name for name, (state, _) in self.states().items() if state == "READY"}
@@ -102,7 +112,7 @@ def expected(seed: int = 1) -> np.ndarray:
 
 def test_names_and_shapes_are_known_before_anything_is_loaded(lazy: Lazy, gate: Gate) -> None:
     assert lazy.states()["m002"] == ("UNAVAILABLE", "not loaded: the first request for it loads it")
-    assert lazy.client.health("m002").name == "SERVING"
+    assert lazy.client.health("m002") == "SERVING"
     assert lazy.stub.ModelReady(pb.ModelReadyRequest(name="m002")).ready
     info = lazy.client.model("m002").version()
     assert (info.in_features, info.kernels) == (WIDTH, ())
@@ -135,8 +145,10 @@ def test_only_callers_of_a_model_wait_for_it_and_it_is_loaded_once(lazy: Lazy, g
         assert gate.entered.acquire(timeout=30)
         assert lazy.states()["m001"] == ("LOADING", "still loading")
         np.testing.assert_array_equal(lazy.predict("m000"), expected())
-        assert lazy.client.health("m001").name == "SERVING"
-        with urllib.request.urlopen(f"http://127.0.0.1:{lazy.service.metrics_port}/metrics", timeout=10) as page:
+        assert lazy.client.health("m001") == "SERVING"
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{lazy.service.metrics_port}/metrics", timeout=10
+        ) as page:
             assert b'state="LOADING"' in page.read()
         assert not any(future.done() for future in waiting)
         gate.open.set()
@@ -173,7 +185,7 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
             assert failed.value.code is grpc.StatusCode.UNAVAILABLE
             assert "could not be loaded; GetModel says why" in str(failed.value)
             assert "NaN or infinite" in lazy.states()["m001"][1]
-            lazy.wait_for(lambda: lazy.client.health("m001").name == "SERVING")  # it may be tried again
+            lazy.wait_for(lambda: lazy.client.health("m001") == "SERVING")  # it may be tried again
     lines = [r.getMessage() for r in caplog.records if "m001/1 cannot be loaded" in r.getMessage()]
     assert len(lines) == 1
     assert str(root) not in lines[0]
@@ -243,7 +255,12 @@ def test_a_change_while_it_is_loaded_wins(lazy: Lazy, root: Path, gate: Gate, ch
             load.result(30)
             assert waiting.result(30).shape == (1, 3)
             np.testing.assert_array_equal(lazy.predict("m001"), expected(seed=2))
-    names = [lane.name for model in lazy.service.catalog.models() for v in model.versions for lane in v.lanes.values()]
+    names = [
+        lane.name
+        for model in lazy.service.catalog.models()
+        for v in model.versions
+        for lane in v.lanes.values()
+    ]
     assert len(names) == len(set(names)) == (0 if change == "unload" else 2)
 
 

@@ -1,5 +1,5 @@
-// What predictions tell Python: requests that ended as INTERNAL, so that the id sent to the caller can be found
-// in the log, and models that have to be loaded.
+// What predictions tell Python: requests that ended as INTERNAL, so that the id sent to the caller can be
+// found in the log, and models that have to be loaded.
 #pragma once
 
 #include <cstdint>

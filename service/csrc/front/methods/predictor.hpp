@@ -53,9 +53,10 @@ class Predictor {
   InlineRunner runner_;
   LoopRoutes routes_;
   std::vector<Prediction*> free_;
-  std::vector<Prediction*> waiting_;                  // for a model, oldest first
-  std::set<std::pair<std::string, int64_t>> wanted_;  // what they were told to wait for since the routes changed
-  uint64_t waiting_generation_ = 0;                   // of the routes that they saw
+  std::vector<Prediction*> waiting_;  // for a model, oldest first
+  std::set<std::pair<std::string, int64_t>>
+      wanted_;                       // what they were told to wait for since the routes changed
+  uint64_t waiting_generation_ = 0;  // of the routes that they saw
   size_t in_use_ = 0;
   bool submitted_ = false;
 };
