@@ -63,6 +63,12 @@ def scrape(url: str, gzip: bool) -> tuple[float, int]:
     return time.perf_counter() - begun, size
 
 
+def cpu_s(pid: int) -> float:
+    """Of the process since its start: what it would take on one core of its own."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def predict_p50_s(client: Client, names: list[str]) -> float:
     row = np.ones((1, SPEC.in_features), np.float32)
     taken = []
@@ -76,7 +82,11 @@ def predict_p50_s(client: Client, names: list[str]) -> float:
 def measure(root: Path, count: int, load: str) -> dict[str, float]:
     settings = {"FUSED_MLP_MODEL_REPOSITORY": str(root), "FUSED_MLP_LOAD": load}
     with started([sys.executable, "-m", "fused_mlp.service.cli"], settings) as server:
-        found: dict[str, float] = {"ready_s": server.ready_s, "resident_mb": server.resident_mb}
+        found: dict[str, float] = {
+            "ready_s": server.ready_s,
+            "ready_cpu_s": cpu_s(server.process.pid),
+            "resident_mb": server.resident_mb,
+        }
         url = f"http://127.0.0.1:{server.metrics_port}/metrics"
         busy = [name_of(number) for number in range(0, count, max(1, count // WITH_TRAFFIC))][:WITH_TRAFFIC]
         with Client(f"127.0.0.1:{server.grpc_port}") as client:

@@ -116,8 +116,8 @@ class Service:
         self.front: Front = make_front(
             self.settings, self.engine, self.router, control_rpcs(control), widest, want=self.catalog.want
         )
-        self.catalog.on_loaded = self.front.retry_waiting
-        self.catalog.call_later = lambda delay_s, callback: loop.call_soon_threadsafe(
+        self.catalog.on_demand.on_loaded = self.front.retry_waiting
+        self.catalog.on_demand.call_later = lambda delay_s, callback: loop.call_soon_threadsafe(
             loop.call_later, delay_s, callback
         )
         self._admin = make_admin(self.settings, self.engine, admin_rpcs(control))

@@ -3,14 +3,25 @@ threads, the room and the retries; the catalog owns what is served."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
+from fused_mlp.kernels import KernelError
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.models import ModelLoadError
+from fused_mlp.models.repository import FoundVersion, Repository
+from fused_mlp.service.catalog.building import KernelBuilder
+from fused_mlp.service.catalog.loading import Loader, on_demand
 from fused_mlp.service.catalog.records import ServedVersion
+from fused_mlp.service.catalog.stored_weights import without_path
+from fused_mlp.service.catalog.table import ModelTable
+from fused_mlp.service.settings.policy import Policy
+
+log = logging.getLogger(__name__)
 
 MOST_THREADS = 4
 # Those that waited for a version find it loaded within this time: their front is told at once.
@@ -25,13 +36,33 @@ Key = tuple[str, int]  # model, version
 
 
 class OnDemand:
-    """`load` loads one version and publishes it, or publishes why it cannot; it does not raise."""
+    """`notify` gets the names of models that can no longer answer, or can again."""
 
-    def __init__(self, load: Callable[[str, int], None]) -> None:
-        self._load = load
+    def __init__(
+        self,
+        table: ModelTable,
+        loader: Loader,
+        builder: KernelBuilder,
+        repository: Repository,
+        *,
+        policy: Callable[[str], Policy],
+        notify: Callable[[Collection[str]], None],
+        most_bytes: int | None,
+    ) -> None:
+        self._table = table
+        self._loader = loader
+        self._builder = builder
+        self._repository = repository
+        self._policy = policy
+        self._notify = notify
+        self.room = Room(most_bytes)
+        # Set by the service: what tells the front that the routes have changed, and what calls back later.
+        self.on_loaded: Callable[[], object] = lambda: None
+        self.call_later: Callable[[float, Callable[[], object]], object] = lambda _delay, _callback: None
         self._pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()), "load-on-demand")
         self._lock = threading.Lock()
         self._loading: dict[Key, Future[None]] = {}
+        self._failures: dict[Key, tuple[int, str]] = {}  # how many in a row, the last reason
 
     def want(self, model: str, version: int) -> Future[None]:
         """Have it loaded, once for all that ask meanwhile. Returns at once; the future is done when routes say what
@@ -56,6 +87,115 @@ class OnDemand:
     def stop(self) -> None:
         """Waits for loads that have begun."""
         self._pool.shutdown(cancel_futures=True)
+
+    def _load(self, name: str, version: int) -> None:
+        """On a thread of its own. Ends with routes that say what became of it."""
+        key = name, version
+        with self._table.lock:
+            served = self._find(name, version)
+            if served is None or served.weights is None:
+                return  # loaded or unloaded meanwhile
+            found = served.weights.found
+            self._table.replace(served, replace(served, state="LOADING", reason="still loading"))
+        try:
+            self._finish(name, found, self._build(name, found, served))
+            self._failures.pop(key, None)
+        except Exception as error:
+            self._report_failure(key, found, error)
+        finally:
+            self.room.give_back(key)
+            self.on_loaded()
+
+    def _build(self, name: str, found: FoundVersion, served: ServedVersion) -> ServedVersion:
+        """Raises ModelLoadError, KernelError."""
+        assert served.spec is not None
+        policy = self._policy(name)
+        key = name, found.version
+        self.take_room(key, 4 * served.spec.parameters * len(policy.variants))
+        # Read anew what failed before: it may have been mended.
+        fresh = replace(found, model_file=None) if key in self._failures else found
+        built = self._loader.load_version(name, fresh, policy)
+        if built.state != "READY":
+            raise ModelLoadError(built.reason)
+        assert served.weights is not None
+        assert built.weights is not None
+        if served.weights.digest not in (None, built.weights.digest):
+            log.warning("%s/%d: its files have changed since it was loaded before", *key)
+        try:
+            self.take_room(key, built.memory_bytes)
+        except ModelLoadError:
+            self._table.release([built])
+            raise
+        return built
+
+    def _finish(self, name: str, found: FoundVersion, built: ServedVersion) -> None:
+        while True:
+            with self._table.lock:
+                current = self._find(name, built.version, found)
+                policy = self._policy(name)
+                if current is not None and not built.missing(policy):
+                    self._table.replace(current, built)
+                    return
+            if current is None:  # unloaded, or read again, meanwhile
+                self._table.release([built])
+                return
+            try:
+                built = self._builder.with_kernels(built, policy)
+            except Exception:
+                self._table.release([built])
+                raise
+
+    def _report_failure(self, key: Key, found: FoundVersion, error: Exception) -> None:
+        known = isinstance(error, (ModelLoadError, KernelError))
+        reason = without_path(self._repository, error) if known else "internal error"
+        count, before = self._failures.get(key, (0, ""))
+        self._failures[key] = count + 1, reason
+        pause_s = pause_after(count + 1)
+        if reason != before:  # told once
+            log.error("%s/%d cannot be loaded: %s", *key, reason, exc_info=None if known else error)
+        with self._table.lock:
+            if (current := self._find(*key, found)) is None:
+                return
+            failed = replace(current, state="UNAVAILABLE", reason=reason, on_demand=False)
+            self._table.replace(current, failed)
+        self._notify([key[0]])
+        self.call_later(pause_s, lambda: self._try_again(key, found))
+
+    def _try_again(self, key: Key, found: FoundVersion) -> None:
+        """The next request may have it loaded."""
+        with self._table.lock:
+            model = self._table.models.get(key[0])
+            for v in model.versions if model else ():
+                if (
+                    v.version == key[1]
+                    and v.weights is not None
+                    and v.weights.found is found
+                    and not v.answers
+                ):
+                    self._table.replace(v, replace(v, on_demand=True))
+        self._notify([key[0]])
+
+    def _find(self, name: str, version: int, found: FoundVersion | None = None) -> ServedVersion | None:
+        """The version, if it is still to be loaded on demand, from the same files."""
+        model = self._table.models.get(name)
+        for v in model.versions if model else ():
+            if v.version == version and v.on_demand and v.weights is not None:
+                return v if found is None or v.weights.found is found else None
+        return None
+
+    def take_room(self, key: Key, size: int) -> None:
+        self.room.take(key, size, self._table.loaded, self._unload_idle)
+
+    def _unload_idle(self, version: ServedVersion) -> bool:
+        """A request that has its lane already is answered on it: a removed lane runs what it is given."""
+        with self._table.lock:
+            model = self._table.models.get(version.model)
+            if model is None or version.weights is None or not any(v is version for v in model.versions):
+                return False
+            self._table.replace(version, on_demand(version, version.weights))
+        self._table.release([version])
+        log.info("unloaded %s/%d, used least recently, to make room", version.model, version.version)
+        return True
 
 
 class Room:

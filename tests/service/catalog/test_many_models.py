@@ -132,7 +132,7 @@ def test_start_is_told_in_a_summary_with_the_first_broken_versions(
         (root / name / "1" / "model.json").write_text("{")
     with caplog.at_level(logging.INFO):
         loaded(service)
-    assert f"loaded {COUNT - len(broken)} versions of {COUNT} models in" in caplog.text
+    assert f"versions loaded: {COUNT - len(broken)} of {COUNT} models, in" in caplog.text
     lines = [record.getMessage() for record in caplog.records if "not served" in record.getMessage()]
     assert len(lines) == MOST_NAMED + 1
     assert lines[0].startswith("m100/1 is not served: m100/1/model.json: ")
