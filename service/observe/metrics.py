@@ -76,7 +76,11 @@ class EngineCollector(Collector):
         yield from _shadows(used)
         names = {v.model for v in used}
         default = self._catalog.default_policy
-        told = [model for model in models if model.name in names or model.policy != default]
+        told = [
+            model
+            for model in models
+            if model.name in names or not (model.policy is default or model.policy == default)
+        ]
         yield from _policies(told)
         yield _fallbacks(models, names)
 
@@ -165,10 +169,10 @@ def _infos(versions: list[ServedVersion], used: list[ServedVersion], front: str)
     models = GaugeMetricFamily(
         "fused_mlp_model_info",
         "Model versions; 1 when they can answer.",
-        labels=("model", "version", "variant", "state"),
+        labels=(*VERSION, "state"),
     )
     for v in versions:
-        models.add_metric((v.model, str(v.version), v.variant, v.state), int(v.answers))
+        models.add_metric((v.model, str(v.version), v.state), int(v.answers))
     kernels = GaugeMetricFamily(
         "fused_mlp_kernel_info",
         "Kernels of versions with traffic.",

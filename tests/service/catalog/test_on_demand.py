@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -119,6 +122,18 @@ def test_names_and_shapes_are_known_before_anything_is_loaded(lazy: Lazy, gate: 
     metadata = lazy.stub.ModelMetadata(pb.ModelMetadataRequest(name="m002"))
     assert list(metadata.inputs[0].shape) == [-1, WIDTH]
     assert gate.built == 0
+
+
+def test_the_list_of_models_says_which_are_loaded(lazy: Lazy) -> None:
+    lazy.predict("m001")
+    command = [sys.executable, "-m", "fused_mlp.service.cli", "models", "--target", lazy.target]
+    shown = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"}
+    )
+    lines = {name: line for line in shown.stdout.splitlines() for name in ("m001", "m002") if name in line}
+    assert "fused" in lines["m001"], shown
+    assert "4-8-3 relu" in lines["m002"]
+    assert "UNAVAILABLE: not loaded: the first request for it loads it" in lines["m002"]
 
 
 def test_the_first_request_loads_and_is_answered(lazy: Lazy, gate: Gate) -> None:
