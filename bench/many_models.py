@@ -123,7 +123,8 @@ def show(console: Console, results: list[dict[str, Any]]) -> None:
     for r in results:
         grown = (r["resident_mb"] - base) * 2**20 / (r["models"] * WEIGHT_BYTES)
         table.add_row(
-            f"{r['models']:,}", r["load"], f"{r['ready_s']:.2f} s", f"{r['ready_cpu_s']:.2f} s", f"{r['resident_mb']:.0f} MB",
+            f"{r['models']:,}", r["load"], f"{r['ready_s']:.2f} s", f"{r['ready_cpu_s']:.2f} s",
+            f"{r['resident_mb']:.0f} MB",
             f"{grown:.2f}x" if r["models"] > 1 else "", f"{r['threads']}",
             f"{r['metrics_bytes'] / 1e3:.0f} kB", f"{r['metrics_gzip_bytes'] / 1e3:.0f} kB",
             f"{1e3 * r['scrape_s']:.0f} ms", f"{1e6 * r['predict_p50_s']:.0f} us",
