@@ -89,6 +89,28 @@ def test_random_programs_pass_the_check_at_load(seed: int) -> None:
     check_against_float64(CpuKernel(mlp, usable_cores()), mlp)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("function", ["x", "relu", "gelu"])
+def test_rows_that_share_their_cache_sets(function: str, threads: int, isa: str) -> None:
+    """Rows of 4 KiB are copied for tiles of many rows, and written by way of a buffer: same bits as one by one."""
+    mlp = program(
+        1024,
+        Linear(name="fc", input=INPUT, out_features=1024),
+        Elementwise(name="hidden", input="fc", function=function),
+        Combine(name="sum", op="add", inputs=(INPUT, "hidden")),
+        Slice(name="part", input=INPUT, start=100, stop=140),
+        Linear(name="narrow", input="part", out_features=40),
+        Linear(name="wide", input="narrow", out_features=984),
+        outputs=("sum", "narrow", "wide"),
+    )
+    x = random_rows(mlp, 60)
+    kernel = CpuKernel(mlp, threads, isa)
+    y = assert_right(mlp, kernel, x)
+    for first, last in ((0, 1), (3, 11), (3, 12), (5, 30)):
+        assert_same_bits(run(kernel, x[first:last]), y[first:last])
+
+
 def test_very_deep_program() -> None:
     steps: list[Any] = []
     value = INPUT

@@ -14,6 +14,12 @@ namespace fused_mlp {
 // to hide the latency of FMA.
 inline constexpr std::size_t kSumBlock = 64;
 
+// Rows a multiple of 4 KiB apart lie in the same set of the L1 cache, which holds 8 lines on most processors:
+// a tile of more rows would evict its own values. Such rows are copied, or written by way of a small buffer.
+inline constexpr std::size_t kLineFloats = 16;  // floats per cache line
+inline constexpr std::size_t kCacheWays = 8;
+inline constexpr std::size_t kAliasFloats = 4096 / sizeof(float);
+
 // What follows a product, and a gate, while a tile is in the L1 cache: then(function(value) combined with the
 // same element of another value).
 struct Epilogue {

@@ -36,9 +36,13 @@ class MlpKernel {
   struct Frame {
     float* bases[3];  // x, which nothing writes to, y, and the scratch buffers, one after the other
     std::size_t rows;
+    std::size_t x_stride;
 
     float* at(const Location& location) const {
       return bases[location.base] + rows * location.per_row + location.column;
+    }
+    std::size_t stride(const Location& location) const {
+      return location.base == Region::kInput ? x_stride : location.stride;
     }
   };
   // Operations that run without a barrier in between: one product, or several operations row by row.

@@ -61,8 +61,16 @@ void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, 
 }
 
 MlpKernel::Frame MlpKernel::frame(const float* x, std::size_t rows, float* y) const {
+  const std::size_t width = in_features();
   const std::size_t floats = rows * program_.scratch_per_row();
-  return {{const_cast<float*>(x), y, floats > 0 ? scratch(floats) : nullptr}, rows};
+  if (rows <= kCacheWays || isa_.max_rows <= kCacheWays || width % kAliasFloats != 0) {
+    return {{const_cast<float*>(x), y, floats > 0 ? scratch(floats) : nullptr}, rows, width};
+  }
+  const std::size_t stride = width + kLineFloats;
+  float* const space = scratch(floats + rows * stride);
+  float* const copy = space + floats;
+  for (std::size_t r = 0; r < rows; ++r) std::copy_n(x + r * width, width, copy + r * stride);
+  return {{copy, y, space}, rows, stride};
 }
 
 // All rows of the frame, panels [first, last).
@@ -70,7 +78,7 @@ void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t f
                             std::size_t last) const {
   const Op& op = program_.ops()[index];
   const LayerCall call = {.x = frame.at(op.in),
-                          .x_stride = op.in.stride,
+                          .x_stride = frame.stride(op.in),
                           .rows = frame.rows,
                           .y = frame.at(op.out),
                           .y_stride = op.out.stride,
@@ -78,7 +86,7 @@ void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t f
                           .last = last,
                           .padded = op.padded,
                           .other = frame.at(op.other),
-                          .other_stride = op.other.stride};
+                          .other_stride = frame.stride(op.other)};
   if (recording_phases()) [[unlikely]]
     return run_product_recorded(index, call);
   isa_.run_layer(op.layer, call);
@@ -96,10 +104,10 @@ void MlpKernel::run_product_recorded(std::size_t index, const LayerCall& call) c
 // Rows [row, row + rows) of the frame.
 void MlpKernel::run_rows(std::size_t index, const Frame& frame, std::size_t row, std::size_t rows) const {
   const Op& op = program_.ops()[index];
-  const RowCall call = {.x = frame.at(op.in) + row * op.in.stride,
-                        .x_stride = op.in.stride,
-                        .other = frame.at(op.other) + row * op.other.stride,
-                        .other_stride = op.other.stride,
+  const RowCall call = {.x = frame.at(op.in) + row * frame.stride(op.in),
+                        .x_stride = frame.stride(op.in),
+                        .other = frame.at(op.other) + row * frame.stride(op.other),
+                        .other_stride = frame.stride(op.other),
                         .rows = rows,
                         .y = frame.at(op.out) + row * op.out.stride,
                         .y_stride = op.out.stride};

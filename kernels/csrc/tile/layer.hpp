@@ -128,7 +128,7 @@ struct Layer {
     const std::size_t out_width = layer.gated ? width / 2 : width;
     const std::size_t out_column = layer.gated ? panel * kPanel / 2 : panel * kPanel;
     const bool whole = call.padded || out_column + out_width <= layer.out;
-    const bool direct = whole && !layer.gated;
+    const bool direct = whole && !layer.gated && !(rows > kCacheWays && call.y_stride % kAliasFloats == 0);
     float* const out = call.y + row * call.y_stride + out_column;
 
     Tile tile;
@@ -150,15 +150,19 @@ struct Layer {
     const std::size_t target_stride = whole ? call.y_stride : width;
     if (activate != nullptr) {
       activate(tile.y, tile.y_stride, rows, width, target, target_stride, layer.function);
+    } else if (tile.y != target) {
+      copy_rows(tile.y, width, rows, width, target, target_stride);
     }
     if constexpr (Finish) finish(layer, call, row, rows, out_column, out_width, target, target_stride);
-    if (!whole) {
-      for (std::size_t r = 0; r < rows; ++r) {
-        __builtin_memcpy(out + r * call.y_stride, scratch + r * width,
-                         (layer.out - out_column) * sizeof(float));
-      }
-    }
+    if (!whole) copy_rows(scratch, width, rows, layer.out - out_column, out, call.y_stride);
     if (Finish || activate != nullptr || !whole) timer.end_epilogue();
+  }
+
+  static void copy_rows(const float* from, std::size_t from_stride, std::size_t rows, std::size_t columns,
+                        float* to, std::size_t to_stride) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      __builtin_memcpy(to + r * to_stride, from + r * from_stride, columns * sizeof(float));
+    }
   }
 
   // 32 KiB ahead, into the L2 cache: enough to stream weights from memory at the full speed of FMA. 8 KiB, or

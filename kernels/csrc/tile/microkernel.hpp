@@ -21,8 +21,6 @@ struct Tile {
   float floor;           // 0 for relu, else -infinity; max() passes NaN through
 };
 
-constexpr std::size_t kLineFloats = 16;  // floats per cache line
-
 template <class V, int R, int P>
 struct Accumulator {
   using Reg = typename V::Reg;
