@@ -187,7 +187,10 @@ class OnDemand:
         self.room.take(key, size, self._table.loaded, self._unload_idle)
 
     def _unload_idle(self, version: ServedVersion) -> bool:
-        """A request that has its lane already is answered on it: a removed lane runs what it is given."""
+        """A request that has its lane already is answered on it: a removed lane runs what it is given. A version whose
+        fused kernel was found wrong stays, since loading it again would bring that back."""
+        if version.fallback is not None and version.fallback.reason == "shadow_mismatch":
+            return False
         with self._table.lock:
             model = self._table.models.get(version.model)
             if model is None or version.weights is None or not any(v is version for v in model.versions):
