@@ -24,7 +24,7 @@ from fused_mlp.service.settings.policy import Policy
 log = logging.getLogger(__name__)
 
 MOST_THREADS = 4
-# Those that waited for a version find it loaded within this time: their front is told at once.
+# A version that has not run yet stays that long: those that waited for it come within this time.
 LEAST_STAY_S = 0.1
 MOST_WAIT_FOR_ROOM_S = 5.0
 _POLL_S = 0.005
@@ -250,7 +250,7 @@ class Room:
             versions = [v for v in loaded() if (v.model, v.version) != key]
             excess = sum(v.memory_bytes for v in versions) + others + size - self._most_bytes
             before = time.monotonic_ns() - int(LEAST_STAY_S * 1e9)
-            idle = (v for v in versions if v.last_used_ns <= before and not v.in_flight)
+            idle = (v for v in versions if (v.has_run or v.loaded_ns <= before) and not v.in_flight)
             for version in sorted(idle, key=lambda v: v.last_used_ns):
                 if excess <= 0:
                     break

@@ -62,6 +62,10 @@ class ServedVersion:
         return max([self.loaded_ns, *(lane.last_used_ns for lane in self.lanes.values())])
 
     @property
+    def has_run(self) -> bool:
+        return any(lane.last_used_ns for lane in self.lanes.values())
+
+    @property
     def in_flight(self) -> int:
         return sum(lane.in_flight for lane in self.lanes.values())
 

@@ -208,8 +208,7 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
     np.testing.assert_array_equal(lazy.predict("m001"), expected())
 
 
-def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: Gate, monkeypatch) -> None:
-    monkeypatch.setattr(on_demand, "LEAST_STAY_S", 0.0)
+def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: Gate) -> None:
     size = CpuKernel(tiny_mlp(), 1).memory_bytes
     with Lazy(front, root, max_loaded_bytes=2 * size) as lazy:
         for name in ("m000", "m001", "m000"):
@@ -221,8 +220,9 @@ def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: 
         assert lazy.loaded() == {"m001", "m002"}
 
 
-def test_a_model_with_requests_is_never_unloaded(front: str, root: Path, monkeypatch) -> None:
-    monkeypatch.setattr(on_demand, "LEAST_STAY_S", 0.0)
+def test_a_model_with_requests_is_never_unloaded(
+    front: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(on_demand, "MOST_WAIT_FOR_ROOM_S", 0.1)
     size = 4 * tiny_mlp().spec.parameters
     with Lazy(front, root, backend="puppet", max_loaded_bytes=size) as lazy:
