@@ -58,6 +58,11 @@ class Kernel(ABC):
     def describe(self) -> KernelInfo:
         return self._info
 
+    @property
+    def memory_bytes(self) -> int:
+        """What its weights take, about."""
+        return self.spec.parameters * (2 if self._info.dtype in ("float16", "bfloat16") else 4)
+
     @abstractmethod
     def run(self, x: Float32, y: Float32) -> str:
         """x: (rows, in_features), y: (rows, out_features), both float32 and C-contiguous; writes y and

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
@@ -180,6 +181,7 @@ def _default_device() -> Device:
     return "cuda" if _later("cuda.backend", "cublas_unavailable")(None) is None else "cpu"
 
 
+@cache
 def _has_driver() -> bool:
     try:
         ctypes.CDLL("libcuda.so.1")

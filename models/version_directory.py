@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from safetensors.numpy import save as serialize
 
 from fused_mlp.models.errors import ModelLoadError, first_line
-from fused_mlp.models.safetensors_file import UNREADABLE, read_header
+from fused_mlp.models.safetensors_file import UNREADABLE, StoredTensor, read_header, read_tensors
 from fused_mlp.models.spec import MlpSpec
 from fused_mlp.models.weights import Mlp, check_shapes
 
@@ -47,12 +47,14 @@ class ModelFile(BaseModel):
         return given
 
 
-def load_version(directory: Path) -> Mlp:
-    """The model in a version directory."""
-    model_file = inspect_version(directory)
+def load_version(directory: Path, model_file: ModelFile | None = None) -> Mlp:
+    """The model in a version directory. `model_file`: what its model.json says, if that is known already."""
+    if model_file is None:
+        model_file = read_model_file(directory)
+    stored = inspect_weights(directory, model_file)
     weights = directory / WEIGHTS_NAME
     try:
-        tensors = {name: stored.read() for name, stored in read_header(weights).items()}
+        tensors = read_tensors(stored, weights)
         return Mlp(model_file.spec, tensors, example=model_file.example, source=model_file.source)
     except UNREADABLE as error:
         raise ModelLoadError(f"{weights}: not readable: {first_line(error)}") from error
@@ -63,7 +65,13 @@ def load_version(directory: Path) -> Mlp:
 def inspect_version(directory: Path) -> ModelFile:
     """Check everything that can be checked without reading the weights: `model.json`, and the names, shapes,
     dtypes and length that the header of `model.safetensors` declares."""
-    model_file = _read_json(directory / JSON_NAME)
+    model_file = read_model_file(directory)
+    inspect_weights(directory, model_file)
+    return model_file
+
+
+def inspect_weights(directory: Path, model_file: ModelFile) -> dict[str, StoredTensor]:
+    """Where the tensors are, once the header of `model.safetensors` agrees with `model.json`."""
     weights = directory / WEIGHTS_NAME
     if not weights.is_file():
         raise ModelLoadError(f"{weights}: no such file")
@@ -82,7 +90,7 @@ def inspect_version(directory: Path) -> ModelFile:
                 f"{weights}: tensor {name!r} is {tensor.dtype}, but {JSON_NAME} says {expected} "
                 f"({model_file.spec.dtype})"
             )
-    return model_file
+    return stored
 
 
 def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
@@ -112,7 +120,9 @@ def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
             shutil.rmtree(draft)
 
 
-def _read_json(path: Path) -> ModelFile:
+def read_model_file(directory: Path) -> ModelFile:
+    """What `model.json` says, checked."""
+    path = directory / JSON_NAME
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ModelLoadError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB, not a model description")

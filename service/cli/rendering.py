@@ -117,6 +117,10 @@ def models_table(models: Sequence[ModelInfo]) -> RenderableType:
         for version in reversed(model.versions):
             name = model.name if version is model.versions[-1] else ""
             default = " (default)" if version.version == model.default_version else ""
+            if version.state != "READY" and version.summary:  # known, and not loaded
+                why = Text(f"{version.state}: {version.reason}", "dim")
+                table.add_row(name, f"{version.version}{default}", version.summary, version.dtype, "", why)
+                continue
             if version.state != "READY":
                 table.add_row(name, f"{version.version}", Text(version.state, "red"))
                 broken.append(Text(f"{model.name}/{version.version}: {version.reason}", "red"))

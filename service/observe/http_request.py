@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
@@ -21,13 +22,15 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """path: without its query. model: that of the query, None without one. token: of `Authorization: Bearer`, or the
-    password of `Basic`; empty without one."""
+    """path: without its query. model and names: those of `model` (None without one) and `name[]` in the query. token: of
+    `Authorization: Bearer`, or the password of `Basic`; empty without one."""
 
     method: str
     path: str
     model: str | None
+    names: tuple[str, ...]
     accept: str
+    takes_gzip: bool
     token: str
     keep_alive: bool
 
@@ -53,14 +56,26 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
         raise BadRequest(400, "expected a request without a body")
     connection = headers.get("connection", "").lower()
     path, _, query = target.partition("?")
+    asked = parse_qs(query, keep_blank_values=True)
     return Request(
         method=method,
         path=path,
-        model=parse_qs(query, keep_blank_values=True).get("model", [None])[0],
+        model=asked.get("model", [None])[0],
+        names=tuple(asked.get("name[]", ())),
         accept=headers.get("accept", ""),
+        takes_gzip=_takes_gzip(headers.get("accept-encoding", "")),
         token=_token(headers.get("authorization", "")),
         keep_alive="close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection,
     )
+
+
+def _takes_gzip(accept_encoding: str) -> bool:
+    weights = {}
+    for item in accept_encoding.lower().split(","):
+        name, _, parameters = item.partition(";")
+        weights[name.strip()] = parameters.replace(" ", "")
+    weight = weights.get("gzip", weights.get("*", "q=0"))
+    return not re.fullmatch(r"q=0(\.0*)?", weight)
 
 
 def _token(authorization: str) -> str:

@@ -45,7 +45,7 @@ def _outputs(spec: MlpSpec) -> list[dict[str, Any]]:
 
 def _version(served: ServedVersion) -> dict[str, Any]:
     """`variant` answers requests that name none; `fallback` says why it differs from the policy."""
-    spec = served.mlp.spec if served.mlp else None
+    spec = served.spec
     return {
         "version": served.version,
         "state": served.state,

@@ -103,6 +103,15 @@ class Settings(BaseModel):
     model_repository: Path = Field(
         DEMO_REPOSITORY, description="folder of <model>/<version>/ with model.json and model.safetensors"
     )
+    load: Literal["eager", "lazy"] = Field(
+        "eager", description="load all models at start, or each with the first request for it"
+    )
+    max_loaded_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="with lazy loading: most bytes of kernels at once; the models used least recently make room; "
+        "default: no limit",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where kernels run")
     backend: str = Field(
         "auto", description="fused kernel by name; auto takes the best that passes its check"
@@ -185,6 +194,14 @@ class Settings(BaseModel):
             _check_readable(name, getattr(self, name))
         for name in CallerFiles.model_fields:
             _check_readable(f"callers.{name}", getattr(self.callers, name))
+        return self
+
+    @model_validator(mode="after")
+    def _check_loading(self) -> Self:
+        if self.max_loaded_bytes is not None and self.load != "lazy":
+            raise ValueError(
+                f"{ENV_PREFIX}MAX_LOADED_BYTES is set without {ENV_PREFIX}LOAD=lazy: all models are loaded at start"
+            )
         return self
 
     @model_validator(mode="after")

@@ -32,6 +32,7 @@ class MlpKernel {
   std::size_t out_features() const { return api_.out_features; }
   unsigned threads() const { return threads_; }
   const char* isa() const { return isa_.name; }
+  std::size_t memory_bytes() const { return program_.memory_bytes(); }
   const fused_mlp_kernel* api() const { return &api_; }
 
  private:

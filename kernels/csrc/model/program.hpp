@@ -91,6 +91,7 @@ class Program {
   std::size_t out_features() const { return widths_[Region::kOutput]; }
   bool streamed() const { return streamed_; }  // its weights are read from memory on every call
   std::size_t scratch_per_row() const { return scratch_per_row_; }  // floats
+  std::size_t memory_bytes() const;                                 // of packed weights and vectors
 
  private:
   void add(const ProductSource& source, const Isa& isa);

@@ -93,6 +93,12 @@ void register_lane(nb::module_& m) {
       .def(
           "refuse_invalid", [](Lane& lane) { lane.metrics().refuse(Refusal::invalid_input); },
           "Count a request with invalid input.")
+      .def_prop_ro("used", [](const Lane& lane) { return lane.metrics().used(); })
+      .def_prop_ro(
+          "last_used_ns",
+          [](const Lane& lane) { return lane.metrics().last_used_ns.load(std::memory_order_relaxed); })
+      .def_prop_ro("in_flight",
+                   [](const Lane& lane) { return lane.metrics().in_flight.load(std::memory_order_relaxed); })
       .def("snapshot", [](const Lane& lane) { return snapshot(lane.metrics()); });
 }
 

@@ -19,6 +19,7 @@ constexpr std::array<Row, kStatusCount> kStatuses = {{
     {"model_not_found", 5},       // NOT_FOUND
     {"version_not_found", 5},     // NOT_FOUND
     {"not_ready", 14},            // UNAVAILABLE
+    {"not_loaded", 14},           // UNAVAILABLE
     {"variant_not_loaded", 9},    // FAILED_PRECONDITION
     {"override_not_allowed", 7},  // PERMISSION_DENIED
     {"overloaded", 8},            // RESOURCE_EXHAUSTED

@@ -13,6 +13,7 @@ enum class Status : std::uint8_t {
   model_not_found,
   version_not_found,
   not_ready,
+  not_loaded,  // a front has it loaded, and asks again
   variant_not_loaded,
   override_not_allowed,
   overloaded,

@@ -1,6 +1,7 @@
 #include "front/methods/prediction.hpp"
 
 #include <random>
+#include <utility>
 
 #include "engine/trace.hpp"
 #include "front/grpc/framing.hpp"
@@ -35,7 +36,17 @@ void Prediction::start(Call& call, Message&& message, const Codec& codec) {
   holders_.store(1, std::memory_order_relaxed);
   join(call);
   try {
-    if (decode() && choose_lane()) submit(trace_begin_ns);
+    if (!decode()) return;
+  } catch (const std::exception&) {
+    return fail(Status::kernel_error, kOutOfMemory);
+  }
+  proceed(trace_begin_ns);
+}
+
+void Prediction::proceed(Nanos trace_begin_ns) {
+  waiting_ = false;
+  try {
+    if (choose_lane()) submit(trace_begin_ns);
   } catch (const std::exception&) {  // the engine does not have it
     holders_.store(1, std::memory_order_relaxed);
     fail(Status::kernel_error, kOutOfMemory);
@@ -82,6 +93,11 @@ bool Prediction::choose_lane() {
     lane_ = route.lane;
     table_ = &table;
     ++table_->users;
+  }
+  if (route.status == Status::not_loaded) {
+    owner_.wait_for(*this, *route.entry);
+    waiting_ = true;
+    return false;
   }
   if (!route.ok()) {
     fail(route.status, route.error);
@@ -252,6 +268,10 @@ void Prediction::abandon(int code) {
   if (ticket_) ticket_->cancel();
   if (!counted_) count(code);
   counted_ = true;
+  if (!std::exchange(waiting_, false)) return;
+  owner_.stop_waiting(*this);
+  status_ = Status::cancelled;
+  owner_.loop().post(this);  // not here: its call is in the middle of ending
 }
 
 // ---- 4. Recycling, on the loop, once it is answered and the engine has dropped the ticket. ----

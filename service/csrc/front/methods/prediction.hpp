@@ -23,6 +23,8 @@ class Prediction final : public Delivery {
   explicit Prediction(Predictor& owner) : owner_(owner) {}
 
   void start(Call& call, Message&& message, const Codec& codec);
+  // Choose a lane and submit: after it has waited for its model.
+  void proceed(Nanos trace_begin_ns = 0);
   void deliver() noexcept override;
   // Its call ended early. What the engine still computes for it is thrown away.
   void abandon(int code);
@@ -85,6 +87,7 @@ class Prediction final : public Delivery {
   ByteBuffer answer_;
   std::string error_;
   bool counted_ = false;  // its call ended before it did
+  bool waiting_ = false;  // for its model
   bool answered_ = false;
   std::atomic<int> holders_{0};  // the loop, and the engine while it has the ticket; the last one recycles
 };

@@ -47,6 +47,30 @@ bool Predictor::run_ready() {
   return submitted_;
 }
 
+void Predictor::wait_for(Prediction& prediction, const RouteEntry& entry) {
+  if (waiting_.empty()) {
+    waiting_generation_ = routes_.current().generation;
+    wanted_.clear();
+  }
+  // Python knows of it once the routes say that it is loading.
+  if (!entry.loading && wanted_.emplace(entry.model, entry.version).second) {
+    failures_.on_wanted(entry.model, entry.version);
+  }
+  waiting_.push_back(&prediction);  // last: if anything throws, it does not wait
+}
+
+void Predictor::stop_waiting(const Prediction& prediction) noexcept { std::erase(waiting_, &prediction); }
+
+void Predictor::tick() {
+  routes_.refresh();
+  if (waiting_.empty() || routes_.current().generation == waiting_generation_) return;
+  // Those whose model is still not loaded wait again.
+  const std::vector<Prediction*> waited = std::exchange(waiting_, {});
+  wanted_.clear();
+  waiting_generation_ = routes_.current().generation;
+  for (Prediction* prediction : waited) prediction->proceed();
+}
+
 void Predictor::abandon(Call& call, int code) {
   for (Prediction* p = Prediction::first_of(call); p != nullptr; p = p->next_of_call()) p->abandon(code);
 }

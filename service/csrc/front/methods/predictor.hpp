@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "codec/codec.hpp"
@@ -29,7 +32,7 @@ class Predictor {
   void abandon(Call& call, int code);
   void count_unrouted(int code, int64_t duration_ns) { engine_.unrouted().record(code, duration_ns); }
   bool run_ready();  // batches on this thread; true: call again
-  void tick() { routes_.refresh(); }
+  void tick();
   bool idle() const { return in_use_ == 0; }
 
   // For its predictions:
@@ -38,6 +41,9 @@ class Predictor {
   LoopRoutes& routes() { return routes_; }
   FailureLog& failures() { return failures_; }
   void on_submitted() { submitted_ = true; }
+  // Until the routes change: its version is loaded on demand.
+  void wait_for(Prediction& prediction, const RouteEntry& entry);
+  void stop_waiting(const Prediction& prediction) noexcept;
   void recycle(Prediction* prediction) noexcept;
 
  private:
@@ -47,6 +53,10 @@ class Predictor {
   InlineRunner runner_;
   LoopRoutes routes_;
   std::vector<Prediction*> free_;
+  std::vector<Prediction*> waiting_;  // for a model, oldest first
+  std::set<std::pair<std::string, int64_t>>
+      wanted_;                       // what they were told to wait for since the routes changed
+  uint64_t waiting_generation_ = 0;  // of the routes that they saw
   size_t in_use_ = 0;
   bool submitted_ = false;
 };
