@@ -225,6 +225,8 @@ class Catalog:
         )
         for model in models.values():
             for version in model.versions:
+                for lane in version.lanes.values():
+                    lane.weight = model.policy.weight
                 if version.shadow is not None:
                     tolerance = model.policy.shadow_tolerance or version.tolerance
                     self._engine.set_shadow(version.shadow, model.policy.shadow, tolerance)

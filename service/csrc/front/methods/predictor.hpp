@@ -28,7 +28,7 @@ class Predictor {
   // The call ended early; `code` is what its unfinished requests are counted under.
   void abandon(Call& call, int code);
   void count_unrouted(int code, int64_t duration_ns) { engine_.unrouted().record(code, duration_ns); }
-  bool run_ready();  // batches on this thread; true: call again
+  bool run_ready();  // submits the round, then runs a batch on this thread; true: call again
   void tick() { routes_.refresh(); }
   bool idle() const { return in_use_ == 0; }
 
@@ -37,10 +37,16 @@ class Predictor {
   Engine& engine() { return engine_; }
   LoopRoutes& routes() { return routes_; }
   FailureLog& failures() { return failures_; }
-  void on_submitted() { submitted_ = true; }
+  // Submitted with all others that have arrived, under one lock.
+  void add_to_round(Lane& lane, Ticket& ticket) {
+    round_.push_back({&lane, {}});  // may throw: then the ticket stays its owner's
+    round_.back().ticket = Ref<Ticket>::adopt(&ticket);
+  }
   void recycle(Prediction* prediction) noexcept;
 
  private:
+  void submit_round();
+
   Loop& loop_;
   Engine& engine_;
   FailureLog& failures_;
@@ -48,6 +54,7 @@ class Predictor {
   LoopRoutes routes_;
   std::vector<Prediction*> free_;
   size_t in_use_ = 0;
+  std::vector<Submission> round_, submitting_;
   bool submitted_ = false;
 };
 
