@@ -55,6 +55,7 @@ struct TurnAttributes {
 };
 
 void set_turns(int policy, std::uint64_t turn_ns) noexcept {
+  if (sched_getscheduler(0) != SCHED_OTHER) return;  // an operator has chosen another one for the process
   TurnAttributes attributes;
   attributes.policy = static_cast<std::uint32_t>(policy);
   attributes.nice = getpriority(PRIO_PROCESS, 0);

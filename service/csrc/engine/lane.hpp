@@ -85,7 +85,6 @@ class Lane : public std::enable_shared_from_this<Lane> {
   Nanos release_at_ = 0;    // when the queued tickets stop waiting for batch mates
   Nanos waits_since_ = 0;   // the arrival of the first ticket since a batch was taken
   const void* loop_ = nullptr;  // the event loop that submitted them; null: a worker's, or of several loops
-  bool for_workers_ = false;    // some of them are for workers
   std::uint64_t turn_ = 0;      // when it was last served, as a number
   bool removed_ = false;
 };

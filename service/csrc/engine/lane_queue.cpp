@@ -27,10 +27,12 @@ LaneQueue::Flow& LaneQueue::find_or_add(std::uint64_t key) {
   }
 }
 
-void LaneQueue::push(Ref<Ticket>&& ticket) {
+void LaneQueue::push(Ref<Ticket>&& ticket, bool for_loop) {
   Flow& flow = find_or_add(ticket->flow);
   Ticket* const added = ticket.leak();
   added->next_ = nullptr;
+  added->for_loop_ = for_loop;
+  if (for_loop) loop_rows_ += added->rows();
   added->tag_ = (flow.tail ? std::max(virtual_rows_, flow.tail->tag_) : virtual_rows_) + added->rows();
   (flow.tail ? flow.tail->next_ : flow.head) = added;
   flow.tail = added;
@@ -38,10 +40,18 @@ void LaneQueue::push(Ref<Ticket>&& ticket) {
   rows_ += added->rows();
 }
 
-const Ticket* LaneQueue::next(std::uint64_t most_rows) const noexcept {
+void LaneQueue::hand_to_workers() noexcept {
+  loop_rows_ = 0;
+  for (const Flow& flow : flows_) {
+    for (Ticket* ticket = flow.head; ticket != nullptr; ticket = ticket->next_) ticket->for_loop_ = false;
+  }
+}
+
+const Ticket* LaneQueue::next(std::uint64_t most_rows, Nanos loops_until) const noexcept {
   const Ticket* best = nullptr;
   for (const Flow& flow : flows_) {
     if (flow.head->rows() > most_rows) continue;
+    if (flow.head->for_loop_ && flow.head->arrival_ns > loops_until) continue;
     if (best == nullptr || flow.head->tag_ < best->tag_ ||
         (flow.head->tag_ == best->tag_ && flow.head->arrival_ns < best->arrival_ns)) {
       best = flow.head;
@@ -57,6 +67,7 @@ Ref<Ticket> LaneQueue::pop(const Ticket* ticket) noexcept {
   Ticket* const first = flow.head;
   virtual_rows_ += static_cast<double>(first->rows()) / static_cast<double>(flows_.size());
   rows_ -= first->rows();
+  if (first->for_loop_) loop_rows_ -= first->rows();
   flow.rows -= first->rows();
   flow.head = std::exchange(first->next_, nullptr);
   if (flow.head == nullptr) {

@@ -146,13 +146,15 @@ bool Scheduler::link(Lane& lane, Ref<Ticket>&& ticket, const void* loop) {
   const std::uint32_t rows = ticket->rows();
   const Nanos arrival = ticket->arrival_ns, deadline = ticket->deadline_ns;
   if (was_empty && !make_room(ready_)) throw std::bad_alloc();
-  queue.push(std::move(ticket));
+  const bool loop_runs_it = loop != nullptr && !lane.needs_python_ &&
+                            (workers_ == 0 || lane.cost_.of(rows) <= kLoopBudget);
+  const bool worker_knows = queue.rows() > queue.loop_rows();
+  queue.push(std::move(ticket), loop_runs_it);
   add_under_mutex<std::uint64_t>(lane.metrics_.rows, rows);
   if (was_empty) {
     ready_.push_back(lane.shared_from_this());
     ready_count_.store(ready_.size(), std::memory_order_relaxed);
     lane.loop_ = loop;
-    lane.for_workers_ = false;
     lane.waits_since_ = arrival;
     lane.release_at_ = 0;
     // Time in which it had nothing to do gives it no claim.
@@ -161,11 +163,8 @@ bool Scheduler::link(Lane& lane, Ref<Ticket>&& ticket, const void* loop) {
   } else if (lane.loop_ != loop) {
     lane.loop_ = nullptr;
   }
-  const bool loop_runs_it = loop != nullptr && !lane.needs_python_ &&
-                            (workers_ == 0 || lane.cost_.of(rows) <= kLoopBudget);
-  bool wake = !loop_runs_it && !lane.for_workers_;
-  lane.for_workers_ |= !loop_runs_it;
-  if (lane.for_workers_ && lane.running_.load(std::memory_order_relaxed) != 0) {
+  bool wake = !loop_runs_it && !worker_knows;
+  if (!loop_runs_it && lane.running_.load(std::memory_order_relaxed) != 0) {
     const std::uint64_t worth = lane.cost_.rows_worth_fixed();
     wake |= rows_before < worth && queue.rows() >= worth;
   }
@@ -177,7 +176,6 @@ bool Scheduler::link(Lane& lane, Ref<Ticket>&& ticket, const void* loop) {
     // The caller has no timer: a lane that waits for batch mates needs a worker to keep the time.
     const bool changed = was_empty || (before != 0 && release_at == 0);
     wake = changed && (!loop_runs_it || release_at != 0);
-    lane.for_workers_ |= release_at != 0;
   }
   return wake;
 }
@@ -194,13 +192,21 @@ bool Scheduler::fits_loop(const Lane& lane) const noexcept {
 }
 
 // What an event loop has submitted it runs itself, as one batch. Others take it if it is more than that loop can
-// run at once, or if the loop has not come to it for long.
+// run at once, or if it came before the time that this returns: then the loop has not come to it for long.
+Nanos Scheduler::loops_until(const Lane& lane, Nanos now) const noexcept {
+  if (lane.release_at_ != 0 || lane.removed_ || draining_) return LaneQueue::kEver;
+  const std::uint64_t rows = lane.queue_.loop_rows();
+  const bool too_many = rows >= lane.options_.max_batch_rows || lane.cost_.of(rows) > kLoopBudget;
+  return rows == 0 || too_many ? LaneQueue::kEver : now - kAged;
+}
+
+bool Scheduler::is_for_worker(const Lane& lane, Nanos now) const noexcept {
+  return lane.queue_.next(LaneQueue::kAnySize, loops_until(lane, now)) != nullptr;
+}
+
 bool Scheduler::is_left_to_loop(const Lane& lane, const void* loop, Nanos now) const noexcept {
-  if (lane.for_workers_ || lane.release_at_ != 0 || lane.removed_ || draining_) return false;
-  if (loop != nullptr && (lane.loop_ == loop || lane.loop_ == nullptr)) return false;
-  if (now - lane.waits_since_ >= kAged) return false;
-  const std::uint64_t rows = lane.queue_.rows();
-  return rows < lane.options_.max_batch_rows && lane.cost_.of(rows) <= kLoopBudget;
+  if (lane.loop_ == loop || lane.loop_ == nullptr) return false;
+  return lane.waits_since_ > loops_until(lane, now);
 }
 
 // When a worker takes a batch of this lane. Beside another batch of the same lane only if the rows are worth the fixed
@@ -252,17 +258,22 @@ std::uint64_t Scheduler::share_rows(const Lane& lane) const noexcept {
 
 // ---- Taking ----
 
-// At most `most_rows` in all, unless a single ticket has more, and none of more than `largest`.
-void Scheduler::take(std::size_t index, Nanos now, std::uint64_t most_rows, std::uint64_t largest,
-                     TakenBatch& batch) noexcept {
+// Of a batch: `rows` in all, unless a single ticket has more, none of more than `largest`, and `loops_until` as in
+// LaneQueue::next.
+struct Scheduler::Limits {
+  std::uint64_t rows = LaneQueue::kAnySize, largest = LaneQueue::kAnySize;
+  Nanos loops_until = LaneQueue::kEver;
+};
+
+void Scheduler::take(std::size_t index, Nanos now, const Limits& limits, TakenBatch& batch) noexcept {
   Lane& lane = *ready_[index];
   LaneQueue& queue = lane.queue_;
-  const std::uint64_t limit = std::min<std::uint64_t>(lane.options_.max_batch_rows, most_rows);
+  const std::uint64_t limit = std::min<std::uint64_t>(lane.options_.max_batch_rows, limits.rows);
   batch.rows = 0;
   batch.taken_at = now;
   bool full = false;
   while (!full) {
-    const Ticket* const first = queue.next(largest);
+    const Ticket* const first = queue.next(limits.largest, limits.loops_until);
     if (first == nullptr) break;
     if (!make_room(batch.dropped) || !make_room(batch.runnable)) break;  // the others stay in the queue
     if (first->cancelled()) {
@@ -307,8 +318,8 @@ bool Scheduler::is_too_late(Lane& lane, const Ticket& ticket, Nanos now) noexcep
   return true;
 }
 
-bool Scheduler::wants_worker() const noexcept {
-  return std::any_of(ready_.begin(), ready_.end(), [](const auto& lane) { return lane->for_workers_; });
+bool Scheduler::wants_worker(Nanos now) const noexcept {
+  return std::any_of(ready_.begin(), ready_.end(), [&](const auto& lane) { return is_for_worker(*lane, now); });
 }
 
 bool Scheduler::wait_take(TakenBatch& batch) {
@@ -317,15 +328,16 @@ bool Scheduler::wait_take(TakenBatch& batch) {
     const Nanos now = clock_.now();
     Nanos next_look = 0;
     const std::size_t index = choose([&](const Lane& lane) {
-      if (is_left_to_loop(lane, nullptr, now)) return false;
+      if (!is_for_worker(lane, now)) return false;
       const Nanos at = worker_takes_at(lane);
       if (at > now && (next_look == 0 || at < next_look)) next_look = at;
       return at <= now;
     });
     if (index != kNone) {
-      take(index, now, share_rows(*ready_[index]), LaneQueue::kAnySize, batch);
+      const Lane& lane = *ready_[index];
+      take(index, now, {share_rows(lane), LaneQueue::kAnySize, loops_until(lane, now)}, batch);
       // The remaining lanes, due or waiting, need another worker.
-      if (sleeping_workers_ > 0 && wants_worker()) work_.notify_one();
+      if (sleeping_workers_ > 0 && wants_worker(now)) work_.notify_one();
       return true;
     }
     ++sleeping_workers_;
@@ -343,25 +355,25 @@ bool Scheduler::try_take(TakenBatch& batch, const void* loop) {
   const std::size_t index = choose([&](const Lane& lane) {
     if (lane.needs_python_ || !is_due(lane, now) || is_left_to_loop(lane, loop, now)) return false;
     if (fits_loop(lane)) return true;
-    hand_over |= !lane.for_workers_;
+    hand_over |= lane.queue_.loop_rows() != 0;
     return false;
   });
   // Batches take longer now than when the tickets came.
   if (hand_over) {
-    for (const auto& lane : ready_) lane->for_workers_ |= !fits_loop(*lane);
+    for (const auto& lane : ready_) {
+      if (!fits_loop(*lane)) lane->queue_.hand_to_workers();
+    }
   }
   bool wake = hand_over;
   if (index != kNone) {
     const Lane& lane = *ready_[index];
     const std::uint64_t rows = workers_ == 0 ? LaneQueue::kAnySize : lane.cost_.rows_within(kLoopBudget);
-    take(index, now, rows, rows, batch);
+    take(index, now, {rows, rows, LaneQueue::kEver}, batch);
+    // The caller has no timer: if tickets are left that wait for batch mates, a worker keeps the time. If it is more
+    // than this loop runs at once, an idle worker helps.
     const Lane& taken = *batch.lane;
-    if (!taken.queue_.empty()) {
-      // The caller has no timer: if tickets are left that wait for batch mates, a worker keeps the time.
-      wake |= taken.release_at_ != 0;
-      // More than it runs at once: an idle worker helps.
-      wake |= a_core_is_free() && !is_left_to_loop(taken, nullptr, now);
-    }
+    wake |= taken.release_at_ != 0 && !taken.queue_.empty();
+    wake |= sleeping_workers_ > 0 && a_core_is_free() && is_for_worker(taken, now);
   }
   if (wake && sleeping_workers_ > 0) work_.notify_one();
   return index != kNone;
@@ -375,14 +387,16 @@ bool Scheduler::take_between(const TakenBatch& running, std::uint64_t left, Take
   const Nanos remaining = busy.cost_.of(left);
   const Nanos used = busy.virtual_ns_.load(std::memory_order_relaxed);
   const std::size_t index = choose([&](const Lane& lane) {
-    if (!is_due(lane, now) || is_left_to_loop(lane, nullptr, now)) return false;
-    if (&lane == &busy) return lane.queue_.next(left / 2) != nullptr;
-    return lane.virtual_ns_.load(std::memory_order_relaxed) <= used &&
-           lane.cost_.of(lane.queue_.next()->rows()) < remaining;
+    if (!is_due(lane, now)) return false;
+    const Ticket* const next = lane.queue_.next(&lane == &busy ? left / 2 : LaneQueue::kAnySize, loops_until(lane, now));
+    if (next == nullptr || &lane == &busy) return next != nullptr;
+    return lane.virtual_ns_.load(std::memory_order_relaxed) <= used && lane.cost_.of(next->rows()) < remaining;
   });
   if (index == kNone) return false;
   const Lane& lane = *ready_[index];
-  take(index, now, lane.cost_.rows_within(kBetween), &lane == &busy ? left / 2 : LaneQueue::kAnySize, batch);
+  take(index, now,
+       {lane.cost_.rows_within(kBetween), &lane == &busy ? left / 2 : LaneQueue::kAnySize, loops_until(lane, now)},
+       batch);
   return true;
 }
 

@@ -37,7 +37,7 @@ class Scheduler {
   // An event loop runs nothing that is estimated to take longer.
   static constexpr Nanos kLoopBudget = 100'000;
   // What an event loop submitted is left to it for so long, unless it is more than it can run at once.
-  static constexpr Nanos kAged = 200'000;
+  static constexpr Nanos kAged = 1'000'000;
   // Lanes whose virtual times are no further apart have had the same share.
   static constexpr Nanos kSameShare = 1'000'000;
 
@@ -74,14 +74,17 @@ class Scheduler {
   bool link(Lane& lane, Ref<Ticket>&& ticket, const void* loop);
   bool is_due(const Lane& lane, Nanos now) const noexcept;
   bool fits_loop(const Lane& lane) const noexcept;
+  Nanos loops_until(const Lane& lane, Nanos now) const noexcept;
+  bool is_for_worker(const Lane& lane, Nanos now) const noexcept;
   bool is_left_to_loop(const Lane& lane, const void* loop, Nanos now) const noexcept;
   Nanos worker_takes_at(const Lane& lane) const noexcept;
   template <class Allowed>
   std::size_t choose(Allowed allowed) const noexcept;
   std::uint64_t share_rows(const Lane& lane) const noexcept;
-  void take(std::size_t index, Nanos now, std::uint64_t most_rows, std::uint64_t largest, TakenBatch& batch) noexcept;
+  struct Limits;
+  void take(std::size_t index, Nanos now, const Limits& limits, TakenBatch& batch) noexcept;
   static bool is_too_late(Lane& lane, const Ticket& ticket, Nanos now) noexcept;
-  bool wants_worker() const noexcept;
+  bool wants_worker(Nanos now) const noexcept;
   void wake_workers();
 
   Clock& clock_;

@@ -93,6 +93,20 @@ TEST(event_loop_takes_the_small_requests_and_leaves_the_large_one) {
   CHECK_EQ(rig.stages[0]->batches[1], 1u);
 }
 
+TEST(worker_leaves_a_small_request_to_its_event_loop_although_it_would_be_next) {
+  Rig rig(1);
+  auto lane = rig.add_lane(costing(0, 10));
+  rig.clock->wait_asleep(1);
+  auto small = of_flow(rig, 2, 1), large = of_flow(rig, 1, 20);
+  CHECK_EQ(rig.submit_here(*lane, small), Status::ok);
+  CHECK_EQ(rig.submit(*lane, large), Status::ok);
+  rig.inbox.wait_for(1);
+  CHECK_EQ(large->completed.load(), 1);
+  CHECK_EQ(small->completed.load(), 0);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(small->completed.load(), 1);
+}
+
 TEST(a_round_is_submitted_whole_and_each_ticket_has_its_own_status) {
   Rig rig;
   LaneOptions options;
@@ -125,7 +139,7 @@ TEST(another_event_loop_takes_only_full_or_aged_batches) {
   InlineRunner other(rig.engine);
   CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
   CHECK(!other.run_ready());
-  rig.clock->advance(200 * kMicro);
+  rig.clock->advance(kMilli);
   CHECK(other.run_ready());
   for (int i = 0; i < 11; ++i) CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
   CHECK(other.run_ready());  // 110 us of work: more than one loop runs at once
