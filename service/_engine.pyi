@@ -223,8 +223,8 @@ class Engine:
         one_core: bool = False,
     ) -> Lane:
         """`kernel` is the capsule of `Kernel.capsule()`, run without the GIL, or `Kernel.run`, called once per
-        batch with the GIL. A capsule is run a few times to learn how long batches take. `one_core`: a call of the kernel
-        uses one core, so that a large batch is shared between idle workers."""
+        batch with the GIL. A capsule is run a few times to learn how long batches take. `one_core`: a call of the
+        kernel uses one core, so that a large batch is shared between idle workers."""
     def remove_lane(self, lane: Lane) -> None:
         """Run what is queued; the last reference to the lane frees its kernel. Publish the route that replaces
         it first: then no request is refused."""

@@ -188,16 +188,18 @@ def table(rounds: list[dict[str, Any]]) -> str:
         "health, connect, /readyz ms |",
         "|---|---|---|---|---|",
     ]
-    for name in SITUATIONS:
+    for name, (probe, other) in SITUATIONS.items():
         get = lambda part, field, name=name: median(r[name][part][field] for r in rounds)  # noqa: E731
-        probe, other = SITUATIONS[name]
         cells = [f"{get('probe', 'p50_ms'):.2f}, {get('probe', 'p99_ms'):.2f}" if probe else ""]
         against = ratios(rounds, name, "p99_ms") if probe else []
         cells.append(f"{median(against):.1f}, {min(against):.1f}" if against else "")
         rate = f"{get('other', 'rows_per_s'):,.0f}" if other else ""
         if other == BIG:
             rate += f", {median(ratios(rounds, name, 'rows_per_s')):.2f}"
-        cells += [rate, ", ".join(f"{get('health', key):.1f}" for key in ("health_ms", "connect_ms", "readyz_ms"))]
+        cells += [
+            rate,
+            ", ".join(f"{get('health', key):.1f}" for key in ("health_ms", "connect_ms", "readyz_ms")),
+        ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -207,7 +209,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each situation")
     parser.add_argument("--quick", action="store_true", help="one round of two seconds")
-    parser.add_argument("--only", nargs="*", choices=list(SITUATIONS), help="these situations, and the two alone")
+    parser.add_argument(
+        "--only", nargs="*", choices=list(SITUATIONS), help="these situations, and the two alone"
+    )
     parser.add_argument("--threads", type=int, help="FUSED_MLP_THREADS of the server")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()

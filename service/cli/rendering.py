@@ -157,7 +157,9 @@ def graph_view(model: ModelInfo) -> RenderableType:
 def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
     """Versions that fell back to unfused are explained below the table."""
     numbers = ("split", "shadow", "weight")
-    table = _table("model", "answers", "split", "override", "shadow", "on mismatch", "weight", numbers=numbers)
+    table = _table(
+        "model", "answers", "split", "override", "shadow", "on mismatch", "weight", numbers=numbers
+    )
     fallen: list[RenderableType] = []
     for policy in policies:
         override = "allowed" if policy.allow_override else "refused"

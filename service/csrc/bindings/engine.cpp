@@ -45,8 +45,8 @@ std::unique_ptr<Kernel> make_kernel(nb::handle kernel, const LaneOptions& option
 std::shared_ptr<Lane> add_lane(PythonEngine& self, nb::handle kernel, std::size_t in_features,
                                std::size_t out_features, std::string name, std::uint32_t max_batch_rows,
                                std::uint32_t max_wait_us, std::uint32_t queue_rows, bool one_core) {
-  LaneOptions options{std::move(name), in_features, out_features, max_batch_rows, max_wait_us,
-                      queue_rows,      {},          one_core};
+  LaneOptions options{std::move(name), in_features, out_features, max_batch_rows,
+                      max_wait_us,     queue_rows,  {},           one_core};
   if (in_features == 0 || out_features == 0 || max_batch_rows == 0 || queue_rows == 0) {
     throw std::invalid_argument("lane: expected features, max_batch_rows and queue_rows of at least 1");
   }
@@ -97,7 +97,8 @@ void register_lane(nb::module_& m) {
                    "Its share of the time, relative to other lanes that have work.")
       .def(
           "estimate_ns", [](const Lane& lane, std::uint64_t rows) { return lane.cost().of(rows); },
-          nb::arg("rows"), "How long a batch of so many rows takes, by measurement at load and batches since.")
+          nb::arg("rows"),
+          "How long a batch of so many rows takes, by measurement at load and batches since.")
       .def("record", &Lane::record, nb::arg("grpc_code"), nb::arg("duration_ns"),
            "Count one finished request.")
       .def(

@@ -9,8 +9,8 @@ namespace fused_mlp {
 // between its operations, and a starved thread must not hold the GIL.
 void lower_thread_priority() noexcept;
 
-// For an event loop: asks for short turns (Linux 6.12). Such a thread, when it wakes up, has its turn before one
-// with longer turns that is running. Its share of the core stays the same.
+// For an event loop: asks for short turns (Linux 6.12). Such a thread, when it wakes up, has its turn before
+// one with longer turns that is running. Its share of the core stays the same.
 void take_short_turns() noexcept;
 // For a worker, which computes for long: SCHED_BATCH, and turns of the usual length.
 void take_long_turns() noexcept;

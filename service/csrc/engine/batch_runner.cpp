@@ -123,7 +123,8 @@ void BatchRunner::compute(TakenBatch& batch, Outcome& outcome) noexcept {
 void BatchRunner::run_slices(TakenBatch& batch, Outcome& outcome) {
   Lane& lane = *batch.lane;
   const std::uint32_t slice = slice_rows(batch);
-  // Reading a thread's CPU time is a system call: worth it where other threads may have had the core meanwhile.
+  // Reading a thread's CPU time is a system call: worth it where other threads may have had the core
+  // meanwhile.
   Nanos gathered_at = batch.taken_at;
   const bool by_cpu = between_ && !lane.needs_python_ && batch.charged >= kSlice / 8;
   for (std::uint32_t first = 0; first < batch.rows && !result_.failed; first += slice) {

@@ -1,5 +1,5 @@
-// Runs batches on one thread, with buffers of its own: gather, run, complete the tickets, flush their sinks. A
-// worker runs large batches in slices, and lets others go first in between.
+// Runs batches on one thread, with buffers of its own: gather, run, complete the tickets, flush their sinks.
+// A worker runs large batches in slices, and lets others go first in between.
 #pragma once
 
 #include <functional>
@@ -44,7 +44,7 @@ class BatchRunner {
   BatchBuffer x_;
   BatchBuffer y_;
   KernelResult result_;
-  Nanos spent_ = 0;  // on the batch: its lane is charged with it
+  Nanos spent_ = 0;                     // on the batch: its lane is charged with it
   std::vector<CompletionSink*> sinks_;  // of the tickets completed so far, without duplicates
 };
 

@@ -51,7 +51,9 @@ Cost measure_cost(Kernel& kernel, std::size_t in_features, std::size_t out_featu
 }
 
 std::size_t CostEstimate::size_of(std::uint64_t rows) noexcept {
-  return std::min<std::size_t>(kSizes, static_cast<std::size_t>(std::bit_width(std::max<std::uint64_t>(rows, 1)))) - 1;
+  return std::min<std::size_t>(kSizes,
+                               static_cast<std::size_t>(std::bit_width(std::max<std::uint64_t>(rows, 1)))) -
+         1;
 }
 
 // Of the nearest size that has been seen: a smaller one first.
@@ -74,7 +76,8 @@ Nanos CostEstimate::fixed(std::uint64_t rows) const noexcept {
 }
 
 std::uint64_t CostEstimate::rows_within(Nanos budget) const noexcept {
-  const double fixed = fixed_ns_.load(std::memory_order_relaxed), row = row_ns_.load(std::memory_order_relaxed);
+  const double fixed = fixed_ns_.load(std::memory_order_relaxed),
+               row = row_ns_.load(std::memory_order_relaxed);
   for (std::size_t size = kSizes; size-- > 0;) {
     const std::uint64_t least = std::uint64_t{1} << size;
     const double left = static_cast<double>(budget) / ratio(size) - fixed;
@@ -88,7 +91,8 @@ std::uint64_t CostEstimate::rows_within(Nanos budget) const noexcept {
 }
 
 std::uint64_t CostEstimate::rows_worth_fixed() const noexcept {
-  const double fixed = fixed_ns_.load(std::memory_order_relaxed), row = row_ns_.load(std::memory_order_relaxed);
+  const double fixed = fixed_ns_.load(std::memory_order_relaxed),
+               row = row_ns_.load(std::memory_order_relaxed);
   return row > 0 ? static_cast<std::uint64_t>(std::min(fixed / row, 1e9)) : 0;
 }
 

@@ -90,8 +90,8 @@ class Engine {
 void join_abandoned_workers();
 
 // Lets an event loop act as a worker: it submits all requests that had arrived at once, then runs on its own
-// thread what takes no longer than about 100 us: waking another thread costs more than a small kernel. The rest
-// is for workers. One per thread, with its own batch buffers.
+// thread what takes no longer than about 100 us: waking another thread costs more than a small kernel. The
+// rest is for workers. One per thread, with its own batch buffers.
 //   for (;;) { epoll_wait; read; submit; while (runner.run_ready()) {} ; write; }
 class InlineRunner {
  public:

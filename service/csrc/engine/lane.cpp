@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-
 namespace fused_mlp {
 
 Lane::Lane(LaneOptions options, std::unique_ptr<Kernel> kernel)

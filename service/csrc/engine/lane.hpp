@@ -77,13 +77,13 @@ class Lane : public std::enable_shared_from_this<Lane> {
   LaneMetrics metrics_;
   CostEstimate cost_;
   std::atomic<double> weight_{1};
-  std::atomic<Nanos> virtual_ns_{0};     // time used, divided by the weight; see Scheduler
+  std::atomic<Nanos> virtual_ns_{0};       // time used, divided by the weight; see Scheduler
   std::atomic<std::uint32_t> running_{0};  // batches
 
   // Guarded by the scheduler's mutex.
   LaneQueue queue_;
-  Nanos release_at_ = 0;    // when the queued tickets stop waiting for batch mates
-  Nanos waits_since_ = 0;   // the arrival of the first ticket since a batch was taken
+  Nanos release_at_ = 0;        // when the queued tickets stop waiting for batch mates
+  Nanos waits_since_ = 0;       // the arrival of the first ticket since a batch was taken
   const void* loop_ = nullptr;  // the event loop that submitted them; null: a worker's, or of several loops
   std::uint64_t turn_ = 0;      // when it was last served, as a number
   bool removed_ = false;

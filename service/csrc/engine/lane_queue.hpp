@@ -1,10 +1,10 @@
 // The queued tickets of one lane, as intrusive lists, one for each flow: queueing allocates nothing, except
 // when more flows wait at once than ever before.
 //
-// Order: by rows, fair between flows. Virtual time advances by the rows taken, divided by the flows that wait.
-// A ticket's tag is the virtual time at which it would end if all flows were served at once, row by row; the
-// smallest goes first. So a request of 1 row does not wait for the 4096 of another connection, nor those for
-// more than as many rows of each other flow.
+// Order: by rows, fair between flows. Virtual time advances by the rows taken, divided by the flows that
+// wait. A ticket's tag is the virtual time at which it would end if all flows were served at once, row by
+// row; the smallest goes first. So a request of 1 row does not wait for the 4096 of another connection, nor
+// those for more than as many rows of each other flow.
 #pragma once
 
 #include <cstddef>

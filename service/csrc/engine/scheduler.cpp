@@ -136,8 +136,8 @@ Status Scheduler::admit(Lane& lane, const Ticket& ticket) const noexcept {
   return Status::deadline_too_near;
 }
 
-// Queues it. True if a worker should wake for it: the first of a lane that is for workers wakes one, which takes a
-// batch and, if tickets are left, wakes the next.
+// Queues it. True if a worker should wake for it: the first of a lane that is for workers wakes one, which
+// takes a batch and, if tickets are left, wakes the next.
 bool Scheduler::link(Lane& lane, Ref<Ticket>&& ticket, const void* loop) {
   LaneQueue& queue = lane.queue_;
   const LaneOptions& options = lane.options_;
@@ -146,8 +146,8 @@ bool Scheduler::link(Lane& lane, Ref<Ticket>&& ticket, const void* loop) {
   const std::uint32_t rows = ticket->rows();
   const Nanos arrival = ticket->arrival_ns, deadline = ticket->deadline_ns;
   if (was_empty && !make_room(ready_)) throw std::bad_alloc();
-  const bool loop_runs_it = loop != nullptr && !lane.needs_python_ &&
-                            (workers_ == 0 || lane.cost_.of(rows) <= kLoopBudget);
+  const bool loop_runs_it =
+      loop != nullptr && !lane.needs_python_ && (workers_ == 0 || lane.cost_.of(rows) <= kLoopBudget);
   const bool worker_knows = queue.rows() > queue.loop_rows();
   queue.push(std::move(ticket), loop_runs_it);
   add_under_mutex<std::uint64_t>(lane.metrics_.rows, rows);
@@ -191,8 +191,9 @@ bool Scheduler::fits_loop(const Lane& lane) const noexcept {
   return lane.queue_.next(lane.cost_.rows_within(kLoopBudget)) != nullptr;
 }
 
-// What an event loop has submitted it runs itself, as one batch. Others take it if it is more than that loop can
-// run at once, or if it came before the time that this returns: then the loop has not come to it for long.
+// What an event loop has submitted it runs itself, as one batch. Others take it if it is more than that loop
+// can run at once, or if it came before the time that this returns: then the loop has not come to it for
+// long.
 Nanos Scheduler::loops_until(const Lane& lane, Nanos now) const noexcept {
   if (lane.release_at_ != 0 || lane.removed_ || draining_) return LaneQueue::kEver;
   const std::uint64_t rows = lane.queue_.loop_rows();
@@ -209,8 +210,9 @@ bool Scheduler::is_left_to_loop(const Lane& lane, const void* loop, Nanos now) c
   return lane.waits_since_ > loops_until(lane, now);
 }
 
-// When a worker takes a batch of this lane. Beside another batch of the same lane only if the rows are worth the fixed
-// part of a batch, or have waited for as long: otherwise more workers would just mean smaller batches.
+// When a worker takes a batch of this lane. Beside another batch of the same lane only if the rows are worth
+// the fixed part of a batch, or have waited for as long: otherwise more workers would just mean smaller
+// batches.
 Nanos Scheduler::worker_takes_at(const Lane& lane) const noexcept {
   if (lane.removed_ || draining_) return 0;
   if (lane.release_at_ != 0) return lane.release_at_;
@@ -220,8 +222,9 @@ Nanos Scheduler::worker_takes_at(const Lane& lane) const noexcept {
   return lane.waits_since_ + lane.cost_.fixed(rows);
 }
 
-// Of the lanes that `allowed` lets through, the one that has had the least time for its weight; among those that
-// have had the same share, the one with the nearest deadline; among equals, the one that waited longest for a turn.
+// Of the lanes that `allowed` lets through, the one that has had the least time for its weight; among those
+// that have had the same share, the one with the nearest deadline; among equals, the one that waited longest
+// for a turn.
 template <class Allowed>
 std::size_t Scheduler::choose(Allowed allowed) const noexcept {
   std::size_t best = kNone, candidates = 0;
@@ -248,8 +251,8 @@ std::size_t Scheduler::choose(Allowed allowed) const noexcept {
   return best;
 }
 
-// How many rows a worker takes: all, or a part if others are idle and the kernel uses one core. Each part has rows
-// for twice the fixed part.
+// How many rows a worker takes: all, or a part if others are idle and the kernel uses one core. Each part has
+// rows for twice the fixed part.
 std::uint64_t Scheduler::share_rows(const Lane& lane) const noexcept {
   if (!lane.options_.one_core || sleeping_workers_ == 0) return LaneQueue::kAnySize;
   const std::uint64_t parts = sleeping_workers_ + 1;
@@ -258,8 +261,8 @@ std::uint64_t Scheduler::share_rows(const Lane& lane) const noexcept {
 
 // ---- Taking ----
 
-// Of a batch: `rows` in all, unless a single ticket has more, none of more than `largest`, and `loops_until` as in
-// LaneQueue::next.
+// Of a batch: `rows` in all, unless a single ticket has more, none of more than `largest`, and `loops_until`
+// as in LaneQueue::next.
 struct Scheduler::Limits {
   std::uint64_t rows = LaneQueue::kAnySize, largest = LaneQueue::kAnySize;
   Nanos loops_until = LaneQueue::kEver;
@@ -307,8 +310,8 @@ void Scheduler::take(std::size_t index, Nanos now, const Limits& limits, TakenBa
   }
 }
 
-// Cannot make its deadline, by the estimate for its rows alone. Each time the estimate decides, it loses some of its
-// weight, so that a wrong one does not refuse for ever.
+// Cannot make its deadline, by the estimate for its rows alone. Each time the estimate decides, it loses some
+// of its weight, so that a wrong one does not refuse for ever.
 bool Scheduler::is_too_late(Lane& lane, const Ticket& ticket, Nanos now) noexcept {
   if (ticket.deadline_ns == 0) return false;
   if (ticket.deadline_ns <= now) return true;
@@ -319,7 +322,8 @@ bool Scheduler::is_too_late(Lane& lane, const Ticket& ticket, Nanos now) noexcep
 }
 
 bool Scheduler::wants_worker(Nanos now) const noexcept {
-  return std::any_of(ready_.begin(), ready_.end(), [&](const auto& lane) { return is_for_worker(*lane, now); });
+  return std::any_of(ready_.begin(), ready_.end(),
+                     [&](const auto& lane) { return is_for_worker(*lane, now); });
 }
 
 bool Scheduler::wait_take(TakenBatch& batch) {
@@ -369,8 +373,8 @@ bool Scheduler::try_take(TakenBatch& batch, const void* loop) {
     const Lane& lane = *ready_[index];
     const std::uint64_t rows = workers_ == 0 ? LaneQueue::kAnySize : lane.cost_.rows_within(kLoopBudget);
     take(index, now, {rows, rows, LaneQueue::kEver}, batch);
-    // The caller has no timer: if tickets are left that wait for batch mates, a worker keeps the time. If it is more
-    // than this loop runs at once, an idle worker helps.
+    // The caller has no timer: if tickets are left that wait for batch mates, a worker keeps the time. If it
+    // is more than this loop runs at once, an idle worker helps.
     const Lane& taken = *batch.lane;
     wake |= taken.release_at_ != 0 && !taken.queue_.empty();
     wake |= sleeping_workers_ > 0 && a_core_is_free() && is_for_worker(taken, now);
@@ -388,14 +392,17 @@ bool Scheduler::take_between(const TakenBatch& running, std::uint64_t left, Take
   const Nanos used = busy.virtual_ns_.load(std::memory_order_relaxed);
   const std::size_t index = choose([&](const Lane& lane) {
     if (!is_due(lane, now)) return false;
-    const Ticket* const next = lane.queue_.next(&lane == &busy ? left / 2 : LaneQueue::kAnySize, loops_until(lane, now));
+    const Ticket* const next =
+        lane.queue_.next(&lane == &busy ? left / 2 : LaneQueue::kAnySize, loops_until(lane, now));
     if (next == nullptr || &lane == &busy) return next != nullptr;
-    return lane.virtual_ns_.load(std::memory_order_relaxed) <= used && lane.cost_.of(next->rows()) < remaining;
+    return lane.virtual_ns_.load(std::memory_order_relaxed) <= used &&
+           lane.cost_.of(next->rows()) < remaining;
   });
   if (index == kNone) return false;
   const Lane& lane = *ready_[index];
   take(index, now,
-       {lane.cost_.rows_within(kBetween), &lane == &busy ? left / 2 : LaneQueue::kAnySize, loops_until(lane, now)},
+       {lane.cost_.rows_within(kBetween), &lane == &busy ? left / 2 : LaneQueue::kAnySize,
+        loops_until(lane, now)},
        batch);
   return true;
 }

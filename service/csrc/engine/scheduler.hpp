@@ -1,6 +1,7 @@
 // Chooses the next lane and forms a batch of its tickets; docs/scheduling.md has the rules. Owns the engine's
 // only mutex, which is taken once for each round of requests and once for each batch: critical sections just
-// link and unlink tickets. Never completes a ticket, destroys a lane or calls foreign code with the mutex held.
+// link and unlink tickets. Never completes a ticket, destroys a lane or calls foreign code with the mutex
+// held.
 #pragma once
 
 #include <atomic>
@@ -56,8 +57,8 @@ class Scheduler {
   bool wait_take(TakenBatch& batch);
   // For event loops: takes a ready batch that needs no Python and fits the budget. False if there is none.
   bool try_take(TakenBatch& batch, const void* loop);
-  // For a worker in the middle of `running`, of which `left` rows are to be run: takes a batch that takes less
-  // time than those and should go first. False if there is none.
+  // For a worker in the middle of `running`, of which `left` rows are to be run: takes a batch that takes
+  // less time than those and should go first. False if there is none.
   bool take_between(const TakenBatch& running, std::uint64_t left, TakenBatch& batch);
   // Call it when the tickets of a batch are complete, flushed and released.
   void finished(std::size_t tickets) noexcept;

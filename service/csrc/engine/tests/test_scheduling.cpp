@@ -1,5 +1,5 @@
-// Who runs a batch, and in which order: event loops and workers, slices, lanes, flows, deadlines. On a manual clock,
-// with costs that the tests set; a puppet kernel takes no time unless its stage advances the clock.
+// Who runs a batch, and in which order: event loops and workers, slices, lanes, flows, deadlines. On a manual
+// clock, with costs that the tests set; a puppet kernel takes no time unless its stage advances the clock.
 #include <thread>
 
 #include "engine/cost.hpp"
@@ -414,7 +414,8 @@ TEST(a_deadline_that_the_queue_cannot_meet_is_refused_at_once) {
   rig.stages[0]->during = [&] { rig.clock->advance(10 * kMilli); };
   rig.send(*lane, 1, 10);
   CHECK_EQ(rig.run_all(), 1);
-  for (int i = 0; i < 10; ++i) CHECK_EQ(rig.submit(*lane, of_flow(rig, 1, 10)), Status::ok);  // 100 ms of work
+  for (int i = 0; i < 10; ++i)
+    CHECK_EQ(rig.submit(*lane, of_flow(rig, 1, 10)), Status::ok);  // 100 ms of work
   const auto ask = [&](std::uint64_t flow, Nanos left) {
     auto probe = of_flow(rig, flow, 1);
     probe->deadline_ns = rig.clock->now() + left;
@@ -441,7 +442,7 @@ TEST(estimate_follows_what_batches_took_and_not_a_single_outlier) {
   CHECK(cost.known(10));
   CHECK_EQ(cost.of(10), 4000);
   CHECK_EQ(cost.of(1000), 202'000);  // sizes not seen follow the nearest
-  cost.correct(10, 1'000'000'000);  // the thread did not have its core
+  cost.correct(10, 1'000'000'000);   // the thread did not have its core
   CHECK(cost.of(10) < 5000);
 }
 
