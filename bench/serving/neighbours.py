@@ -84,7 +84,7 @@ def make_models(root: Path) -> Path:
 class Generator:
     """h2load for a while, at a normal priority, with a log of latencies."""
 
-    def __init__(self, server: System, load: Load, seconds: float, folder: Path) -> None:
+    def __init__(self, server: System, load: Load, seconds: int, folder: Path) -> None:
         frame = folder / f"{load.model}-{load.rows}.frame"
         if not frame.exists():
             x = np.random.default_rng(0).random((load.rows, WIDTHS[load.model][0]), np.float32)
@@ -95,7 +95,7 @@ class Generator:
         self._load, self._seconds = load, seconds
         self._log = tempfile.NamedTemporaryFile("r", dir=folder)  # noqa: SIM115 - closed in result
         command = [
-            "h2load", f"--threads={min(2, load.connections)}", f"--duration={seconds:g}", "--warm-up-time=300ms",
+            "h2load", f"--threads={min(2, load.connections)}", f"--duration={seconds}", "--warm-up-time=300ms",
             f"--clients={load.connections}", "--max-concurrent-streams=1", f"--data={frame}",
             "--header=content-type: application/grpc", "--header=te: trailers",
             *(f"--header={header}" for header in load.headers), *([f"--rps={load.rps}"] if load.rps else []),
@@ -154,7 +154,7 @@ class Health:
             thread.join()
 
 
-def measure(server: System, name: str, seconds: float, folder: Path) -> dict[str, Any]:
+def measure(server: System, name: str, seconds: int, folder: Path) -> dict[str, Any]:
     probe, other = SITUATIONS[name]
     with Health(server) as health:
         beside = Generator(server, other, seconds + 1, folder) if other else None
@@ -207,7 +207,7 @@ def table(rounds: list[dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each situation")
+    parser.add_argument("--seconds", type=int, default=4, help="of each situation")
     parser.add_argument("--quick", action="store_true", help="one round of two seconds")
     parser.add_argument(
         "--only", nargs="*", choices=list(SITUATIONS), help="these situations, and the two alone"
@@ -216,7 +216,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.seconds = 1, 2.0
+        options.rounds, options.seconds = 1, 2
     if options.only is not None:
         for name in SITUATIONS.keys() - {ALONE, BIG_ALONE, *options.only}:
             del SITUATIONS[name]
