@@ -14,8 +14,8 @@ namespace fused_mlp {
 // to hide the latency of FMA.
 inline constexpr std::size_t kSumBlock = 64;
 
-// Rows a multiple of 4 KiB apart lie in the same set of the L1 cache, which holds 8 lines on most processors: a
-// tile of more rows would evict its own values. Such rows are copied, or written by way of a small buffer.
+// Rows a multiple of 4 KiB apart lie in the same set of the L1 cache, which holds 8 lines on most processors:
+// a tile of more rows would evict its own values. Such rows are copied, or written by way of a small buffer.
 inline constexpr std::size_t kLineFloats = 16;  // floats per cache line
 inline constexpr std::size_t kCacheWays = 8;
 inline constexpr std::size_t kAliasFloats = 4096 / sizeof(float);

@@ -21,7 +21,6 @@ struct Tile {
   float floor;           // 0 for relu, else -infinity; max() passes NaN through
 };
 
-
 template <class V, int R, int P>
 struct Accumulator {
   using Reg = typename V::Reg;
