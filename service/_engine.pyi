@@ -30,6 +30,7 @@ class Status(enum.Enum):
     cancelled = 10
     shutting_down = 11
     kernel_error = 12
+    deadline_too_near = 13
 
 def grpc_code(status: Status) -> int: ...
 def quote_name(name: str) -> str:
@@ -166,6 +167,13 @@ class Lane:
     def name(self) -> str: ...
     @property
     def queue_rows(self) -> int: ...
+    @property
+    def weight(self) -> float:
+        """Its share of the time, relative to other lanes that have work."""
+    @weight.setter
+    def weight(self, weight: float) -> None: ...
+    def estimate_ns(self, rows: int) -> int:
+        """How long a batch of so many rows takes, by measurement at load and batches since."""
     def record(self, grpc_code: int, duration_ns: int) -> None:
         """Count one finished request."""
     def refuse_invalid(self) -> None:
@@ -222,9 +230,11 @@ class Engine:
         max_batch_rows: int = 64,
         max_wait_us: int = 0,
         queue_rows: int = 4096,
+        one_core: bool = False,
     ) -> Lane:
         """`kernel` is the capsule of `Kernel.capsule()`, run without the GIL, or `Kernel.run`, called once per
-        batch with the GIL."""
+        batch with the GIL. A capsule is run a few times to learn how long batches take. `one_core`: a call of the
+        kernel uses one core, so that a large batch is shared between idle workers."""
     def remove_lane(self, lane: Lane) -> None:
         """Run what is queued; the last reference to the lane frees its kernel. Publish the route that replaces
         it first: then no request is refused."""
@@ -247,7 +257,7 @@ class Engine:
         trace_id: int = 0,
     ) -> Ticket:
         """Queue validated rows; the result arrives in `queue` with `token`. `deadline_ns` 0: none. Raises Refused
-        (overloaded, deadline_expired, shutting_down); then no result arrives."""
+        (overloaded, deadline_expired, deadline_too_near, shutting_down); then no result arrives."""
     def begin_drain(self) -> None:
         """Refuse new requests as shutting_down; queued ones no longer wait for batch mates."""
     def wait_idle(self, timeout_s: float) -> bool:

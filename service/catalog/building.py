@@ -105,6 +105,7 @@ class KernelBuilder:
             max_batch_rows=self._settings.max_batch_rows,
             max_wait_us=self._settings.max_wait_us,
             queue_rows=self._settings.queue_rows,
+            one_core=kernel.describe().threads == 1,
         )
 
 

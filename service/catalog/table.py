@@ -53,6 +53,8 @@ class ModelTable:
         )
         for model in changed.values():
             for version in model.versions:
+                for lane in version.lanes.values():
+                    lane.weight = model.policy.weight
                 if version.shadow is not None:
                     tolerance = model.policy.shadow_tolerance or version.tolerance
                     self._engine.set_shadow(version.shadow, model.policy.shadow, tolerance)

@@ -245,9 +245,9 @@ class Settings(BaseModel):
 
     @property
     def engine_workers(self) -> int:
-        """The threads that run kernels that need Python. At least two: one batch is formed and answered while the
-        other computes."""
-        return max(2, usable_cores() // (self.threads or usable_cores()))
+        """The threads that run what an event loop leaves to them: batches of more than about 100 us, and Python. At
+        least two: one batch is formed and answered while the other computes."""
+        return max(2, usable_cores())
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -118,18 +118,25 @@ void Prediction::submit(Nanos trace_begin_ns) {
   ticket_.emplace(check.rows, &owner_.loop(), *this);
   ticket_->deadline_ns = call_->deadline_ns();
   ticket_->arrival_ns = started_ns_;
+  ticket_->flow = call_->peer();
   if (trace_begin_ns != 0) [[unlikely]] {
     ticket_->trace_id = next_trace_id();
     record_span(TracePhase::decode, ticket_->trace_id, check.rows, trace_begin_ns,
                 owner_.engine().clock().now(), lane_->options().name);
   }
+  owner_.add_to_round(*lane_, *ticket_);
   holders_.store(2, std::memory_order_relaxed);
-  auto ticket = Ref<Ticket>::adopt(&*ticket_);
-  const Status status = owner_.engine().submit(*lane_, std::move(ticket), Wake::caller);
-  if (status == Status::ok) return owner_.on_submitted();
-  static_cast<void>(ticket.leak());  // refused: the engine never had it
+}
+
+Prediction& Prediction::of(Ticket& ticket) { return static_cast<EngineTicket&>(ticket).prediction(); }
+
+void Prediction::on_refused(Status status) noexcept {
   holders_.store(1, std::memory_order_relaxed);
-  fail(status, lane_->refusal_text(status));
+  try {
+    fail(status, lane_->refusal_text(status));
+  } catch (const std::exception&) {
+    fail(status, kOutOfMemory);
+  }
 }
 
 // Its bytes are charged before they exist: what the engine computes cannot be held back any more.

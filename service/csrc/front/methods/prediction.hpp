@@ -29,6 +29,9 @@ class Prediction final : public Delivery {
   // Its call ended early. What the engine still computes for it is thrown away.
   void abandon(int code);
   void reset();  // for the next request
+  // The engine did not take it.
+  void on_refused(Status status) noexcept;
+  static Prediction& of(Ticket& ticket);  // a ticket of add_to_round
 
   // The unfinished requests of a call.
   static Prediction* first_of(const Call& call) { return static_cast<Prediction*>(call.attachment); }
@@ -41,6 +44,7 @@ class Prediction final : public Delivery {
     EngineTicket(uint32_t rows, CompletionSink* sink, Prediction& prediction)
         : Ticket(rows, sink), prediction_(prediction) {}
     ~EngineTicket() override = default;
+    Prediction& prediction() { return prediction_; }
 
    protected:
     void gather(float* dst) noexcept override { prediction_.gather(dst); }

@@ -41,7 +41,22 @@ void Predictor::recycle(Prediction* prediction) noexcept {
   free_.push_back(prediction);
 }
 
+void Predictor::submit_round() {
+  if (round_.empty()) return;
+  submitting_.swap(round_);  // an answer may let its caller's next request in
+  runner_.submit(submitting_);
+  for (Submission& each : submitting_) {
+    if (each.status == Status::ok) continue;
+    Prediction& refused = Prediction::of(*each.ticket);
+    static_cast<void>(each.ticket.leak());  // the engine never had it
+    refused.on_refused(each.status);
+  }
+  submitting_.clear();
+  submitted_ = true;
+}
+
 bool Predictor::run_ready() {
+  submit_round();
   if (!submitted_) return false;
   submitted_ = runner_.run_ready();
   return submitted_;
