@@ -80,7 +80,7 @@ class Page:
     def __init__(self, browser: Chrome, scripted: Scripted, fragment: str = "") -> None:
         self._browser = browser
         pages = Pages(
-            render=lambda _: (scripted.metrics().encode(), "text/plain"),
+            render=lambda *_: (scripted.metrics().encode(), "text/plain"),
             not_ready=lambda: "",
             status=scripted.status,
         )
