@@ -22,7 +22,7 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """path: without its query. model and names: those of `model` (None without one) and `name[]` in the query. token: of
+    """path: without its query. model and names: `model` (None without one) and `name[]` of the query. token: of
     `Authorization: Bearer`, or the password of `Basic`; empty without one."""
 
     method: str
