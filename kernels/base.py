@@ -106,8 +106,8 @@ class Kernel(ABC):
 
 
 def is_tensor(x: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None, too, while another thread imports torch
+    return tensor is not None and isinstance(x, tensor)
 
 
 def check_array(array: object, width: int, name: str) -> NDArray[Any]:
