@@ -106,7 +106,9 @@ class Kernel(ABC):
 
 
 def is_tensor(x: object) -> bool:
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # None, too, while another thread imports torch
+    tensor = getattr(
+        sys.modules.get("torch"), "Tensor", None
+    )  # None, too, while another thread imports torch
     return tensor is not None and isinstance(x, tensor)
 
 

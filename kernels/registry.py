@@ -172,7 +172,9 @@ def _default_device() -> Device:
     """cuda where there is an NVIDIA driver, unless torch cannot use it. Where there is no driver, torch is not imported
     only to say so."""
     if sys.modules.get("torch") is not None:
-        torch = importlib.import_module("torch")  # models load in parallel: waits for a thread that imports it
+        torch = importlib.import_module(
+            "torch"
+        )  # models load in parallel: waits for a thread that imports it
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not _has_driver():
         return "cpu"
