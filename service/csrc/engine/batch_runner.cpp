@@ -68,6 +68,7 @@ void BatchRunner::complete_dropped(TakenBatch& batch) noexcept {
 void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
   Lane& lane = *batch.lane;
   LaneMetrics& metrics = lane.metrics_;
+  RequestCounts& counts = metrics.counts.mine();
   Outcome outcome;
   compute(batch, outcome);
 
@@ -81,7 +82,7 @@ void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
     outcome.y = y;
     outcome.rows = ticket->rows();
     outcome.queue_ns = std::max<Nanos>(0, batch.taken_at - ticket->arrival_ns);
-    metrics.queue_duration.observe(outcome.queue_ns);
+    counts.queue_duration.observe(outcome.queue_ns);
     if (ticket->trace_id == 0) [[likely]] {
       complete(*ticket, outcome);
     } else {
