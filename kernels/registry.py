@@ -172,10 +172,8 @@ def _default_device() -> Device:
     """cuda where there is an NVIDIA driver, unless torch cannot use it. Where there is no driver, torch is not imported
     only to say so."""
     if sys.modules.get("torch") is not None:
-        torch = importlib.import_module(
-            "torch"
-        )  # models load in parallel: waits for a thread that imports it
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        # By a module that imports torch, not by what is there of it: another thread may be importing it.
+        return "cuda" if _later("cuda.running.presence", "sees_gpu")() else "cpu"
     if not _has_driver():
         return "cpu"
     if importlib.util.find_spec("torch") is None:

@@ -26,7 +26,10 @@ COMMANDS = {
         "Say whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not.",
     ),
     "ab": ("ab", "Compare both variants under live-like load, and say what came of it."),
-    "policy": ("policy", "Say or change which variant answers, while the server runs."),
+    "policy": (
+        "policy",
+        "Say or change which variant answers, and a model's share of the time, while the server runs.",
+    ),
 }
 
 

@@ -41,7 +41,7 @@ def test_policies_are_shown_and_changed(policy):
     ("args", "says"),
     [
         (["set", "digits", "--split", "2"], "split: expected less than or equal to 1, got 2.0"),
-        (["set", "digits", "--weight", "0"], "weight: expected greater than 0, got 0.0"),
+        (["set", "digits", "--weight", "0"], "weight: expected greater than or equal to 0.01, got 0.0"),
         (["set", "nope", "--split", "0.1"], "model 'nope' is not served here"),
         (["get", "nope"], "model 'nope' is not served here"),
     ],
