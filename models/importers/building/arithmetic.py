@@ -108,9 +108,7 @@ class Arithmetic(Functions):
 
     def _combined(self, op: Combination, left: Node, right: Node) -> Node:
         key = (op, left.number, right.number)
-        if key not in self._nodes:
-            self._nodes[key] = CombineNode(self._place, (left, right), left.width, op)
-        return self._nodes[key]
+        return self._nodes.setdefault(key, CombineNode(self._place, (left, right), left.width, op))
 
     def _normalized(self, op: Literal["multiply", "divide"], x: Rows, length: Rows) -> Rows | None:
         """A norm that is written out, also with its weight in front: (weight * x) / length."""

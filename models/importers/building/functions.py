@@ -82,9 +82,7 @@ class Functions(Selection):
             return base
         formula.of(tree)  # FormulaError where it is too long
         key = ("element", base.number, tree)
-        if key not in self._nodes:
-            self._nodes[key] = ElementNode(self._place, (base,), base.width, tree, values)
-        return self._nodes[key]
+        return self._nodes.setdefault(key, ElementNode(self._place, (base,), base.width, tree, values))
 
     def _one_value(self, *operands: Rows) -> tuple[Rows, list[Function]] | None:
         """The one value that all operands are functions of, and these functions; None if there are two."""

@@ -106,17 +106,15 @@ class Selection:
             if start in edges and stop in edges and order_of(node) is None:
                 return self._side_by_side(list(node.sources[edges.index(start) : edges.index(stop)]))
         key = ("slice", node.number, start, stop)
-        if key not in self._nodes:
-            self._nodes[key] = SliceNode(self._place, (node,), stop - start, start)
-        return self._nodes[key]
+        return self._nodes.setdefault(key, SliceNode(self._place, (node,), stop - start, start))
 
     def _side_by_side(self, nodes: Sequence[Node]) -> Node:
         if len(nodes) == 1:
             return nodes[0]
         key = ("concat", *(node.number for node in nodes))
-        if key not in self._nodes:
-            self._nodes[key] = ConcatNode(self._place, tuple(nodes), sum(node.width for node in nodes))
-        return self._nodes[key]
+        return self._nodes.setdefault(
+            key, ConcatNode(self._place, tuple(nodes), sum(node.width for node in nodes))
+        )
 
     def _constant_node(self, constant: Constant) -> Node:
         """The same values, (width,), for every row: a product with zeros, and a bias."""
