@@ -35,6 +35,7 @@ from fused_mlp.models.importers.torch.trial import (
     FixedDtypeError,
     find_width,
     random_rows,
+    runs_on,
     try_rows,
 )
 from fused_mlp.models.importers.verification import verify
@@ -121,6 +122,10 @@ def _reading(
     if shape is None and builder.takes_parts():
         raise ModelLoadError(
             f"{type(module).__name__} takes parts of its input, so that its width is not known: {GIVE_SHAPE}"
+        )
+    if shape is None and runs_on(copied, (2 * found[0],)):
+        raise ModelLoadError(
+            f"{type(module).__name__} takes rows of {found[0]} features and of {2 * found[0]}: {GIVE_SHAPE}"
         )
     mlp = builder.finish(dtype)
     limits = {} if precise else _SINGLE

@@ -87,6 +87,15 @@ def find_width(module: NamedOutputs) -> tuple[int, ...]:
     raise ModelLoadError(f"{first}; if its rows have another shape, {GIVE_SHAPE}")
 
 
+def runs_on(module: NamedOutputs, shape: tuple[int, ...]) -> bool:
+    """Whether it answers each of such rows."""
+    try:
+        answers = run_once(module, random_rows(module, shape))
+    except Exception:  # whatever a user's code does with another shape
+        return False
+    return all(answer.dim() > 0 and len(answer) == ROWS for answer in answers)
+
+
 def row_widths(module: nn.Module) -> list[int]:
     """What the width of a row may be, by the module's weights, the likeliest first."""
     return list(dict.fromkeys(_candidates(module)))[:_MAX_CANDIDATES]

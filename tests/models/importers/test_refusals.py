@@ -126,3 +126,17 @@ def test_the_example_may_be_given_as_torch_export_takes_it():
     assert models.from_torch(module, torch.zeros(0, 7)).example is None
     with pytest.raises(ModelLoadError, match="example: expected one tensor, which is the input, got 2"):
         models.from_torch(module, (torch.zeros(1, 7), torch.zeros(1, 7)))
+
+
+def test_a_module_that_takes_rows_of_several_widths_asks_for_one():
+    class Set(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.phi, self.rho = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.rho(F.relu(self.phi(x.unflatten(1, (-1, 4)))).mean(1))
+
+    with pytest.raises(ModelLoadError, match="Set takes rows of 4 features and of 8: give"):
+        models.from_torch(Set())
+    assert models.from_torch(Set(), in_features=12).spec.in_features == 12
