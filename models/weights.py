@@ -14,6 +14,7 @@ import numpy as np
 
 from fused_mlp.models.dtypes import Array, named_dtype
 from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.quantization import Int8Matrix, Precision, Reduced, check_reduced, widened
 from fused_mlp.models.spec import Dtype, MlpSpec, Step
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class Mlp:
     """A validated model, to be treated as immutable. Its tensors are copies of those given (numpy arrays or torch
     tensors): numpy arrays, C-contiguous, in the spec's dtype, finite. Those of a chain may be given layer by layer.
 
+    `reduced` are the matrices that are kept in fewer bits, by name; `tensors` need not have them. They are widened for
+    everything that does not multiply them as they are.
+
     `example` is an input row to try the model with, `source` says in words where the model came from."""
 
     def __init__(
@@ -49,9 +53,16 @@ class Mlp:
         *,
         example: Sequence[float] | None = None,
         source: str = "",
+        reduced: Reduced | None = None,
     ) -> None:
         if not isinstance(tensors, Mapping):
             tensors = _by_name(spec, tensors)
+        self._reduced = dict(reduced or {})
+        for name, matrix in self._reduced.items():
+            wrong = check_reduced(name, matrix)
+            if wrong is not None:
+                raise ModelLoadError(wrong)
+        tensors = {**tensors, **{name: widened(matrix) for name, matrix in self._reduced.items()}}
         check_shapes(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
         self.spec = spec
         self._tensors = {name: _own(name, tensors[name], spec.dtype) for name, _ in spec.shapes()}
@@ -65,6 +76,18 @@ class Mlp:
     def tensor(self, step: Step, name: str) -> Array | None:
         """A tensor of a step by the last part of its name (`weight`, `gate_bias`, ...); None if it has none."""
         return self._tensors.get(f"{step.prefix}.{name}")
+
+    @property
+    def reduced(self) -> Reduced:
+        """The matrices that are kept in fewer bits, by name."""
+        return self._reduced
+
+    @property
+    def precision(self) -> Precision:
+        """The one of fewest bits among its matrices."""
+        if any(isinstance(matrix, Int8Matrix) for matrix in self._reduced.values()):
+            return "int8"
+        return "bfloat16" if self._reduced or self.spec.dtype == "bfloat16" else "float32"
 
     @property
     def layers(self) -> tuple[LayerWeights, ...]:

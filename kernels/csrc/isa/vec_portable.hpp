@@ -31,6 +31,14 @@ struct Portable {
     __builtin_memcpy(&v, p, sizeof v);
     return v;
   }
+  // bfloat16 in pairs: the first, or the second, of each. A pair is read as one number, lowest bits first.
+  static Reg load_low_halves(const std::uint16_t* p) { return (Reg)(load_pairs(p) << 16); }
+  static Reg load_high_halves(const std::uint16_t* p) { return (Reg)(load_pairs(p) & 0xFFFF0000u); }
+  static Unsigned load_pairs(const std::uint16_t* p) {
+    Unsigned v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
   static void store(float* p, Reg v) { __builtin_memcpy(p, &v, sizeof v); }
   static Reg broadcast(const float* p) {
     float v;

@@ -58,6 +58,7 @@ class MlpKernel {
   void run_product(std::size_t op, const Frame& frame, std::size_t first, std::size_t last) const;
   void run_product_recorded(std::size_t op, const LayerCall& call) const;
   void run_rows(std::size_t op, const Frame& frame, std::size_t row, std::size_t rows) const;
+  void run_rows(const Op& op, const RowCall& call) const;
   void run_rows_recorded(std::size_t op, const RowCall& call) const;
   void run_block(const float* x, std::size_t rows, float* y) const;
   void run_row_blocks(const Plan& plan, const float* x, std::size_t rows, float* y) const;

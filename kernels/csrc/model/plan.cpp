@@ -43,7 +43,10 @@ class CostModel {
         barriers_us_(kBarrierUs * static_cast<double>(stages)) {
     for (const Op& op : program.ops()) {
       if (!op.product) continue;
-      multiply_adds_ += static_cast<double>(op.layer.panels * isa.panel) * static_cast<double>(op.layer.in);
+      const double weights = static_cast<double>(op.layer.panels * isa.panel) * static_cast<double>(op.layer.in);
+      const bool int8 = op.layer.precision == Precision::kInt8;
+      multiply_adds_ += int8 ? weights / isa.int8_speed : weights;
+      bytes_ += weights * static_cast<double>(bytes_per_weight(op.layer.precision));
     }
   }
 
@@ -60,7 +63,7 @@ class CostModel {
     // A tile of few rows is bound by FMA latency: it costs as much as one of half the maximum rows.
     const double effective = std::max(static_cast<double>(rows), max_rows_ / 2.0);
     const double multiply_adds = multiply_adds_ * share;
-    const double bytes = multiply_adds * sizeof(float);
+    const double bytes = bytes_ * share;
     const bool in_l2 = bytes <= 0.8 * l2_bytes();
     const double bandwidth =
         in_l2 ? kL2BytesPerUs : kMemoryBytesPerUs * std::min(1.0, kMemoryScaling / threads);
@@ -70,7 +73,8 @@ class CostModel {
   double max_rows_;
   double multiply_adds_per_us_;
   double barriers_us_;
-  double multiply_adds_ = 0;
+  double multiply_adds_ = 0;  // of float32, or as many int8 ones as take the same time
+  double bytes_ = 0;          // of weights
 };
 
 constexpr std::size_t kNever = static_cast<std::size_t>(-1);

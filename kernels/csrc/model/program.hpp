@@ -71,6 +71,8 @@ struct Location {
 
 struct Op {
   bool product;
+  bool quantizes;      // if no product: writes quantized rows of row.width, and nothing else
+  std::size_t number;  // of the operation in the source
   bool padded;  // for a product: whole panels fit into its region
   Location in;
   Location out;
@@ -95,12 +97,24 @@ class Program {
  private:
   void add(const ProductSource& source, const Isa& isa);
   void add(const RowSource& source, const Isa& isa);
+  Region quantize(const Region& in, std::size_t width, const Isa& isa);
   Function keep(const FunctionSource& source);
   const float* keep(const float* vector, std::size_t width, std::size_t panel);
   void check(const Region& region, std::size_t width, bool written) const;
-  void lay_out(const ProgramSource& source);
+  void lay_out();
+
+  // Of each operation.
+  struct Regions {
+    Region in;
+    Region out;
+    Region other;
+  };
 
   std::vector<Op> ops_;
+  std::vector<Regions> regions_;
+  std::size_t number_ = 0;        // of the operation that is added
+  std::size_t quantized_buffer_ = 0;  // comes after the scratch buffers of the source
+  std::size_t quantized_floats_ = 0;  // of the widest quantized row
   std::vector<std::size_t> widths_;   // of the buffers, without padding
   std::vector<std::size_t> strides_;  // in floats; of scratch buffers with space for whole panels
   std::size_t scratch_per_row_ = 0;

@@ -89,16 +89,17 @@ void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t f
                           .other_stride = frame.stride(op.other)};
   if (recording_phases()) [[unlikely]]
     return run_product_recorded(index, call);
-  isa_.run_layer(op.layer, call);
+  isa_.run_layer[static_cast<int>(op.layer.precision)](op.layer, call);
 }
 
 void MlpKernel::run_product_recorded(std::size_t index, const LayerCall& call) const {
-  const PackedLayer& layer = program_.ops()[index].layer;
+  const Op& op = program_.ops()[index];
+  const PackedLayer& layer = op.layer;
   const std::size_t width = layer.gated ? isa_.panel / 2 : isa_.panel;  // output columns per panel
   const std::size_t columns = std::min(width * call.last, layer.out) - width * call.first;
   const std::uint64_t products = std::uint64_t{call.rows} * layer.in * columns * (layer.gated ? 2 : 1);
-  RecordedPhase phase(Phase::kLayer, index, call.rows, layer.in, columns, 2 * products);
-  isa_.run_layer_timed(layer, call, phase.tiles());
+  RecordedPhase phase(Phase::kLayer, op.number, call.rows, layer.in, columns, 2 * products);
+  isa_.run_layer_timed[static_cast<int>(layer.precision)](layer, call, phase.tiles());
 }
 
 // Rows [row, row + rows) of the frame.
@@ -113,13 +114,19 @@ void MlpKernel::run_rows(std::size_t index, const Frame& frame, std::size_t row,
                         .y_stride = op.out.stride};
   if (recording_phases()) [[unlikely]]
     return run_rows_recorded(index, call);
+  run_rows(op, call);
+}
+
+void MlpKernel::run_rows(const Op& op, const RowCall& call) const {
+  if (op.quantizes) return isa_.quantize(op.row.width, call);
   isa_.run_rows(op.row, call);
 }
 
 void MlpKernel::run_rows_recorded(std::size_t index, const RowCall& call) const {
-  const RowOp& op = program_.ops()[index].row;
-  const RecordedPhase phase(phase_of(op.kind), index, call.rows, op.width, op.width);
-  isa_.run_rows(op, call);
+  const Op& op = program_.ops()[index];
+  const Phase kind = op.quantizes ? Phase::kQuantize : phase_of(op.row.kind);
+  const RecordedPhase phase(kind, op.number, call.rows, op.row.width, op.row.width);
+  run_rows(op, call);
 }
 
 // ---- row blocks: all operations on one thread ----

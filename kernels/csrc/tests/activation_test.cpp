@@ -164,17 +164,15 @@ int main(int argc, char** argv) {
   const double exp_error = measure_exp(stride);
   std::printf("portable  exp         %6.2f ulp for |x| < 87\n", exp_error);
   CHECK(exp_error < 2.0);
-  std::size_t count = 0;
-  const Isa* const* isas = usable_isas(&count);
-  for (std::size_t i = 0; i < count; ++i) {
+  for (const Isa* isa : usable_isas(false)) {
     for (int a = 0; a < kPlainActivations; ++a) {
-      const Worst worst = measure(*isas[i], static_cast<Activation>(a), stride);
+      const Worst worst = measure(*isa, static_cast<Activation>(a), stride);
       std::printf("%-9s %-11s %6.2f ulp for |x| <= 4, %6.2f for all x (at %.7g), %.1g below %.0g\n",
-                  isas[i]->name, kActivationNames[static_cast<std::size_t>(a)].data(), worst.usual_ulps,
+                  isa->name, kActivationNames[static_cast<std::size_t>(a)].data(), worst.usual_ulps,
                   worst.ulps, worst.at, worst.tiny_error, kTiny);
       // Tails that fall like e^-x^2 amplify the rounding error of x^2; in PyTorch 1 + tanh is zero there.
       const bool steep = static_cast<Activation>(a) == Activation::kGeluTanh ||
-                         (static_cast<Activation>(a) == Activation::kGelu && !has_fma(*isas[i]));
+                         (static_cast<Activation>(a) == Activation::kGelu && !has_fma(*isa));
       CHECK(worst.usual_ulps < (steep ? 20.0 : 5.0));
       CHECK(worst.ulps < (steep ? 200.0 : 6.0));
       CHECK(worst.tiny_error < 1e-36);
