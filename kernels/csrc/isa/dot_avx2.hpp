@@ -34,8 +34,9 @@ struct AvxVnni : Avx2Integers {
   static constexpr double kSpeed = 4.0;
   using Weights = __m256i;
   static Weights load(const std::int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-  static void dot(Sum& sum, Inputs x, Weights w) {
+  static Sum dot(Sum sum, Inputs x, Weights w) {
     asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(x), "x"(w));
+    return sum;
   }
   static void store_rounded(Value* p, __m256 v) {
     const __m256i whole = _mm256_cvtps_epi32(v);
@@ -56,7 +57,7 @@ struct Avx2Madd : Avx2Integers {
   static Weights load(const std::int8_t* p) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
-  static void dot(Sum& sum, Inputs x, Weights w) { sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, w)); }
+  static Sum dot(Sum sum, Inputs x, Weights w) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, w)); }
   static void store_rounded(Value* p, __m256 v) {
     const __m256i whole = _mm256_cvtps_epi32(v);
     const __m128i words =

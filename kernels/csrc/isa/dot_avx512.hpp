@@ -30,7 +30,10 @@ struct Avx512Vnni : Avx512Integers {
   static constexpr double kSpeed = 4.0;
   using Weights = __m512i;
   static Weights load(const std::int8_t* p) { return _mm512_loadu_si512(p); }
-  static void dot(Sum& sum, Inputs x, Weights w) { asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w)); }
+  static Sum dot(Sum sum, Inputs x, Weights w) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+  }
   static void store_rounded(Value* p, __m512 v) {
     const __m512i offset = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(kOffset));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(offset));
@@ -47,7 +50,7 @@ struct Avx512Madd : Avx512Integers {
   static Weights load(const std::int8_t* p) {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
-  static void dot(Sum& sum, Inputs x, Weights w) { sum = _mm512_add_epi32(sum, _mm512_madd_epi16(x, w)); }
+  static Sum dot(Sum sum, Inputs x, Weights w) { return _mm512_add_epi32(sum, _mm512_madd_epi16(x, w)); }
   static void store_rounded(Value* p, __m512 v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(v)));
   }

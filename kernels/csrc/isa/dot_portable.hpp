@@ -52,18 +52,19 @@ struct PortableDot {
     __builtin_memcpy(&v, p, sizeof v);
     return __builtin_convertvector(v, Words);
   }
-  static void dot(Sum& sum, Inputs x, Weights w) {
+  static Sum dot(Sum sum, Inputs x, Weights w) {
 #if defined(__SSE2__)
-    sum = add(sum, (Sum)_mm_madd_epi16((__m128i)x, (__m128i)w));
+    return add(sum, (Sum)_mm_madd_epi16((__m128i)x, (__m128i)w));
 #elif defined(__aarch64__)
     const int32x4_t low = vmull_s16(vget_low_s16((int16x8_t)x), vget_low_s16((int16x8_t)w));
     const int32x4_t high = vmull_high_s16((int16x8_t)x, (int16x8_t)w);
-    sum = add(sum, (Sum)vpaddq_s32(low, high));
+    return add(sum, (Sum)vpaddq_s32(low, high));
 #else
     for (int i = 0; i < 4; ++i) {
       const std::int32_t pair = x[2 * i] * w[2 * i] + x[2 * i + 1] * w[2 * i + 1];
       sum[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum[i]) + static_cast<std::uint32_t>(pair));
     }
+    return sum;
 #endif
   }
   // Adding 1.5 * 2^23 rounds to an integer, to even in a tie, and keeps it in the low bits.

@@ -77,7 +77,7 @@ struct Int8Probe {
       keep(x);
       keep(w);
 #pragma GCC unroll 10
-      for (int s = 0; s < kSums; ++s) D::dot(sums[s], x, w);
+      for (int s = 0; s < kSums; ++s) sums[s] = D::dot(sums[s], x, w);
     }
     for (auto& sum : sums) keep(sum);
     return 2.0 * kSums * (sizeof(typename D::Sum) / sizeof(std::int32_t)) * D::kGroup * static_cast<double>(rounds);

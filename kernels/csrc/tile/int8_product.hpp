@@ -96,7 +96,7 @@ struct Int8Product {
 #pragma GCC unroll 16
         for (int v = 0; v < kRegs; ++v) {
           if constexpr (R == 1) weight[v] = load(w, panel_bytes, v);
-          D::dot(sum[r][v], in, weight[v]);
+          sum[r][v] = D::dot(sum[r][v], in, weight[v]);
         }
       }
     }
