@@ -19,10 +19,14 @@ struct Int8Product {
   static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
   static constexpr std::size_t kVectorBytes = std::size_t{V::kLanes} * D::kGroup;
   static constexpr std::size_t kRowBytes = kPanel * D::kGroup;  // of a panel row
-  static constexpr std::size_t kPrefetchBytes = 16384;
+    static constexpr std::size_t kPrefetchBytes = 16384;
   static constexpr bool kReadsOutput = false;
   static constexpr int kMaxRows = V::kMaxRows;
-  static constexpr int panels_at_once(int rows) { return V::panels_at_once(rows); }
+  // Sums in no order need no memory in between: more panels fit into 32 registers than for float32.
+  static constexpr int panels_at_once(int rows) {
+    if (V::kMaxRows < 12) return V::panels_at_once(rows);
+    return rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
+  }
 
   struct Tile {
     const std::uint32_t* x;  // (R, x_stride) groups
@@ -85,18 +89,26 @@ struct Int8Product {
 
     [[gnu::always_inline]] void step(const std::uint32_t* x, std::size_t x_stride, const std::int8_t* w,
                                      std::size_t panel_bytes) {
-      typename D::Weights weight[kRegs];
-      if constexpr (R > 1) {
+      if constexpr (R <= 3) {
+        // Few rows, many columns: keep the inputs in registers and stream the weights.
+        typename D::Inputs in[R];
 #pragma GCC unroll 16
-        for (int v = 0; v < kRegs; ++v) weight[v] = load(w, panel_bytes, v);
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const typename D::Inputs in = D::broadcast(x + static_cast<std::size_t>(r) * x_stride);
+        for (int r = 0; r < R; ++r) in[r] = D::broadcast(x + static_cast<std::size_t>(r) * x_stride);
 #pragma GCC unroll 16
         for (int v = 0; v < kRegs; ++v) {
-          if constexpr (R == 1) weight[v] = load(w, panel_bytes, v);
-          sum[r][v] = D::dot(sum[r][v], in, weight[v]);
+          const typename D::Weights weight = load(w, panel_bytes, v);
+#pragma GCC unroll 16
+          for (int r = 0; r < R; ++r) sum[r][v] = D::dot(sum[r][v], in[r], weight);
+        }
+      } else {
+        typename D::Weights weight[kRegs];
+#pragma GCC unroll 16
+        for (int v = 0; v < kRegs; ++v) weight[v] = load(w, panel_bytes, v);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const typename D::Inputs in = D::broadcast(x + static_cast<std::size_t>(r) * x_stride);
+#pragma GCC unroll 16
+          for (int v = 0; v < kRegs; ++v) sum[r][v] = D::dot(sum[r][v], in, weight[v]);
         }
       }
     }
