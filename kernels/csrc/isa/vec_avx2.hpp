@@ -34,6 +34,7 @@ struct Avx2 {
   static void store(float* p, Reg v) { _mm256_storeu_ps(p, v); }
   static Reg broadcast(const float* p) { return _mm256_broadcast_ss(p); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+  static Reg multiply_add(Reg a, Reg b, Reg c) { return fma(a, b, c); }
   static Reg min(Reg a, Reg b) { return _mm256_min_ps(a, b); }
   static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
   static Mask less(Reg a, Reg b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
@@ -43,7 +44,6 @@ struct Avx2 {
     return _mm256_or_ps(magnitude, _mm256_and_ps(set1(-0.0f), sign));
   }
 
-  static constexpr bool kFused = true;  // fma rounds once
   static Reg sqrt(Reg v) { return _mm256_sqrt_ps(v); }
   static Mask is_nan(Reg v) { return _mm256_cmp_ps(v, v, _CMP_UNORD_Q); }
   static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }

@@ -32,6 +32,7 @@ struct Avx512 {
   static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
   static Reg broadcast(const float* p) { return _mm512_set1_ps(*p); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+  static Reg multiply_add(Reg a, Reg b, Reg c) { return fma(a, b, c); }
   static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
   static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
   static Mask less(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
@@ -42,7 +43,6 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_or_epi32(_mm512_castps_si512(magnitude), bits));
   }
 
-  static constexpr bool kFused = true;  // fma rounds once
   static Reg sqrt(Reg v) { return _mm512_sqrt_ps(v); }
   static Mask is_nan(Reg v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
   static bool any(Mask m) { return m != 0; }

@@ -33,7 +33,7 @@ struct ProbeLoops {
     for (long i = 0; i < rounds; ++i) {
       keep(a);
 #pragma GCC unroll 10
-      for (int s = 0; s < kSums; ++s) sums[s] = V::fma(sums[s], a, b);
+      for (int s = 0; s < kSums; ++s) sums[s] = V::multiply_add(sums[s], a, b);
     }
     for (Reg& sum : sums) keep(sum);
     return 2.0 * kSums * V::kLanes * static_cast<double>(rounds);

@@ -224,13 +224,13 @@ struct Wide {
   static void store(float* p, Reg v) { std::memcpy(p, &v, sizeof v); }
   static Reg broadcast(const float* p) { return set1(*p); }
   static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  static Reg multiply_add(Reg a, Reg b, Reg c) { return a * b + c; }
   static Mask less(Reg a, Reg b) { return (Mask)(a < b); }
   static Reg select(Mask m, Reg yes, Reg no) { return (Reg)((m & (Mask)yes) | (~m & (Mask)no)); }
   static Reg min(Reg a, Reg b) { return select(less(a, b), a, b); }
   static Reg max(Reg a, Reg b) { return select(less(b, a), a, b); }
   static Reg abs(Reg v) { return max(v, -v); }
   static Reg copysign(Reg magnitude, Reg sign) { return select(less(sign, zero()), -magnitude, magnitude); }
-  static constexpr bool kFused = false;
   static Reg sqrt(Reg v) { return v; }
   static Mask is_nan(Reg v) { return (Mask)(v != v); }
   static bool any(Mask) { return false; }

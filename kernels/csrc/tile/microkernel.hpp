@@ -119,7 +119,7 @@ struct FloatProduct {
           Reg weight = load<Depth>(w, panel_stride, v);
           if constexpr (R > 1) V::pin(weight);
 #pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) sum[r][v] = V::fma(in[r], weight, sum[r][v]);
+          for (int r = 0; r < R; ++r) sum[r][v] = V::multiply_add(in[r], weight, sum[r][v]);
         }
       } else {
         Reg weight[kRegs];
@@ -129,7 +129,7 @@ struct FloatProduct {
         for (int r = 0; r < R; ++r) {
           const Reg in = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
 #pragma GCC unroll 16
-          for (int v = 0; v < kRegs; ++v) sum[r][v] = V::fma(in, weight[v], sum[r][v]);
+          for (int v = 0; v < kRegs; ++v) sum[r][v] = V::multiply_add(in, weight[v], sum[r][v]);
         }
       }
     }
