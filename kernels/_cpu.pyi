@@ -18,7 +18,8 @@ _Steps = Sequence[tuple[str, Sequence[int], int, float, Sequence[float]]]
 
 class Product:
     """then(function(input W^T + b) combined with another value), arrays not copied: weight (out, in), bias (out,),
-    C-contiguous. Weights are float32, the bits of bfloat16, or int8, whose outputs have scales. Gated, if there is a gate_weight: function(gate(input G^T + g) * (input W^T + b))."""
+    C-contiguous. Weights are float32, the bits of bfloat16, or int8, whose outputs have scales.
+    Gated, if there is a gate_weight: function(gate(input G^T + g) * (input W^T + b))."""
     def __init__(
         self,
         *,

@@ -25,7 +25,9 @@ class Precision:
     stored: float
     smallest: float
     largest: float
-    rows: float = 0.0  # what quantizing the rows of an int8 product changes, in units of a row's largest value
+    rows: float = (
+        0.0  # what quantizing the rows of an int8 product changes, in units of a row's largest value
+    )
 
 
 FLOAT32_SMALLEST, FLOAT32_LARGEST = (

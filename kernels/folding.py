@@ -18,11 +18,9 @@ Tensors = Mapping[str, Float32]
 _SMALLEST = 1e-30
 
 
-def fold(
-    spec: MlpSpec, tensors: Tensors, fixed: Collection[str] = frozenset()
-) -> tuple[MlpSpec, Tensors]:
-    """An equal program with fewer scales and shifts. The steps that are not folded keep their tensors. `fixed`: names of
-    matrices that stay as they are."""
+def fold(spec: MlpSpec, tensors: Tensors, fixed: Collection[str] = frozenset()) -> tuple[MlpSpec, Tensors]:
+    """An equal program with fewer scales and shifts. The steps that are not folded keep their tensors. `fixed`: names
+    of matrices that stay as they are."""
     if not any(isinstance(step, (Affine, Norm)) for step in spec.steps):
         return spec, tensors
     folding = _Folding(spec, tensors, fixed)

@@ -95,8 +95,8 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     precision: Precision | None = None,
 ) -> Kernel:
     """Build a kernel for `mlp` and check it against float64 before handing it out. `tf32` says, for the whole
-    process, whether GPUs multiply float32 in TF32; None leaves torch's switch as it is. `precision` keeps the weights of
-    a float32 model in fewer bits. torch is imported only for a kernel that needs it."""
+    process, whether GPUs multiply float32 in TF32; None leaves torch's switch as it is. `precision` keeps the
+    weights of a float32 model in fewer bits. torch is imported only for a kernel that needs it."""
     if precision is not None:
         mlp = to_precision(mlp, precision)
     if variant not in ("fused", "unfused"):

@@ -10,7 +10,7 @@ import numpy as np
 from fused_mlp.models.activations import PRIMITIVES, Floats, log_softmax, softmax
 from fused_mlp.models.dtypes import Array, widen
 from fused_mlp.models.formula import Formula
-from fused_mlp.models.quantization import ReducedMatrix
+from fused_mlp.models.quantization import Int8Matrix, ReducedMatrix, int8_product
 from fused_mlp.models.spec import INPUT, Step
 from fused_mlp.models.weights import Mlp
 
@@ -40,6 +40,15 @@ class Arithmetic:
         centred = x - x.mean(axis=1, keepdims=True) if kind == "layer" else x
         result: Floats = centred / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + eps)
         return result
+
+
+class Int8Products(Arithmetic):
+    """As kernels multiply int8 matrices: rows are quantized too. In float32."""
+
+    def product(self, x: Floats, weight: Floats, reduced: ReducedMatrix | None) -> Floats:
+        if isinstance(reduced, Int8Matrix):
+            return int8_product(x, reduced)
+        return super().product(x, weight, reduced)
 
 
 def evaluate(mlp: Mlp, x: Floats, arithmetic: Arithmetic | None = None) -> Floats:

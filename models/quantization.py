@@ -1,5 +1,5 @@
 """Weights in fewer bits: int8 with a scale per output, and bfloat16. Owns how a matrix is rounded, and what the product
-of an int8 matrix and a row is, to the bit, as every kernel computes it. numpy only."""
+of an int8 matrix and a row is, to the bit, as every kernel computes it. Knows nothing of models."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ class Int8Matrix:
 
     values: NDArray[np.int8]
     scales: Float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
 
     def widened(self) -> Float32:
         """As float32, C-contiguous."""
@@ -71,15 +75,22 @@ def int8_product(x: Float32, matrix: Int8Matrix) -> Float32:
     return sums.astype(np.float32) * matrix.scales * scales
 
 
-def check_reduced(name: str, matrix: ReducedMatrix) -> str | None:
+def check_reduced(matrix: ReducedMatrix) -> str | None:
     """What is wrong with it, or None."""
     if not isinstance(matrix, Int8Matrix):
-        return None
-    if not (np.isfinite(matrix.scales).all() and (matrix.scales > 0).all()):
-        return f"tensor {name!r}: expected finite, positive scales"
-    if (matrix.values == -128).any():
-        return f"tensor {name!r}: expected values from -127 to 127, got -128"
+        bad = matrix.size - int(np.count_nonzero(np.isfinite(widen(matrix))))
+        return f"{bad} of {matrix.size} values are NaN or infinite" if bad else None
+    out, columns = matrix.shape
+    if matrix.scales.shape != (out,):
+        return f"expected {out} scales, got {matrix.scales.shape}"
+    bad = out - int(np.count_nonzero(np.isfinite(matrix.scales) & (matrix.scales > 0)))
+    if bad:
+        return f"expected scales that are finite and above zero, {bad} of {out} are not"
+    if (matrix.values < -LARGEST).any():
+        return f"expected values from -{LARGEST} to {LARGEST}, got -128"
+    if columns > MOST_INPUTS:
+        return f"expected at most {MOST_INPUTS} inputs in int8, got {columns}"
     return None
 
 
-Reduced = Mapping[str, ReducedMatrix]
+Reduced = Mapping[str, ReducedMatrix]  # by the name of the matrix

@@ -35,7 +35,7 @@ class CpuKernel(Kernel):
     and computed in float32: closer to the exact result than eager in that dtype."""
 
     def __init__(self, mlp: Mlp, threads: int | None, isa: str | None = None) -> None:
-        self._adopt(_build(mlp.spec, mlp.tensors(), mlp.reduced, threads or usable_cores(), isa))
+        self._adopt(_build(mlp.spec, mlp.unreduced(), mlp.reduced, threads or usable_cores(), isa))
         self._in_features = mlp.spec.in_features
         self._out_features = mlp.spec.out_features
         super().__init__(

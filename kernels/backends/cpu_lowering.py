@@ -37,7 +37,9 @@ def _prepare(
 ) -> tuple[Placed, Mapping[str, Float32], Reduced]:
     """The operations, all tensors in float32, and the matrices in fewer bits: those of a bfloat16 model too, whose
     products are the same in either."""
-    halves = {name: array for name, array in tensors.items() if array.ndim == 2 and array.dtype.name == "bfloat16"}
+    halves = {
+        name: array for name, array in tensors.items() if array.ndim == 2 and array.dtype.name == "bfloat16"
+    }
     narrow: Reduced = {**halves, **reduced}
     spec, wide = fold(spec, {name: widen(tensor) for name, tensor in tensors.items()}, narrow.keys())
     kinds = {name: type(matrix).__name__ for name, matrix in narrow.items()}
@@ -98,7 +100,9 @@ def _matrix(half: str, names: list[str], tensors: Mapping[str, Float32], reduced
     if first is None:
         return {f"{half}weight": _stacked([tensors[name] for name in names]), f"{half}scale": None}
     if not isinstance(first, Int8Matrix):
-        halves = [widest.view(np.uint16) for name in names if not isinstance(widest := reduced[name], Int8Matrix)]
+        halves = [
+            widest.view(np.uint16) for name in names if not isinstance(widest := reduced[name], Int8Matrix)
+        ]
         return {f"{half}weight": _stacked(halves), f"{half}scale": None}
     matrices = [matrix for name in names if isinstance(matrix := reduced[name], Int8Matrix)]
     return {

@@ -96,7 +96,9 @@ def test_the_ends_of_the_range(isa: str) -> None:
     inputs = 4099
     signs = np.where(np.arange(inputs) % 2, -1, 1)
     values = np.stack([np.full(inputs, 127), np.full(inputs, -127), 127 * signs, np.zeros(inputs)])
-    matrix = Int8Matrix(np.repeat(values, 9, axis=0).astype(np.int8), np.linspace(0.5, 2, 36, dtype=np.float32))
+    matrix = Int8Matrix(
+        np.repeat(values, 9, axis=0).astype(np.int8), np.linspace(0.5, 2, 36, dtype=np.float32)
+    )
     spec = MlpSpec(in_features=inputs, steps=(Linear(name="l", input=INPUT, out_features=36, bias=False),))
     mlp = Mlp(spec, {}, reduced={"l.weight": matrix})
     x = np.zeros((7, inputs), np.float32)
