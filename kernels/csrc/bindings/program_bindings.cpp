@@ -183,14 +183,14 @@ void construct(MlpKernel* self, std::size_t in_features, std::size_t out_feature
 
 void register_program(nb::module_& m, nb::class_<MlpKernel>& kernel) {
   nb::class_<ProductArguments>(m, "Product")
-      .def(nb::init<Matrix, std::optional<Vector>, std::optional<Matrix>, std::optional<Vector>,
-                    std::optional<Vector>, std::optional<Vector>, const Steps&,
-                    const Steps&, const Place&, const Place&, bool, const std::optional<Place>&,
-                    const std::string&, bool, const Steps&>(),
-           nb::kw_only(), nb::arg("weight"), nb::arg("bias").none(), nb::arg("gate_weight").none(),
-           nb::arg("gate_bias").none(), nb::arg("scale").none(), nb::arg("gate_scale").none(), nb::arg("gate"), nb::arg("function"), nb::arg("input"),
-           nb::arg("output"), nb::arg("free_to_the_right"), nb::arg("other").none(), nb::arg("combination"),
-           nb::arg("swapped"), nb::arg("then"));
+      .def(
+          nb::init<Matrix, std::optional<Vector>, std::optional<Matrix>, std::optional<Vector>,
+                   std::optional<Vector>, std::optional<Vector>, const Steps&, const Steps&, const Place&,
+                   const Place&, bool, const std::optional<Place>&, const std::string&, bool, const Steps&>(),
+          nb::kw_only(), nb::arg("weight"), nb::arg("bias").none(), nb::arg("gate_weight").none(),
+          nb::arg("gate_bias").none(), nb::arg("scale").none(), nb::arg("gate_scale").none(), nb::arg("gate"),
+          nb::arg("function"), nb::arg("input"), nb::arg("output"), nb::arg("free_to_the_right"),
+          nb::arg("other").none(), nb::arg("combination"), nb::arg("swapped"), nb::arg("then"));
   nb::class_<RowArguments>(m, "Row").def(
       nb::init<const std::string&, std::size_t, const Place&, const Place&, const std::optional<Place>&,
                const std::string&, float, std::optional<Vector>, std::optional<Vector>, const Steps&>(),

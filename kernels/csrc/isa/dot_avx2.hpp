@@ -12,7 +12,9 @@ namespace fused_mlp {
 struct Avx2Integers {
   using Sum = __m256i;
   static Sum zero() { return _mm256_setzero_si256(); }
-  static Sum load_sum(const std::int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  static Sum load_sum(const std::int32_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
   static Sum add(Sum a, Sum b) { return _mm256_add_epi32(a, b); }
   static Sum max(Sum a, Sum b) { return _mm256_max_epi32(a, b); }
   static Sum bits(__m256 v) { return _mm256_castps_si256(v); }
@@ -33,21 +35,23 @@ struct AvxVnni : Avx2Integers {
   static constexpr std::int32_t kOffset = 128;
   static constexpr double kSpeed = 4.0;
   using Weights = __m256i;
-  static Weights load(const std::int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  static Weights load(const std::int8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
   static Sum dot(Sum sum, Inputs x, Weights w) {
     asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(x), "x"(w));
     return sum;
   }
   static void store_rounded(Value* p, __m256 v) {
     const __m256i whole = _mm256_cvtps_epi32(v);
-    const __m128i words =
-        _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
     const __m128i bytes = _mm_xor_si128(_mm_packs_epi16(words, words), _mm_set1_epi8(-128));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), bytes);
   }
 };
 
-// Two products at once, of int16: the sum of two cannot overflow. (vpmaddubsw multiplies int8, but saturates.)
+// Two products at once, of int16: the sum of two cannot overflow. (vpmaddubsw multiplies int8, but
+// saturates.)
 struct Avx2Madd : Avx2Integers {
   using Value = std::int16_t;
   static constexpr std::size_t kGroup = 2;
@@ -60,8 +64,7 @@ struct Avx2Madd : Avx2Integers {
   static Sum dot(Sum sum, Inputs x, Weights w) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, w)); }
   static void store_rounded(Value* p, __m256 v) {
     const __m256i whole = _mm256_cvtps_epi32(v);
-    const __m128i words =
-        _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), words);
   }
 };

@@ -1,5 +1,5 @@
-// int8 dot products with AVX-512: by VNNI, or without it. Written as assembly, because the file is compiled for
-// machines without VNNI too.
+// int8 dot products with AVX-512: by VNNI, or without it. Written as assembly, because the file is compiled
+// for machines without VNNI too.
 #pragma once
 
 #include <immintrin.h>

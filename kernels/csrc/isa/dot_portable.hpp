@@ -62,7 +62,8 @@ struct PortableDot {
 #else
     for (int i = 0; i < 4; ++i) {
       const std::int32_t pair = x[2 * i] * w[2 * i] + x[2 * i + 1] * w[2 * i + 1];
-      sum[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(sum[i]) + static_cast<std::uint32_t>(pair));
+      sum[i] =
+          static_cast<std::int32_t>(static_cast<std::uint32_t>(sum[i]) + static_cast<std::uint32_t>(pair));
     }
     return sum;
 #endif

@@ -15,8 +15,8 @@ namespace fused_mlp {
 // to hide the latency of FMA.
 inline constexpr std::size_t kSumBlock = 64;
 
-// Rows a multiple of 4 KiB apart lie in the same set of the L1 cache, which holds 8 lines on most processors: a
-// tile of more rows would evict its own values. Such rows are copied, or written by way of a small buffer.
+// Rows a multiple of 4 KiB apart lie in the same set of the L1 cache, which holds 8 lines on most processors:
+// a tile of more rows would evict its own values. Such rows are copied, or written by way of a small buffer.
 inline constexpr std::size_t kLineFloats = 16;  // floats per cache line
 inline constexpr std::size_t kCacheWays = 8;
 inline constexpr std::size_t kAliasFloats = 4096 / sizeof(float);
@@ -45,9 +45,9 @@ struct Epilogue {
   Function then;
 };
 
-// A layer as packed by pack.hpp: [panels][in][panel width] weights, zero-padded columns; in bfloat16 and int8,
-// 2 or 4 of `in` lie side by side for each column (see FloatProduct and Int8Product).
-// A gated layer's panel holds the gate's columns in its first half and the up projection's in its second.
+// A layer as packed by pack.hpp: [panels][in][panel width] weights, zero-padded columns; in bfloat16 and
+// int8, 2 or 4 of `in` lie side by side for each column (see FloatProduct and Int8Product). A gated layer's
+// panel holds the gate's columns in its first half and the up projection's in its second.
 struct PackedLayer {
   Precision precision;
   const void* weights;
@@ -150,8 +150,8 @@ extern const Isa kAvx512VnniIsa;
 #endif
 
 // The instruction set `name`, else that of FUSED_MLP_ISA, else the best of this machine. Throws
-// std::invalid_argument, which lists the usable ones, if it is unknown or cannot run here. For a program without
-// int8 products: without the extensions that only those use.
+// std::invalid_argument, which lists the usable ones, if it is unknown or cannot run here. For a program
+// without int8 products: without the extensions that only those use.
 const Isa& choose_isa(const char* name, bool int8);
 // The instruction sets that this machine can run, best first.
 struct IsaList {

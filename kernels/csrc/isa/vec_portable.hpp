@@ -1,6 +1,6 @@
 // GCC/Clang vector extensions: 4 lanes, on any target. min and max return the second operand when either
-// is NaN, as on x86. Products multiply and add with one rounding on aarch64, and with two elsewhere; `fma` rounds
-// once everywhere, so that functions are the same on every instruction set.
+// is NaN, as on x86. Products multiply and add with one rounding on aarch64, and with two elsewhere; `fma`
+// rounds once everywhere, so that functions are the same on every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -54,8 +54,8 @@ struct Portable {
   }
   static Reg multiply_add(Reg a, Reg b, Reg c) { return fma(a, b, c); }
 #else
-  // The product is exact in double precision. The sum is rounded to odd there (inexact results get an odd last bit),
-  // which the rounding to float32 cannot confuse with a tie.
+  // The product is exact in double precision. The sum is rounded to odd there (inexact results get an odd
+  // last bit), which the rounding to float32 cannot confuse with a tie.
   static Reg fma(Reg a, Reg b, Reg c) {
     const Double product = __builtin_convertvector(a, Double) * __builtin_convertvector(b, Double);
     const Double addend = __builtin_convertvector(c, Double);

@@ -70,8 +70,11 @@ class Packer {
     const std::size_t floats = (panels_ * rows * row * sizeof(Element) + sizeof(float) - 1) / sizeof(float);
     const bool int8 = source_.precision == Precision::kInt8;
     const std::size_t padded = panels_ * isa_.panel;
-    LayerStorage layer{FloatBuffer(floats), FloatBuffer(padded), FloatBuffer(int8 ? padded : 0),
-                       FloatBuffer(int8 ? padded : 0), {}};
+    LayerStorage layer{FloatBuffer(floats),
+                       FloatBuffer(padded),
+                       FloatBuffer(int8 ? padded : 0),
+                       FloatBuffer(int8 ? padded : 0),
+                       {}};
     auto* const weights = reinterpret_cast<Element*>(layer.weights.data());
     for (std::size_t p = 0; p < panels_; ++p) {
       const Panel<Element> panel{weights + p * rows * row, isa_.panel, depth_};

@@ -43,7 +43,8 @@ class CostModel {
         barriers_us_(kBarrierUs * static_cast<double>(stages)) {
     for (const Op& op : program.ops()) {
       if (!op.product) continue;
-      const double weights = static_cast<double>(op.layer.panels * isa.panel) * static_cast<double>(op.layer.in);
+      const double weights =
+          static_cast<double>(op.layer.panels * isa.panel) * static_cast<double>(op.layer.in);
       const bool int8 = op.layer.precision == Precision::kInt8;
       multiply_adds_ += int8 ? weights / isa.int8_speed : weights;
       bytes_ += weights * static_cast<double>(bytes_per_weight(op.layer.precision));

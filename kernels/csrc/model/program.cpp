@@ -38,7 +38,10 @@ Program::Program(const ProgramSource& source, const Isa& isa) {
   std::size_t floats = 0;
   for (const LayerStorage& layer : layers_) floats += layer.weights.size();
   streamed_ = floats * sizeof(float) > kStreamedBytes;
-  for (Op& op : ops_) op.layer.streamed = streamed_;
+  for (Op& op : ops_) {
+    op.layer.streamed = streamed_;
+    multiplies_input_ |= op.product && op.in.base == Region::kInput;
+  }
 }
 
 void Program::lay_out() {
@@ -105,8 +108,8 @@ void Program::add(const ProductSource& source, const Isa& isa) {
   regions_.push_back({in, source.out, source.other.value_or(in)});
 }
 
-// Adds the operation that quantizes a product's input, into a buffer that all of them share: what is in it is used
-// at once.
+// Adds the operation that quantizes a product's input, into a buffer that all of them share: what is in it is
+// used at once.
 Region Program::quantize(const Region& in, std::size_t width, const Isa& isa) {
   const Region out{quantized_buffer_, 0};
   const std::size_t values = (width + isa.panel - 1) / isa.panel * isa.panel;  // whole registers

@@ -63,7 +63,8 @@ void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, 
 MlpKernel::Frame MlpKernel::frame(const float* x, std::size_t rows, float* y) const {
   const std::size_t width = in_features();
   const std::size_t floats = rows * program_.scratch_per_row();
-  if (rows <= kCacheWays || isa_.max_rows <= kCacheWays || width % kAliasFloats != 0) {
+  if (rows <= kCacheWays || isa_.max_rows <= kCacheWays || width % kAliasFloats != 0 ||
+      !program_.multiplies_input()) {
     return {{const_cast<float*>(x), y, floats > 0 ? scratch(floats) : nullptr}, rows, width};
   }
   const std::size_t stride = width + kLineFloats;

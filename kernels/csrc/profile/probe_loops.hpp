@@ -80,7 +80,8 @@ struct Int8Probe {
       for (int s = 0; s < kSums; ++s) sums[s] = D::dot(sums[s], x, w);
     }
     for (auto& sum : sums) keep(sum);
-    return 2.0 * kSums * (sizeof(typename D::Sum) / sizeof(std::int32_t)) * D::kGroup * static_cast<double>(rounds);
+    return 2.0 * kSums * (sizeof(typename D::Sum) / sizeof(std::int32_t)) * D::kGroup *
+           static_cast<double>(rounds);
   }
 };
 

@@ -165,7 +165,8 @@ void check_same_bits(Activation a, std::uint32_t stride) {
   for (const Isa* isa : usable_isas(false)) {
     isa->apply(function, x.data(), other.data(), x.size());
     for (std::size_t i = 0; i < x.size(); ++i) {
-      CHECK(std::isnan(first[i]) ? std::isnan(other[i]) : std::memcmp(&first[i], &other[i], sizeof(float)) == 0);
+      CHECK(std::isnan(first[i]) ? std::isnan(other[i])
+                                 : std::memcmp(&first[i], &other[i], sizeof(float)) == 0);
     }
   }
 }

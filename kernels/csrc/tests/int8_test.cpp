@@ -1,5 +1,6 @@
-// int8 and bfloat16 products from C++: shapes around every register, group and panel size, on every instruction
-// set, with exactly sized heap arrays. int8 results are compared bit by bit with a reference in int64.
+// int8 and bfloat16 products from C++: shapes around every register, group and panel size, on every
+// instruction set, with exactly sized heap arrays. int8 results are compared bit by bit with a reference in
+// int64.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -106,8 +107,9 @@ std::vector<float> expected_row(const Layer& layer, const std::vector<float>& x)
     };
     const auto positive = [](float v) { return v < 0.0f ? 0.0f : v; };
     const float up = linear(layer.weight.get(), layer.scale.get(), layer.bias.get());
-    y[o] = layer.gated ? positive(linear(layer.gate_weight.get(), layer.gate_scale.get(), layer.gate_bias.get())) * up
-                       : positive(up);
+    y[o] = layer.gated
+               ? positive(linear(layer.gate_weight.get(), layer.gate_scale.get(), layer.gate_bias.get())) * up
+               : positive(up);
   }
   return y;
 }
@@ -206,8 +208,9 @@ void bfloat16_is_float32_of_rounded_weights() {
         round(wide_gate.get(), narrow_gate.get());
         const auto bias = random_floats(out);
         const LayerSource full{wide.get(), bias.get(), gated ? wide_gate.get() : nullptr, nullptr, in, out};
-        const LayerSource half{narrow.get(), bias.get(), gated ? narrow_gate.get() : nullptr,   nullptr,
-                               in,           out,        Precision::kBfloat16};
+        const LayerSource half{
+            narrow.get(), bias.get(),          gated ? narrow_gate.get() : nullptr, nullptr, in,
+            out,          Precision::kBfloat16};
         const MlpKernel expected(program_of({full}), 1, isa->name), kernel(program_of({half}), 1, isa->name);
         const auto x = random_floats(rows * in);
         const auto a = std::make_unique<float[]>(rows * out), b = std::make_unique<float[]>(rows * out);

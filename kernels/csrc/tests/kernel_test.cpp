@@ -255,7 +255,8 @@ void tiles_of_avx512_are_cut_correctly() {
         for (std::size_t rows = 1; rows <= 27; ++rows) {
           const auto x = random_floats(rows * in);
           const auto y = std::make_unique<float[]>(rows * out);
-          Layer<Wide, FloatProduct<Wide, Float32Weights<Wide>>>::run(layer.packed, {x.get(), in, rows, y.get(), out, 0, layer.packed.panels, false});
+          Layer<Wide, FloatProduct<Wide, Float32Weights<Wide>>>::run(
+              layer.packed, {x.get(), in, rows, y.get(), out, 0, layer.packed.panels, false});
           for (std::size_t r = 0; r < rows; ++r) {
             const std::vector<double> expected = model.reference(x.get() + r * in);
             for (std::size_t o = 0; o < out; ++o)

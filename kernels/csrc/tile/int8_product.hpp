@@ -10,8 +10,8 @@
 
 namespace fused_mlp {
 
-// `D` multiplies (isa/dot_*.hpp). A group is what it multiplies at once, for each column: the 4 bytes of a row
-// that are broadcast. Panels are [in / group][panel width][group].
+// `D` multiplies (isa/dot_*.hpp). A group is what it multiplies at once, for each column: the 4 bytes of a
+// row that are broadcast. Panels are [in / group][panel width][group].
 template <class V, class D>
 struct Int8Product {
   using Reg = typename V::Reg;
@@ -19,7 +19,7 @@ struct Int8Product {
   static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
   static constexpr std::size_t kVectorBytes = std::size_t{V::kLanes} * D::kGroup;
   static constexpr std::size_t kRowBytes = kPanel * D::kGroup;  // of a panel row
-    static constexpr std::size_t kPrefetchBytes = 16384;
+  static constexpr std::size_t kPrefetchBytes = 16384;
   static constexpr bool kReadsOutput = false;
   static constexpr int kMaxRows = V::kMaxRows;
   // Sums in no order need no memory in between: more panels fit into 32 registers than for float32.
@@ -44,8 +44,8 @@ struct Int8Product {
     float floor;
   };
 
-  static Tile tile(const PackedLayer& layer, const LayerCall& call, std::size_t row, std::size_t panel, float* y,
-                   std::size_t y_stride, float floor) {
+  static Tile tile(const PackedLayer& layer, const LayerCall& call, std::size_t row, std::size_t panel,
+                   float* y, std::size_t y_stride, float floor) {
     const std::size_t groups = (layer.in + D::kGroup - 1) / D::kGroup;
     const float* const x = call.x + row * call.x_stride;
     return {.x = reinterpret_cast<const std::uint32_t*>(x + kQuantizedHeader),

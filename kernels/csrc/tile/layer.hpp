@@ -123,15 +123,13 @@ struct Layer {
     const std::size_t out_width = layer.gated ? width / 2 : width;
     const std::size_t out_column = layer.gated ? panel * kPanel / 2 : panel * kPanel;
     const bool whole = call.padded || out_column + out_width <= layer.out;
-    const bool evicted =
-        Product::kReadsOutput && rows > kCacheWays && call.y_stride % kAliasFloats == 0;
+    const bool evicted = Product::kReadsOutput && rows > kCacheWays && call.y_stride % kAliasFloats == 0;
     const bool direct = whole && !layer.gated && !evicted;
     float* const out = call.y + row * call.y_stride + out_column;
 
     float* const y = direct ? out : scratch;
     const std::size_t y_stride = direct ? call.y_stride : width;
-    const Tile tile =
-        Product::tile(layer, call, row, panel, y, y_stride, relu ? 0.0f : -__builtin_inff());
+    const Tile tile = Product::tile(layer, call, row, panel, y, y_stride, relu ? 0.0f : -__builtin_inff());
     timer.begin();
     kernel(rows, panels)(tile);
     timer.end_product();

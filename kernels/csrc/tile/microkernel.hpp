@@ -1,6 +1,6 @@
-// The register tile of float32 sums: R rows times P weight panels, summed over all of K in the order defined by
-// kSumBlock (isa.hpp). Every strategy uses these tiles, so every strategy rounds in the same way; weights that are
-// kept in bfloat16 are widened as they are loaded, and are summed in the same order.
+// The register tile of float32 sums: R rows times P weight panels, summed over all of K in the order defined
+// by kSumBlock (isa.hpp). Every strategy uses these tiles, so every strategy rounds in the same way; weights
+// that are kept in bfloat16 are widened as they are loaded, and are summed in the same order.
 #pragma once
 
 #include <cstddef>
@@ -59,8 +59,8 @@ struct FloatProduct {
     float floor;           // 0 for relu, else -infinity; max() passes NaN through
   };
 
-  static Tile tile(const PackedLayer& layer, const LayerCall& call, std::size_t row, std::size_t panel, float* y,
-                   std::size_t y_stride, float floor) {
+  static Tile tile(const PackedLayer& layer, const LayerCall& call, std::size_t row, std::size_t panel,
+                   float* y, std::size_t y_stride, float floor) {
     const std::size_t panel_stride = (layer.in + W::kDepth - 1) / W::kDepth * kRow;
     return {.x = call.x + row * call.x_stride,
             .x_stride = call.x_stride,
@@ -165,8 +165,8 @@ struct FloatProduct {
 
   // Sums groups of B blocks of K, then the remaining blocks in smaller groups, then the last partial block.
   template <int R, int P, int B>
-  [[gnu::always_inline]] static void sum_blocks(const Tile& t, const float* x, const Element* w, std::size_t left,
-                                                bool first) {
+  [[gnu::always_inline]] static void sum_blocks(const Tile& t, const float* x, const Element* w,
+                                                std::size_t left, bool first) {
     using Sums = Accumulator<R, P>;
     constexpr std::size_t kBlock = kSumBlock * kPanel;  // elements of a panel
     while (left >= B * kSumBlock) {

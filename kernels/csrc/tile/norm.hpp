@@ -1,5 +1,6 @@
-// Norms of one row: a fixed order of summation, whatever the batch and the instruction set; the mean first and then the squares of
-// the differences from it, because the difference of large sums would cancel. In place, if x is y.
+// Norms of one row: a fixed order of summation, whatever the batch and the instruction set; the mean first
+// and then the squares of the differences from it, because the difference of large sums would cancel. In
+// place, if x is y.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,8 @@ template <class V>
 struct NormRow {
   using Reg = typename V::Reg;
   static constexpr std::size_t kLanes = V::kLanes;
-  // Every instruction set has the same 64 sums, which also hide the latency of addition; those of the columns after
-  // the last 64 go to the first 16.
+  // Every instruction set has the same 64 sums, which also hide the latency of addition; those of the columns
+  // after the last 64 go to the first 16.
   static constexpr std::size_t kColumns = 64;
   static constexpr std::size_t kParts = 16 / kLanes;
   static constexpr std::size_t kSums = kColumns / kLanes;

@@ -1,6 +1,6 @@
-// Rows of float32 as int8, symmetric, each with a scale of its own: the largest magnitude becomes 127. The same
-// bits on every instruction set. A row with NaN or infinity gets the scale NaN, which makes every output of the
-// product NaN; magnitudes below 2^-100 / 127 count as zero.
+// Rows of float32 as int8, symmetric, each with a scale of its own: the largest magnitude becomes 127. The
+// same bits on every instruction set. A row with NaN or infinity gets the scale NaN, which makes every output
+// of the product NaN; magnitudes below 2^-100 / 127 count as zero.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct Quantize {
   static void row(const float* x, std::size_t n, float* record) {
     const float largest = largest_magnitude(x, n);
     const float range = largest < 0x1p-100f ? 0x1p-100f : largest;  // NaN stays
-    record[0] = range / 127.0f + (range - range);                    // infinity becomes NaN
+    record[0] = range / 127.0f + (range - range);                   // infinity becomes NaN
     const Reg factor = V::set1(127.0f / range);
     auto* const values = reinterpret_cast<typename D::Value*>(record + kQuantizedHeader);
     std::size_t c = 0;
@@ -36,7 +36,8 @@ struct Quantize {
     if (c < n) D::store_rounded(values + c, Tail<V>::load(x, c, n) * factor);
   }
 
-  // NaN if there is one. Compares bits: those of NaN are the largest, and no instruction set keeps NaN in max.
+  // NaN if there is one. Compares bits: those of NaN are the largest, and no instruction set keeps NaN in
+  // max.
   static float largest_magnitude(const float* x, std::size_t n) {
     Sum largest[4] = {D::zero(), D::zero(), D::zero(), D::zero()};
     std::size_t c = 0;

@@ -1,4 +1,5 @@
-// softmax and log_softmax of one row, with the same summation order on every instruction set. In place, if x is y.
+// softmax and log_softmax of one row, with the same summation order on every instruction set. In place, if x
+// is y.
 #pragma once
 
 #include <cstddef>
