@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.kernels.onnx_export import onnx_bytes
+from bench.kernels.onnx_export import onnx_bytes, with_int8_weights
 from fused_mlp.models import Mlp
 from fused_mlp.models.quantization import Precision
 from fused_mlp.models.spec import Affine
@@ -128,15 +128,25 @@ def torch_int8(engine: str) -> Callable[[Mlp, int], Call]:
 
 
 def openvino(mlp: Mlp, threads: int) -> Call:
+    return _openvino(mlp, onnx_bytes(mlp), threads)
+
+
+def openvino_int8(mlp: Mlp, threads: int) -> Call:
+    """int8 weights, one scale per output; it quantizes rows in groups, of which those of 128 are the fastest."""
+    return _openvino(mlp, with_int8_weights(onnx_bytes(mlp)), threads, DYNAMIC_QUANTIZATION_GROUP_SIZE=128)
+
+
+def _openvino(mlp: Mlp, model: bytes, threads: int, **options: Any) -> Call:
     import openvino
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(onnx_bytes(mlp))
+        path.write_bytes(model)
         config = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
             "INFERENCE_PRECISION_HINT": "f32",
+            **options,
         }
         request = openvino.Core().compile_model(str(path), "CPU", config).create_infer_request()
     outputs = range(len(mlp.spec.outputs))
@@ -151,18 +161,23 @@ def openvino(mlp: Mlp, threads: int) -> Call:
     return bind
 
 
-ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
+FLOAT_ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
     "fused": fused,
     "eager": eager,
     "torch.compile": torch_compile,
     "ONNX Runtime": onnx_runtime,
     "OpenVINO": openvino,
+}
+PRECISION_ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
+    "fused": fused,
     "fused int8": fused_int8,
     "fused bf16": fused_bfloat16,
     "ONNX Runtime int8": onnx_runtime_int8,
+    "OpenVINO int8": openvino_int8,
     "torch int8 fbgemm": torch_int8("fbgemm"),
     "torch int8 onednn": torch_int8("onednn"),
 }
+ENGINES = FLOAT_ENGINES | PRECISION_ENGINES
 
 
 def versions() -> dict[str, str]:

@@ -264,6 +264,7 @@ class Catalog:
             # Callers are told the reason too, but not where the repository lies on this machine.
             reason = str(error).replace(f"{self._repository.root}{os.sep}", "")
             return ServedVersion(name, found.version, "UNAVAILABLE", reason)
+        mlp = self._builder.in_precision(mlp, f"{name}/{found.version}")
         served = self._builder.with_kernels(ServedVersion(name, found.version, "READY", mlp=mlp), policy)
         if served.state == "READY":
             took_ms = 1000 * (time.monotonic() - started)

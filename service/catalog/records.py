@@ -21,7 +21,8 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 # The largest relative difference between the variants that rounding explains. float32: sums of thousands of terms in
 # another order differ by about 1e-5, a hundredth of the tolerance. The other dtypes: some twenty roundings, because
 # unfused rounds after every layer and fused need not. A wrong kernel differs by far more.
-TOLERANCES = {"float32": 1e-3, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
+# int8: each layer's rows are rounded to 7 bits, which unfused does not do.
+TOLERANCES = {"float32": 1e-3, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2, "int8": 0.1}
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class ServedVersion:
     @property
     def tolerance(self) -> float:
         """The shadow's tolerance unless a setting overrides it: that of the coarser of its kernels."""
-        return max((TOLERANCES.get(info.dtype, 0.0) for info in self.kernels), default=0.0) or 1e-3
+        usual = max((TOLERANCES.get(info.dtype, 0.0) for info in self.kernels), default=0.0) or 1e-3
+        error = self.mlp.error if self.mlp is not None else None
+        return (
+            usual if error is None else max(usual, 4 * error.largest)
+        )  # callers' rows may be larger than those measured
 
     def missing(self, policy: Policy) -> tuple[Variant, ...]:
         """The variants that the policy can reach and that have no kernel yet."""

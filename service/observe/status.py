@@ -53,6 +53,8 @@ def _version(served: ServedVersion) -> dict[str, Any]:
         "input_shape": spec.input_shape or (spec.in_features,) if spec else None,
         "outputs": _outputs(spec) if spec else None,
         "dtype": spec.dtype if spec else None,
+        "precision": served.mlp.precision if served.mlp else None,
+        "precision_error": served.mlp.error.model_dump() if served.mlp and served.mlp.error else None,
         "parameters": spec.parameters if spec else None,
         "description": spec.description if spec else None,
         "kernels": [asdict(info) for info in served.kernels],
