@@ -61,7 +61,7 @@ def test_every_field_is_described(record: type[pydantic.BaseModel]) -> None:
 
 
 def test_there_are_few_settings() -> None:
-    assert len(Settings.model_fields) <= 33
+    assert len(Settings.model_fields) <= 34
 
 
 @pytest.mark.parametrize(("threads", "workers"), [(None, 2), (8, 2), (2, 4), (1, 8)])
