@@ -35,7 +35,9 @@ TURN_S = 0.04
 QUICK_BATCHES = (1, 8, 32, 128)
 QUICK_ENGINES = ("fused", "eager", "ONNX Runtime")
 # Where engines disagree by more than this, one of them computes something else, and the race is void.
-AGREEMENT = {"fused bf16": 0.05, "float32": 1e-3, "int8": 0.25}  # int8 engines round rows in different ways
+# With weights in fewer bits: of the largest output. The engines quantize rows in different ways.
+AGREEMENT = 1e-3
+REDUCED_AGREEMENT = 0.15
 TABLE_WIDTH = 170  # a table cut off at 80 columns says nothing
 
 
@@ -151,7 +153,8 @@ def _check_agreement(shape: str, batch: int, samples: dict[str, list[float]]) ->
     expected = samples["fused"]
     for engine, values in samples.items():
         worst = max(abs(a - b) for a, b in zip(values, expected, strict=True))
-        allowed = AGREEMENT.get(engine, AGREEMENT["int8" if "int8" in engine else "float32"])
+        reduced = engine in PRECISION_ENGINES and engine != "fused"
+        allowed = REDUCED_AGREEMENT * max(map(abs, expected)) if reduced else AGREEMENT
         if not worst < allowed:
             raise SystemExit(f"{engine} and fused differ by {worst:.2g} on {shape}, batch {batch}")
 
