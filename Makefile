@@ -94,7 +94,7 @@ attack: install-dev ## attackers beside a good client: its latency, and the serv
 	$(BIN)/python -m pytest -q -s tests/attack
 
 SOAK_SECONDS ?= 60
-soak: install-dev ## mixed good, bad, cancelled and expired requests; every one must be accounted for
+soak: install-dev ## everything at once, reloads and policies too: every request accounted for, memory flat, p99 bounded
 	$(BIN)/python -m tests.conformance.soak --seconds $(SOAK_SECONDS)
 
 install: $(VENV)/.installed ## venv, build, install

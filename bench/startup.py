@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -71,12 +71,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(command: list[str]) -> Iterator[RunningServer]:
+def started(command: list[str], settings: Mapping[str, str] | None = None) -> Iterator[RunningServer]:
     grpc_port, metrics_port = free_port(), free_port()
     ports = {"FUSED_MLP_GRPC_PORT": str(grpc_port), "FUSED_MLP_METRICS_PORT": str(metrics_port)}
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("FUSED_MLP_")}
     begun = time.perf_counter()
-    process = subprocess.Popen([*command, "serve"], env=inherited | ports, stdout=subprocess.DEVNULL)
+    environment = inherited | ports | dict(settings or {})
+    process = subprocess.Popen([*command, "serve"], env=environment, stdout=subprocess.DEVNULL)
     try:
         wait_until(process, lambda: _listens(grpc_port) and _listens(metrics_port))
         bound_s = time.perf_counter() - begun

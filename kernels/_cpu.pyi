@@ -80,11 +80,16 @@ class Kernel:
     def run_at(self, x: int, rows: int, y: int) -> None:
         """`run` on addresses, without its checks."""
     def strategy(self, rows: int) -> str: ...
+    def strategies(self, most: int) -> list[tuple[str, int]]:
+        """For batches of up to `most` rows: each strategy with the largest batch that uses it, in order."""
     def capsule(self) -> object: ...
     @property
     def isa(self) -> str: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int:
+        """Of packed weights and vectors."""
 
 def usable_isas(int8: bool = False) -> list[str]:
     """The instruction sets that this machine can run, best first; those that differ only for int8, if asked for."""

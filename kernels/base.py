@@ -58,6 +58,11 @@ class Kernel(ABC):
     def describe(self) -> KernelInfo:
         return self._info
 
+    @property
+    def memory_bytes(self) -> int:
+        """What its weights take, about."""
+        return self.spec.parameters * (2 if self._info.dtype in ("float16", "bfloat16") else 4)
+
     @abstractmethod
     def run(self, x: Float32, y: Float32) -> str:
         """x: (rows, in_features), y: (rows, out_features), both float32 and C-contiguous; writes y and
@@ -101,8 +106,10 @@ class Kernel(ABC):
 
 
 def is_tensor(x: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+    tensor = getattr(
+        sys.modules.get("torch"), "Tensor", None
+    )  # None, too, while another thread imports torch
+    return tensor is not None and isinstance(x, tensor)
 
 
 def check_array(array: object, width: int, name: str) -> NDArray[Any]:

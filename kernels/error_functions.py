@@ -18,7 +18,7 @@ from fused_mlp.models.formula import Formula
 FUNCTION_ROUNDINGS = 16
 BENT = 8.0
 _DIVISION_ROUNDINGS = 4  # a multiplication with the reciprocal
-EXACT = frozenset({"relu", "clip", "abs"})
+EXACT = frozenset({"relu", "clip", "abs", "sign"})
 _NEVER_NEGATIVE = frozenset({"relu", "abs", "exp", "sqrt", "sigmoid"})
 # Where a function that falls and then rises is lowest; the others only rise.
 _LOWEST_AT: Mapping[str, float] = MappingProxyType(

@@ -1,11 +1,12 @@
 """A program as kernels run it: every matrix product with the steps that its epilogue can finish while its tile is hot.
-Owns which steps go together; knows nothing of instruction sets, devices or memory."""
+Owns which steps may go together; knows nothing of instruction sets, devices or memory."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, FormulaError, parse
@@ -42,10 +43,27 @@ class Product:
 FusedStep = Product | Step
 
 
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def sources(self) -> tuple[str, ...]: ...
+
+
+_Part = TypeVar("_Part", bound=_Named)
+_Stage = TypeVar("_Stage")
+
+
+def count_uses(spec: MlpSpec, steps: Iterable[_Named]) -> Counter[str]:
+    """How often each value is read, by steps and as an output."""
+    uses = Counter(source for step in steps for source in step.sources)
+    uses.update(output.value for output in spec.outputs)
+    return uses
+
+
 def fuse(spec: MlpSpec) -> tuple[FusedStep, ...]:
     """The steps in an order in which they can run. A value is fused away only if nothing else reads it."""
-    readers = Counter(source for step in spec.steps for source in step.sources)
-    readers.update(output.value for output in spec.outputs)
+    uses = count_uses(spec, spec.steps)
     fused: dict[str, FusedStep] = {}  # by the value that each makes
     made_at: dict[str, int] = {}
     for step in spec.steps:
@@ -53,7 +71,7 @@ def fuse(spec: MlpSpec) -> tuple[FusedStep, ...]:
         # The younger of two products first: its tile is more likely to be hot.
         for source in sorted(step.sources, key=lambda name: made_at.get(name, 0), reverse=True):
             product = fused.get(source)
-            if not isinstance(product, Product) or readers[source] > 1:
+            if not isinstance(product, Product) or uses[source] > 1:
                 continue
             grown = _grow(product, step)
             if grown is not None:
@@ -87,3 +105,27 @@ def compose(first: Formula, second: Formula) -> Formula | None:
         return second if first.is_identity else first.then(second)
     except FormulaError:
         return None
+
+
+def join(
+    spec: MlpSpec,
+    steps: Sequence[_Part],
+    make: Callable[[_Part], _Stage],
+    grow: Callable[[_Stage, _Part], _Stage | None],
+) -> list[_Stage]:
+    """Stages that do several steps each: `make` begins one with a step; `grow` adds a step to the stage that made the
+    last of its sources, if nothing else reads that, or returns None."""
+    uses = count_uses(spec, steps)
+    stages: list[_Stage] = []
+    made_at: dict[str, int] = {}
+    for step in steps:
+        last = max(step.sources, key=lambda name: made_at.get(name, -1))
+        place = made_at.get(last, -1)
+        grown = grow(stages[place], step) if place >= 0 and uses[last] == 1 else None
+        if grown is None:
+            made_at[step.name] = len(stages)
+            stages.append(make(step))
+        else:
+            made_at[step.name] = place
+            stages[place] = grown
+    return stages

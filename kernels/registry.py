@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
@@ -175,8 +176,10 @@ def _explain(kernel: Kernel, why: str) -> Kernel:
 def _default_device() -> Device:
     """cuda where there is an NVIDIA driver, unless torch cannot use it. Where there is no driver, torch is not imported
     only to say so."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
+    if sys.modules.get("torch") is not None:
+        torch = importlib.import_module(
+            "torch"
+        )  # models load in parallel: waits for a thread that imports it
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not _has_driver():
         return "cpu"
@@ -185,6 +188,7 @@ def _default_device() -> Device:
     return "cuda" if _later("cuda.backend", "cublas_unavailable")(None) is None else "cpu"
 
 
+@cache
 def _has_driver() -> bool:
     try:
         ctypes.CDLL("libcuda.so.1")

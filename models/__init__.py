@@ -13,7 +13,7 @@ from fused_mlp.models.weights import LayerWeights, Mlp
 if TYPE_CHECKING:
     from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
     from fused_mlp.models.importers.from_onnx import from_onnx
-    from fused_mlp.models.importers.from_torch import from_torch, parameter_names
+    from fused_mlp.models.importers.from_torch import from_torch
 
 __all__ = [
     "Activation",
@@ -32,7 +32,6 @@ __all__ = [
     "from_state_dict",
     "from_torch",
     "load",
-    "parameter_names",
     "save",
 ]
 
@@ -42,7 +41,6 @@ _IMPORTERS = {
     "from_safetensors": "from_checkpoint",
     "from_state_dict": "from_checkpoint",
     "from_torch": "from_torch",
-    "parameter_names": "from_torch",
 }
 
 

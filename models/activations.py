@@ -83,6 +83,11 @@ def log_softmax(x: Floats) -> Floats:
     return result
 
 
+def _sign(x: Floats) -> Floats:
+    """0 for NaN, as in PyTorch."""
+    return np.asarray(np.greater(x, 0), x.dtype) - np.less(x, 0)
+
+
 def _elu(x: Floats, alpha: Any = 1.0) -> Floats:
     return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
@@ -116,4 +121,5 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "erf": erf,
     "log1p": np.log1p,
     "expm1": np.expm1,
+    "sign": _sign,
 }

@@ -12,7 +12,14 @@ from pathlib import Path
 
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.spec import MlpSpec
-from fused_mlp.models.version_directory import JSON_NAME, WEIGHTS_NAME, inspect_version, load_version
+from fused_mlp.models.version_directory import (
+    JSON_NAME,
+    WEIGHTS_NAME,
+    ModelFile,
+    inspect_version,
+    load_version,
+    read_model_file,
+)
 from fused_mlp.models.weights import Mlp
 
 log = logging.getLogger(__name__)
@@ -23,13 +30,17 @@ _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # fits an int64, as the wi
 
 @dataclass(frozen=True)
 class FoundVersion:
-    """One version directory. `problem` says why it cannot be served; `spec` is None then. A scan does
+    """One version directory. `problem` says why it cannot be served; `model_file` is None then. A scan does
     not read weights, so `load` may still fail."""
 
     version: int
     path: Path
-    spec: MlpSpec | None = None
+    model_file: ModelFile | None = None
     problem: str | None = None
+
+    @property
+    def spec(self) -> MlpSpec | None:
+        return None if self.model_file is None else self.model_file.spec
 
 
 @dataclass(frozen=True)
@@ -65,9 +76,10 @@ class Repository:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
 
-    def scan(self) -> list[FoundModel]:
-        """Every model, by name, with every version, broken ones included and marked. Raises ModelLoadError
-        when there is no repository or nothing in it."""
+    def scan(self, *, headers: bool = True) -> list[FoundModel]:
+        """Every model, by name, with every version, broken ones included and marked. `headers`: look at those of the
+        weights too, as reading a version does in any case. Raises ModelLoadError when there is no repository or nothing
+        in it."""
         models = []
         for entry in self._entries():
             try:
@@ -75,7 +87,7 @@ class Repository:
             except ModelLoadError as error:
                 log.warning("%s is passed over: %s", entry, error)
                 continue
-            models.append(self._find(entry))
+            models.append(self._find(entry, headers))
         if not models:
             raise ModelLoadError(
                 f"model repository {self.root} is empty: expected <model>/<version>/{JSON_NAME} "
@@ -88,7 +100,7 @@ class Repository:
         path = self.root / check_name(name)
         if not path.is_dir():
             raise ModelLoadError(f"model {name!r} is not in repository {self.root}")
-        return self._find(path)
+        return self._find(path, True)
 
     def load(self, name: str, version: int | None = None) -> Mlp:
         """A version's model; the highest usable one when none is named."""
@@ -113,7 +125,7 @@ class Repository:
         """The model of a version that a scan found, without another scan."""
         if found.problem is not None:
             raise ModelLoadError(found.problem)
-        return load_version(found.path)
+        return load_version(found.path, found.model_file)
 
     def _entries(self) -> list[Path]:
         """The directories right below the root, without hidden and private ones (`.git`, `__pycache__`)."""
@@ -127,7 +139,7 @@ class Repository:
             raise ModelLoadError(f"model repository {self.root}: {error.strerror or error}") from None
         return [entry for entry in entries if entry.is_dir() and entry.name[0] not in "._"]
 
-    def _find(self, path: Path) -> FoundModel:
+    def _find(self, path: Path, headers: bool) -> FoundModel:
         versions: list[FoundVersion] = []
         problems: list[str] = []
         try:
@@ -141,7 +153,7 @@ class Repository:
             if entry.name[0] in "._":
                 continue
             if entry.is_dir() and _VERSION.fullmatch(entry.name):
-                versions.append(self._inspect(entry))
+                versions.append(self._inspect(entry, headers))
             elif entry.name in (JSON_NAME, WEIGHTS_NAME):
                 problems.append(f"{entry}: belongs into a version directory, such as {path / '1'}")
             elif entry.is_dir():
@@ -151,15 +163,17 @@ class Repository:
         versions.sort(key=lambda found: found.version)
         return FoundModel(path.name, tuple(versions), tuple(problems))
 
-    def _inspect(self, path: Path) -> FoundVersion:
+    def _inspect(self, path: Path, headers: bool) -> FoundVersion:
         version = int(path.name)
         try:
             for part in (path, path / JSON_NAME, path / WEIGHTS_NAME):
                 self._check_inside(part)
-            return FoundVersion(version, path, spec=inspect_version(path).spec)
+            read = inspect_version if headers else read_model_file
+            return FoundVersion(version, path, read(path))
         except ModelLoadError as error:
             return FoundVersion(version, path, problem=str(error))
 
     def _check_inside(self, path: Path) -> None:
-        if not path.resolve().is_relative_to(self.root.resolve()):
+        """`path` is right below a folder that was checked before, or the root."""
+        if path.is_symlink() and not path.resolve().is_relative_to(self.root.resolve()):
             raise ModelLoadError(f"{path}: a symbolic link that leads out of the repository is not followed")

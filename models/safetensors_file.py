@@ -4,8 +4,9 @@ are read here, since not every version of its numpy interface knows bfloat16."""
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -41,13 +42,28 @@ class StoredTensor:
     offset: int
 
     def read(self) -> Array:
+        with self.path.open("rb", buffering=0) as file:
+            return self.read_from(file)
+
+    def read_from(self, file: FileIO) -> Array:
+        """From the open file, which is `path`."""
         if self.dtype not in _DTYPES:
             raise SafetensorError(f"dtype {self.dtype} is not supported")
-        count = math.prod(self.shape)
-        values = np.fromfile(self.path, named_dtype(_DTYPES[self.dtype]), count, offset=self.offset)
-        if values.size != count:
-            raise SafetensorError("the file ends before the tensor does")
-        return values.reshape(self.shape)
+        values: Array = np.empty(self.shape, named_dtype(_DTYPES[self.dtype]))
+        rest = values.reshape(-1).view(np.uint8)
+        file.seek(self.offset)
+        while rest.size:  # one read takes 2 GiB at most
+            count = file.readinto(rest.data)
+            if not count:
+                raise SafetensorError("the file ends before the tensor does")
+            rest = rest[count:]
+        return values
+
+
+def read_tensors(stored: Mapping[str, StoredTensor], path: Path) -> dict[str, Array]:
+    """All tensors of one file."""
+    with path.open("rb", buffering=0) as file:
+        return {name: tensor.read_from(file) for name, tensor in stored.items()}
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:

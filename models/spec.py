@@ -5,17 +5,9 @@ validation of names, widths and outputs; knows nothing of tensors, files or kern
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from fused_mlp.models.chain import (
     DEFAULT_SLOPE,
@@ -26,200 +18,35 @@ from fused_mlp.models.chain import (
     chain_of,
     steps_of,
 )
-from fused_mlp.models.formula import Formula, parse
+from fused_mlp.models.steps import (
+    LIST,
+    MAX_WIDTH,
+    Affine,
+    AnyStep,
+    Combination,
+    Combine,
+    Concat,
+    Elementwise,
+    Frozen,
+    Gated,
+    Linear,
+    Name,
+    Norm,
+    Slice,
+    Softmax,
+    Step,
+    Unary,
+    Weighted,
+    Width,
+)
 
 Dtype = Literal["float32", "float16", "bfloat16"]
-Combination = Literal["add", "subtract", "multiply", "divide", "maximum", "minimum"]
 
 MAX_STEPS = 4096
-MAX_WIDTH = 1 << 20
 # Concats of concats grow without any weights: a small file must not ask for gigabytes per row.
 MAX_FEATURES = 1 << 24  # of all values together
-Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
-# A step's name is that of the value it makes and the beginning of its tensors' names: `blocks.3.fc1`.
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,199}$")]
-# Everything else is strict; a list is as good as a tuple, in JSON and in Python. The first error of a list is enough.
-_LIST = Field(strict=False, fail_fast=True)
-Eps = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 INPUT = "input"  # the name of the program's input
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
-class _Step(Frozen):
-    """One step. `name` is the value that it makes."""
-
-    name: Name
-    tensors: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The values that it reads."""
-        raise NotImplementedError
-
-    def width(self, sources: tuple[int, ...]) -> int:
-        """Of its value, given those of its sources; ValueError when they do not fit."""
-        return sources[0]
-
-    def shapes(self, sources: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Its tensors: the last part of their names, and their shapes."""
-        return {}
-
-    @property
-    def prefix(self) -> str:
-        """What its tensors' names begin with."""
-        return self.name
-
-    # `op` has a default, so that steps are made without it, but is always written down.
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {"op": self.op, **handler(self)}  # type: ignore[attr-defined]
-
-
-class _Unary(_Step):
-    input: Name
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return (self.input,)
-
-
-class _Weighted(_Unary):
-    """A step with a matrix. Steps that name the same `weights` share one (a module that is called twice)."""
-
-    out_features: Width
-    bias: bool = True
-    weights: Name | None = None
-
-    @property
-    def prefix(self) -> str:
-        return self.weights or self.name
-
-    def width(self, sources: tuple[int, ...]) -> int:
-        return self.out_features
-
-
-class Linear(_Weighted):
-    """input W^T + b. weight: (out_features, in), bias: (out_features,)."""
-
-    op: Literal["linear"] = "linear"
-
-    def shapes(self, sources: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        return _matrix("", self.out_features, sources[0], self.bias)
-
-
-class _WithFunction(_Unary):
-    function: str
-
-    @field_validator("function")
-    @classmethod
-    def _canonical(cls, text: str) -> str:
-        return parse(text).text
-
-    @property
-    def formula(self) -> Formula:
-        return parse(self.function)
-
-
-class Gated(_Weighted, _WithFunction):
-    """function(input G^T + g) * (input W^T + b): GLU, GeGLU, SwiGLU, ReGLU; bilinear with the function `x`."""
-
-    op: Literal["gated"] = "gated"
-
-    def shapes(self, sources: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        return {
-            **_matrix("", self.out_features, sources[0], self.bias),
-            **_matrix("gate_", self.out_features, sources[0], self.bias),
-        }
-
-
-class Elementwise(_WithFunction):
-    """function(input), value by value."""
-
-    op: Literal["elementwise"] = "elementwise"
-
-
-class Norm(_Unary):
-    """layer: (x - mean) / sqrt(variance + eps); rms: x / sqrt(mean of squares + eps); l2: x / max(length, eps).
-    Then * weight + bias, where it has them."""
-
-    op: Literal["norm"] = "norm"
-    kind: Literal["layer", "rms", "l2"]
-    eps: Eps = 1e-5
-    weight: bool = True
-    bias: bool = True
-
-    def shapes(self, sources: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        return _vectors(sources[0], self.weight, self.bias)
-
-
-class Affine(_Unary):
-    """input * weight + bias, one of each per feature: a batch norm that no linear layer is beside."""
-
-    op: Literal["affine"] = "affine"
-    weight: bool = True
-    bias: bool = True
-
-    def shapes(self, sources: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        return _vectors(sources[0], self.weight, self.bias)
-
-
-class Softmax(_Unary):
-    """softmax, or its logarithm, over all features of the row."""
-
-    op: Literal["softmax", "log_softmax"] = "softmax"
-
-
-class Combine(_Step):
-    """Two values of the same width, feature by feature."""
-
-    op: Combination
-    inputs: Annotated[tuple[Name, Name], Field(strict=False)]
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return self.inputs
-
-    def width(self, sources: tuple[int, ...]) -> int:
-        if sources[0] != sources[1]:
-            raise ValueError(f"expected two values of the same width, got {sources[0]} and {sources[1]}")
-        return sources[0]
-
-
-class Concat(_Step):
-    """Values side by side."""
-
-    op: Literal["concat"] = "concat"
-    inputs: Annotated[tuple[Name, ...], Field(min_length=2, max_length=1024), _LIST]
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return self.inputs
-
-    def width(self, sources: tuple[int, ...]) -> int:
-        return sum(sources)
-
-
-class Slice(_Unary):
-    """The features [start, stop) of a value."""
-
-    op: Literal["slice"] = "slice"
-    start: Annotated[int, Field(ge=0)]
-    stop: Annotated[int, Field(ge=1)]
-
-    def width(self, sources: tuple[int, ...]) -> int:
-        if not self.start < self.stop <= sources[0]:
-            raise ValueError(f"[{self.start}, {self.stop}) is no part of {sources[0]} features")
-        return self.stop - self.start
-
-
-Step = Annotated[
-    Linear | Gated | Elementwise | Norm | Affine | Softmax | Combine | Concat | Slice,
-    Field(discriminator="op"),
-]
 
 
 class Output(Frozen):
@@ -235,11 +62,11 @@ class MlpSpec(Frozen):
     A chain of layers may also be given as `layers` and `output_activation`, as in files of format 1."""
 
     in_features: Width
-    steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_STEPS), _LIST]
-    outputs: Annotated[tuple[Output, ...], Field(min_length=1, max_length=64), _LIST]
-    input_shape: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8), _LIST] | None = None
+    steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_STEPS), LIST]
+    outputs: Annotated[tuple[Output, ...], Field(min_length=1, max_length=64), LIST]
+    input_shape: Annotated[tuple[Width, ...], Field(min_length=1, max_length=8), LIST] | None = None
     dtype: Dtype = "float32"
-    labels: Annotated[tuple[str, ...], _LIST] | None = None  # of the first output
+    labels: Annotated[tuple[str, ...], LIST] | None = None  # of the first output
     description: str = ""
 
     @model_validator(mode="before")
@@ -296,13 +123,7 @@ class MlpSpec(Frozen):
             if step.name not in used:
                 raise ValueError(f"step {step.name!r}: nothing uses its value, leave it out")
             used.update(step.sources)
-        shapes: dict[str, dict[str, tuple[int, ...]]] = {}
-        for step in self.steps:
-            of_step = step.shapes(self.source_widths(step))
-            if of_step and shapes.setdefault(step.prefix, of_step) != of_step:
-                raise ValueError(
-                    f"step {step.name!r}: other shapes than the step that it shares {step.prefix!r} with"
-                )
+        _ = self._shapes  # checks that steps with the same tensors have them in the same shapes
         if self.input_shape is not None and math.prod(self.input_shape) != self.in_features:
             raise ValueError(f"input_shape {self.input_shape} has not {self.in_features} features")
         if self.labels is not None and len(self.labels) != self.output_widths[0]:
@@ -336,7 +157,7 @@ class MlpSpec(Frozen):
                 )
         return widths
 
-    def source_widths(self, step: _Step) -> tuple[int, ...]:
+    def source_widths(self, step: AnyStep) -> tuple[int, ...]:
         return tuple(self.widths_by_name[source] for source in step.sources)
 
     @property
@@ -359,12 +180,20 @@ class MlpSpec(Frozen):
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The tensors of a model of this spec: name and shape, shared ones once."""
-        seen = set()
+        for prefix, shapes in self._shapes.items():
+            for name, shape in shapes.items():
+                yield f"{prefix}.{name}", shape
+
+    @cached_property
+    def _shapes(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        shapes: dict[str, dict[str, tuple[int, ...]]] = {}
         for step in self.steps:
-            if step.prefix not in seen:
-                for name, shape in step.shapes(self.source_widths(step)).items():
-                    seen.add(step.prefix)
-                    yield f"{step.prefix}.{name}", shape
+            of_step = step.shapes(self.source_widths(step)) if isinstance(step, Unary) else {}
+            if of_step and shapes.setdefault(step.prefix, of_step) != of_step:
+                raise ValueError(
+                    f"step {step.name!r}: other shapes than the step that it shares {step.prefix!r} with"
+                )
+        return shapes
 
     @cached_property
     def parameters(self) -> int:
@@ -394,7 +223,7 @@ class MlpSpec(Frozen):
     @property
     def widths(self) -> tuple[int, ...]:
         """Input width, then those of the matrix products, in order: what a chain is known by."""
-        products = (step for step in self.steps if isinstance(step, _Weighted))
+        products = (step for step in self.steps if isinstance(step, Weighted))
         return (self.in_features, *(step.out_features for step in products))
 
     def summary(self) -> str:
@@ -408,20 +237,12 @@ class MlpSpec(Frozen):
         return summarize(self)
 
 
-def _matrix(half: str, out_features: int, in_features: int, bias: bool) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {f"{half}weight": (out_features, in_features)}
-    if bias:
-        shapes[f"{half}bias"] = (out_features,)
-    return shapes
-
-
-def _vectors(features: int, weight: bool, bias: bool) -> dict[str, tuple[int, ...]]:
-    return {name: (features,) for name, there in (("weight", weight), ("bias", bias)) if there}
-
-
 __all__ = [
     "DEFAULT_SLOPE",
     "INPUT",
+    "MAX_FEATURES",
+    "MAX_STEPS",
+    "MAX_WIDTH",
     "Activation",
     "Affine",
     "Combination",

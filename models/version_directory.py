@@ -17,7 +17,7 @@ from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.precision_error import PrecisionError
 from fused_mlp.models.quantization import Int8Matrix, Precision, ReducedMatrix
-from fused_mlp.models.safetensors_file import UNREADABLE, StoredTensor, read_header
+from fused_mlp.models.safetensors_file import UNREADABLE, StoredTensor, read_header, read_tensors
 from fused_mlp.models.spec import MlpSpec
 from fused_mlp.models.weights import Mlp, check_shapes
 
@@ -56,13 +56,14 @@ class ModelFile(BaseModel):
         return given
 
 
-def load_version(directory: Path) -> Mlp:
-    """The model in a version directory."""
-    model_file = inspect_version(directory)
+def load_version(directory: Path, model_file: ModelFile | None = None) -> Mlp:
+    """The model in a version directory. `model_file`: what its model.json says, if that is known already."""
+    if model_file is None:
+        model_file = read_model_file(directory)
+    stored = inspect_weights(directory, model_file)
     weights = directory / WEIGHTS_NAME
     try:
-        stored = read_header(weights)
-        tensors = {name: tensor.read() for name, tensor in stored.items()}
+        tensors = read_tensors(stored, weights)
         reduced = _take_reduced(model_file, tensors)
         return Mlp(
             model_file.spec,
@@ -81,7 +82,13 @@ def load_version(directory: Path) -> Mlp:
 def inspect_version(directory: Path) -> ModelFile:
     """Check everything that can be checked without reading the weights: `model.json`, and the names, shapes,
     dtypes and length that the header of `model.safetensors` declares."""
-    model_file = _read_json(directory / JSON_NAME)
+    model_file = read_model_file(directory)
+    inspect_weights(directory, model_file)
+    return model_file
+
+
+def inspect_weights(directory: Path, model_file: ModelFile) -> dict[str, StoredTensor]:
+    """Where the tensors are, once the header of `model.safetensors` agrees with `model.json`."""
     weights = directory / WEIGHTS_NAME
     if not weights.is_file():
         raise ModelLoadError(f"{weights}: no such file")
@@ -107,7 +114,7 @@ def inspect_version(directory: Path) -> ModelFile:
             raise ModelLoadError(
                 f"{weights}: tensor {name!r} is {tensor.dtype}, but {JSON_NAME} says {said} ({in_words})"
             )
-    return model_file
+    return stored
 
 
 def _check_scales(names: Collection[str], stored: Mapping[str, StoredTensor]) -> None:
@@ -132,7 +139,8 @@ def _take_reduced(model_file: ModelFile, tensors: dict[str, Array]) -> dict[str,
     return reduced
 
 
-def _stored_tensors(mlp: Mlp) -> dict[str, Array]:
+def stored_tensors(mlp: Mlp) -> dict[str, Array]:
+    """As in `model.safetensors`: matrices in fewer bits as they are kept, with their scales."""
     tensors = mlp.unreduced()
     for name, matrix in mlp.reduced.items():
         if isinstance(matrix, Int8Matrix):
@@ -165,7 +173,7 @@ def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
         _write(
             draft / JSON_NAME, (model_file.model_dump_json(indent=2, exclude_defaults=True) + "\n").encode()
         )
-        _write(draft / WEIGHTS_NAME, serialize(_stored_tensors(mlp)))
+        _write(draft / WEIGHTS_NAME, serialize(stored_tensors(mlp)))
         _sync_directory(draft)
         draft.rename(target)
         _sync_directory(target.parent)
@@ -176,7 +184,9 @@ def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
             shutil.rmtree(draft)
 
 
-def _read_json(path: Path) -> ModelFile:
+def read_model_file(directory: Path) -> ModelFile:
+    """What `model.json` says, checked."""
+    path = directory / JSON_NAME
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ModelLoadError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB, not a model description")

@@ -22,13 +22,15 @@ class Status(enum.Enum):
     model_not_found = 2
     version_not_found = 3
     not_ready = 4
-    variant_not_loaded = 5
-    override_not_allowed = 6
-    overloaded = 7
-    deadline_expired = 8
-    cancelled = 9
-    shutting_down = 10
-    kernel_error = 11
+    not_loaded = 5
+    variant_not_loaded = 6
+    override_not_allowed = 7
+    overloaded = 8
+    deadline_expired = 9
+    cancelled = 10
+    shutting_down = 11
+    kernel_error = 12
+    deadline_too_near = 13
 
 def grpc_code(status: Status) -> int: ...
 def quote_name(name: str) -> str:
@@ -165,10 +167,26 @@ class Lane:
     def name(self) -> str: ...
     @property
     def queue_rows(self) -> int: ...
+    @property
+    def weight(self) -> float:
+        """Its share of the time, relative to other lanes that have work."""
+    @weight.setter
+    def weight(self, weight: float) -> None: ...
+    def estimate_ns(self, rows: int) -> int:
+        """How long a batch of so many rows takes, by measurement at load and batches since."""
     def record(self, grpc_code: int, duration_ns: int) -> None:
         """Count one finished request."""
     def refuse_invalid(self) -> None:
         """Count a request with invalid input. The engine counts all other refusals."""
+    @property
+    def used(self) -> bool:
+        """Whether it has counted anything."""
+    @property
+    def last_used_ns(self) -> int:
+        """When its last batch ended, on the monotonic clock; 0: it has run none."""
+    @property
+    def in_flight(self) -> int:
+        """Requests accepted and not yet complete."""
     def snapshot(self) -> LaneSnapshot: ...
 
 class Verdict(enum.Enum):
@@ -212,9 +230,11 @@ class Engine:
         max_batch_rows: int = 64,
         max_wait_us: int = 0,
         queue_rows: int = 4096,
+        one_core: bool = False,
     ) -> Lane:
         """`kernel` is the capsule of `Kernel.capsule()`, run without the GIL, or `Kernel.run`, called once per
-        batch with the GIL."""
+        batch with the GIL. A capsule is run a few times to learn how long batches take. `one_core`: a call of the
+        kernel uses one core, so that a large batch is shared between idle workers."""
     def remove_lane(self, lane: Lane) -> None:
         """Run what is queued; the last reference to the lane frees its kernel. Publish the route that replaces
         it first: then no request is refused."""
@@ -237,7 +257,7 @@ class Engine:
         trace_id: int = 0,
     ) -> Ticket:
         """Queue validated rows; the result arrives in `queue` with `token`. `deadline_ns` 0: none. Raises Refused
-        (overloaded, deadline_expired, shutting_down); then no result arrives."""
+        (overloaded, deadline_expired, deadline_too_near, shutting_down); then no result arrives."""
     def begin_drain(self) -> None:
         """Refuse new requests as shutting_down; queued ones no longer wait for batch mates."""
     def wait_idle(self, timeout_s: float) -> bool:
@@ -271,7 +291,8 @@ class RouteEntry:
     """One version of one model, and the lanes that serve it. `split`: the share of requests without a variant that
     go to the other variant. `withdrawn`: unfused answers all requests, because fused gave wrong results.
     `outputs`: name, width and whether to squeeze, in the order of columns; none: one, `output`. `input_shape`: of a
-    row, as the model itself takes it; none: [in_features]."""
+    row, as the model itself takes it; none: [in_features]. `on_demand`: not loaded; requests for it are refused as
+    not_loaded, which a front takes for "have it loaded and ask again"."""
 
     def __init__(
         self,
@@ -284,6 +305,7 @@ class RouteEntry:
         allow_override: bool = False,
         ready: bool = True,
         loading: bool = False,
+        on_demand: bool = False,
         in_features: int,
         out_features: int,
         max_request_rows: int = 4096,
@@ -315,7 +337,11 @@ class Router:
     """Maps (model, version, variant) to a lane. Version 0 means the highest that is ready."""
 
     def __init__(self) -> None: ...
-    def publish(self, entries: Sequence[RouteEntry]) -> None: ...
+    def publish(self, entries: Sequence[RouteEntry]) -> None:
+        """Replace all routes in one step."""
+    def update(self, models: Sequence[str], entries: Sequence[RouteEntry]) -> None:
+        """Replace the routes of these models in one step, at the cost of those alone; one without entries is no longer
+        served."""
     def resolve(
         self,
         model: str,

@@ -47,6 +47,7 @@ class CallEventKind(enum.Enum):
     failure = 5
     bad_end = 6
     shortage = 7
+    wanted = 8
 
 class CallEvent:
     """What happened to a call that Python answers. `start` of a unary call has its message in `body`;
@@ -135,6 +136,8 @@ class FrontServer:
         """Up to `most`, of each connection in turn."""
     def publish_health(self, answers: Sequence[tuple[str, int, Sequence[tuple[str, str]]]]) -> None:
         """What Health/Check answers from now on: name, status, trailers."""
+    def retry_waiting(self) -> None:
+        """Look again for models that requests wait for: the routes have changed."""
     def send(self, call: int, message: bytes) -> None:
         """Add a message to the answer; wait for `writable` before the next. A call that has ended is ignored."""
     def finish(

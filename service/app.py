@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+from collections.abc import Collection
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -112,12 +113,18 @@ class Service:
         check_ports(self.settings)
         widest = self.catalog.scan()
         control = Control(self.settings, self.catalog, self._health, self._guard)
-        self.front: Front = make_front(self.settings, self.engine, self.router, control_rpcs(control), widest)
+        self.front: Front = make_front(
+            self.settings, self.engine, self.router, control_rpcs(control), widest, want=self.catalog.want
+        )
+        self.catalog.on_demand.on_loaded = self.front.retry_waiting
+        self.catalog.on_demand.call_later = lambda delay_s, callback: loop.call_soon_threadsafe(
+            loop.call_later, delay_s, callback
+        )
         self._admin = make_admin(self.settings, self.engine, admin_rpcs(control))
         pages = Pages(
             render=self._render_metrics,
             not_ready=self._not_ready,
-            status=lambda: status_json(self.catalog, self.front.name, self._health.ready),
+            status=lambda name: status_json(self.catalog, self.front.name, self._health.ready, name),
         )
         self._metrics = MetricsServer(
             self.settings.metrics_host,
@@ -136,7 +143,7 @@ class Service:
             self.admin_port = await self._admin.start()
         self.grpc_port = await self.front.start()
         self._reloading = loop.create_task(keep_reloading(self.credentials.reloads, self.reload_asked))
-        self.catalog.on_change(lambda: loop.call_soon_threadsafe(self._report_health))
+        self.catalog.on_change(lambda names: loop.call_soon_threadsafe(self._report_health, names))
         log.info(
             "listening on %s, loading models from %s",
             join_address(self.settings.host, self.grpc_port),
@@ -145,7 +152,11 @@ class Service:
 
     async def load(self) -> None:
         """Load all models; ready when it returns. Raises ModelLoadError when none can be served, KernelError."""
-        await asyncio.to_thread(self.catalog.load_all)
+        gc.disable()  # nearly all that is made stays: with many models the collector would walk it over and over
+        try:
+            await asyncio.to_thread(self.catalog.load_all)
+        finally:
+            gc.enable()
         # What was loaded stays: the collector need not walk it again in the middle of a request.
         gc.collect()
         gc.freeze()
@@ -175,10 +186,12 @@ class Service:
         if self._admin is not None:
             await self._admin.stop(0)
         await self.front.stop(self.settings.drain_timeout_s)
+        await asyncio.to_thread(self.catalog.stop_loading)
         self._metrics.stop()
         log.info("stopped")
 
     def close(self) -> None:
+        self.catalog.stop_loading()
         self.engine.stop()
         self.engine.on_dispute = None  # breaks the cycle between the engine and the catalog
 
@@ -193,8 +206,8 @@ class Service:
             metrics.CredentialsCollector(self.credentials, self._guard.refused),
         )
 
-    def _render_metrics(self, accept: str) -> tuple[bytes, str]:
-        return self._exposition.render(accept)
+    def _render_metrics(self, accept: str, names: Collection[str]) -> tuple[bytes, str]:
+        return self._exposition.render(accept, names)
 
     def _not_ready(self) -> str:
         """Why this server is not ready; empty when it is."""
@@ -214,16 +227,17 @@ class Service:
         self._health_is_old = False
         self.front.publish_health(check_answers(self._health, self.catalog))
 
-    def _report_health(self) -> None:
-        """A model is healthy when one of its versions can answer, the server when any model is."""
-        models = {model.name: bool(model.ready) for model in self.catalog.models()}
-        services = (SERVER, *SERVED_SERVICES)
-        for name in self._health.all().keys() - models.keys() - set(services):
-            self._health.remove(name)
-        for name, ready in models.items():
-            self._health.set(name, Serving.SERVING if ready else Serving.NOT_SERVING)
-        for name in services:
-            self._health.set(name, Serving.SERVING if any(models.values()) else Serving.NOT_SERVING)
+    def _report_health(self, names: Collection[str] | None = None) -> None:
+        """A model is healthy when one of its versions can answer, the server when any model is. `names`: of the models
+        that changed; None: all."""
+        known = {model.name: bool(model.answering) for model in self.catalog.models()}
+        changed = known.keys() if names is None else names
+        healthy = {name: known[name] for name in changed if name in known}
+        healthy |= dict.fromkeys((SERVER, *SERVED_SERVICES), any(known.values()))
+        self._health.update(
+            {name: Serving.SERVING if well else Serving.NOT_SERVING for name, well in healthy.items()},
+            removed=[name for name in changed if name not in known],
+        )
 
 
 def _log_kernel_error(lane: str, text: str) -> None:

@@ -17,9 +17,9 @@ from bench.cuda.report import PEERS
 from bench.kernels.shapes import build
 from fused_mlp import kernels
 from fused_mlp.kernels.cuda.backend import candidates
-from fused_mlp.kernels.cuda.contexts import LaunchContext
-from fused_mlp.kernels.cuda.runtime import Runtime
-from fused_mlp.kernels.cuda.selection import Candidate
+from fused_mlp.kernels.cuda.running.contexts import LaunchContext
+from fused_mlp.kernels.cuda.running.runtime import Runtime
+from fused_mlp.kernels.cuda.running.selection import Candidate
 from fused_mlp.models import Dtype, Mlp
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 from fused_mlp.models.importers.torch.writing import make_module

@@ -63,6 +63,10 @@ class CpuKernel(Kernel):
         self._run = compiled.run
         self._run_at = compiled.run_at
 
+    @property
+    def memory_bytes(self) -> int:
+        return self._compiled.memory_bytes
+
     def run(self, x: Float32, y: Float32) -> str:
         if not self._run(x, y):
             raise KernelInputError(
@@ -152,10 +156,9 @@ def _build(
 
 def _describe_strategies(compiled: _cpu.Kernel) -> str:
     """`gemv to 5 rows, row_block above`: each strategy with the largest batch that uses it."""
-    names = [compiled.strategy(rows) for rows in range(1, _DESCRIBED_ROWS + 1)]
-    ends = [rows for rows in range(1, _DESCRIBED_ROWS) if names[rows - 1] != names[rows]]
-    parts = [f"{names[rows - 1]} to {rows} row{'s' if rows > 1 else ''}" for rows in ends]
-    return ", ".join([*parts, f"{names[-1]} above" if ends else names[-1]])
+    *parts, (last, _) = compiled.strategies(_DESCRIBED_ROWS)
+    ends = [f"{name} to {rows} row{'s' if rows > 1 else ''}" for name, rows in parts]
+    return ", ".join([*ends, f"{last} above" if ends else last])
 
 
 _MISSING = "fused_mlp.kernels._cpu is missing: install fused-mlp again, with a C++ compiler"

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from fused_mlp.kernels.fusion import Combined, FusedStep, Product, compose, fuse
+from fused_mlp.kernels.fusion import Combined, FusedStep, Product, compose, fuse, join
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, parse
 from fused_mlp.models.spec import (
@@ -71,10 +70,9 @@ class _Placement:
         self.spec = spec
         self.kind = kind
         self.widths = dict(spec.widths_by_name)
-        self.fused = _with_functions(fuse(spec), spec)
+        self.stages = join(spec, fuse(spec), self._stage, _followed_by)
         # A value that is a part of another one: (that value, the column at which it begins).
         self.inside: dict[str, tuple[str, int]] = {}
-        self.slices = {step.name for step in self.fused if isinstance(step, Slice)}
         self.operations: list[Operation] = []
 
     def run(self) -> Placed:
@@ -87,18 +85,18 @@ class _Placement:
 
     def _make_operations(self) -> None:
         copies: dict[str, list[tuple[str, int]]] = {}
-        for step in self.fused:
-            if isinstance(step, Slice):
-                self.inside[step.name] = (step.input, step.start)
-            elif isinstance(step, Concat):
-                copies[step.name] = self._side_by_side(step.name, step.inputs)
+        for stage in self.stages:
+            if isinstance(stage, Slice):
+                self.inside[stage.name] = (stage.input, stage.start)
+            elif isinstance(stage, Concat):
+                copies[stage.name] = self._side_by_side(stage.name, stage.inputs)
         outputs = [output.value for output in self.spec.outputs]
         copies[_RESULT] = self._side_by_side(_RESULT, tuple(outputs))
-        for step in self.fused:
-            if isinstance(step, Concat):
-                self._copy_into(step.name, copies[step.name])
-            elif not isinstance(step, Slice):
-                self.operations.append(self._operation(step))
+        for stage in self.stages:
+            if isinstance(stage, Concat):
+                self._copy_into(stage.name, copies[stage.name])
+            elif isinstance(stage, Operation):
+                self.operations.append(stage)
         self._copy_into(_RESULT, copies[_RESULT])
 
     def _side_by_side(self, whole: str, parts: tuple[str, ...]) -> list[tuple[str, int]]:
@@ -117,8 +115,10 @@ class _Placement:
         for part, column in parts:
             self.operations.append(Operation("map", part, whole, self.widths[part], column=column))
 
-    def _operation(self, step: FusedStep | _WithFunction) -> Operation:  # noqa: PLR0911 - a table of steps
+    def _stage(self, step: FusedStep) -> Operation | Slice | Concat:  # noqa: PLR0911 - a table of steps
         match step:
+            case Slice() | Concat():
+                return step
             case Product():
                 return Operation(
                     "product",
@@ -130,8 +130,6 @@ class _Placement:
                     step.combined,
                     step.then,
                 )
-            case _WithFunction():
-                return replace(self._operation(step.step), value=step.name, then=step.then)
             case Elementwise():
                 return Operation("map", step.input, step.name, self.widths[step.name], then=step.formula)
             case Combine():
@@ -287,39 +285,11 @@ def _take(scratch: list[int], free: list[int], width: int) -> int:
     return best
 
 
-@dataclass(frozen=True)
-class _WithFunction:
-    """A row operation and the function that follows it."""
-
-    step: Combine | Norm | Affine
-    name: str
-    then: Formula
-
-
-def _with_functions(steps: tuple[FusedStep, ...], spec: MlpSpec) -> list[Any]:
-    """Functions that follow row operations join them, if nothing else reads what is in between."""
-    reads: dict[str, int] = {}
-    for name in [source for step in steps for source in step.sources] + [o.value for o in spec.outputs]:
-        reads[name] = reads.get(name, 0) + 1
-    result: list[Any] = []
-    found: dict[str, int] = {}
-    for step in steps:
-        if isinstance(step, Elementwise) and reads[step.input] == 1 and step.input in found:
-            at = found[step.input]
-            joined = _followed_by(result[at], step)
-            if joined is not None:
-                result[at] = joined
-                found[step.name] = at
-                continue
-        if isinstance(step, (Combine, Norm, Affine)):
-            found[step.name] = len(result)
-        result.append(step)
-    return result
-
-
-def _followed_by(before: Any, step: Elementwise) -> _WithFunction | None:
-    """None if the two functions together are too long for one formula."""
-    if not isinstance(before, _WithFunction):
-        return _WithFunction(before, step.name, step.formula)
+def _followed_by(before: Operation | Slice | Concat, step: FusedStep) -> Operation | None:
+    """A row operation with the function after it; None if it takes none, or if its functions are too long for one."""
+    if not isinstance(before, Operation) or not isinstance(step, Elementwise):
+        return None
+    if before.kind != "combine" and before.step is None:
+        return None
     then = compose(before.then, step.formula)
-    return None if then is None else _WithFunction(before.step, step.name, then)
+    return None if then is None else replace(before, value=step.name, then=then)

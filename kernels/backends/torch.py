@@ -15,7 +15,7 @@ from fused_mlp.kernels.backends.torch_buffers import Y, lay_out
 from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
 from fused_mlp.models import Mlp
 from fused_mlp.models.dtypes import widen
-from fused_mlp.models.formula import Formula
+from fused_mlp.models.formula import PARAMETERS, Formula
 from fused_mlp.models.importers.torch.formulas import apply
 from fused_mlp.models.importers.torch.modules import normalize
 from fused_mlp.models.spec import Step
@@ -31,27 +31,15 @@ KEPT_VIEWS = 256
 
 # (values, parameters of the function ...): those that torch computes in place. The others make a new tensor.
 _IN_PLACE: dict[str, Callable[..., Tensor]] = {
-    "relu": torch.relu_,
+    **{name: getattr(Tensor, f"{name}_") for name in PARAMETERS if hasattr(Tensor, f"{name}_")},
     "leaky_relu": functional.leaky_relu_,
     "gelu": torch.ops.aten.gelu_,
     "gelu_tanh": lambda x: torch.ops.aten.gelu_(x, approximate="tanh"),
     "silu": lambda x: functional.silu(x, inplace=True),
-    "tanh": torch.tanh_,
-    "sigmoid": torch.sigmoid_,
     "elu": functional.elu_,
     "softplus": lambda x, beta, threshold: torch.ops.aten.softplus.out(x, beta, threshold, out=x),
     "hardswish": lambda x: functional.hardswish(x, inplace=True),
     "mish": lambda x: functional.mish(x, inplace=True),
-    "clip": torch.clamp_,
-    "abs": torch.abs_,
-    "exp": torch.exp_,
-    "log": torch.log_,
-    "sqrt": torch.sqrt_,
-    "sin": torch.sin_,
-    "cos": torch.cos_,
-    "erf": torch.erf_,
-    "log1p": torch.log1p_,
-    "expm1": torch.expm1_,
 }
 _COMBINATIONS: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,

@@ -1,2 +1,1 @@
-"""The fused kernel for NVIDIA GPUs: Triton programs and cuBLAS behind CUDA graphs. `backend` registers it;
-only `functions`, the kernels, `triton_programs` and `check` import triton."""
+"""The fused kernel for NVIDIA GPUs: Triton programs and cuBLAS behind CUDA graphs. `backend` registers it."""

@@ -9,14 +9,14 @@ import logging
 import torch
 
 from fused_mlp.kernels.base import Kernel, KernelInfo
-from fused_mlp.kernels.cuda.cublas import CublasProgram
-from fused_mlp.kernels.cuda.plans import precision_of
-from fused_mlp.kernels.cuda.program import Program
-from fused_mlp.kernels.cuda.rule import candidate_tiles, tile_by_rule
-from fused_mlp.kernels.cuda.runtime import TorchRuntime
-from fused_mlp.kernels.cuda.selection import Candidate, select
+from fused_mlp.kernels.cuda.planning.plans import precision_of
+from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
+from fused_mlp.kernels.cuda.planning.tiles import Tile
+from fused_mlp.kernels.cuda.running.cublas import CublasProgram
+from fused_mlp.kernels.cuda.running.program import Program
+from fused_mlp.kernels.cuda.running.runtime import TorchRuntime
+from fused_mlp.kernels.cuda.running.selection import Candidate, select
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
-from fused_mlp.kernels.cuda.tiles import Tile
 from fused_mlp.models import Mlp
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def _build(
 
 def _triton_candidate(mlp: Mlp, tile: Tile, device: torch.device) -> Candidate:
     def build() -> Program:
-        from fused_mlp.kernels.cuda.triton_programs import LayeredProgram, WholeProgram  # noqa: PLC0415 - imports triton
+        from fused_mlp.kernels.cuda.running.triton_programs import LayeredProgram, WholeProgram  # noqa: PLC0415 - imports triton
 
         return (WholeProgram if tile.strategy == "whole" else LayeredProgram)(mlp, tile, device)
 

@@ -15,7 +15,14 @@ from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.kernels.nn import operator as _operator  # noqa: F401 - registers torch.ops.fused_mlp.mlp
 from fused_mlp.kernels.nn import reference
 from fused_mlp.kernels.nn.answers import built, form_of, tensors_of
-from fused_mlp.kernels.nn.packed import addresses_and_versions, forget, forget_expired, kernel_for, parse_spec
+from fused_mlp.kernels.nn.packed import (
+    addresses_and_versions,
+    forget,
+    forget_expired,
+    kernel_for,
+    parse_spec,
+    threads_of_torch,
+)
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.importers.from_torch import Reading, read_module
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
@@ -44,7 +51,11 @@ class _Slot(NamedTuple):
         found: Any = self.part._buffers[self.name] if self.buffer else self.part._parameters[self.name]
         if self.transposed:
             found = found.T
-        return found if self.shape is None else found.reshape(self.shape)  # type: ignore[no-any-return]
+        if self.shape is None:
+            return found  # type: ignore[no-any-return]
+        if found.dim() < 2 and found.numel() == 1:  # one number for all features
+            return found.expand(self.shape)  # type: ignore[no-any-return]
+        return found.reshape(self.shape)  # type: ignore[no-any-return]
 
 
 class FusedMLP(nn.Module):
@@ -54,9 +65,11 @@ class FusedMLP(nn.Module):
     A weight that the program has only as computed from several of the module's (a BatchNorm or a scale of the input
     folded into the layer beside it, weight_norm) is a parameter of its own, `fused.<name of it in the program>`: it
     has the value that it had when the FusedMLP was made, and is trained by itself. `folded` names the entries of the
-    module that are in it, or in the program's formulas; a state_dict of the module does not load then. Matrices that
-    only place and sum features are buffers outside of the state_dict. BatchNorm and Dropout are as in eval mode, and
-    a call in training mode is refused where the module has one.
+    module that are in it, or in the program's formulas (a number within a condition, or that is computed from a
+    parameter); a state_dict of the module does not load then. What holds none of the module's parameters (numbers in
+    its forward, what is computed from its buffers, matrices that place and sum features) are buffers outside of the
+    state_dict. BatchNorm and Dropout are as in eval mode, and a call in training mode is refused where the module has
+    one.
 
     Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. That is cheap
     on the CPU; every other kernel is made anew, on CUDA with the whole choice of a strategy, which takes seconds: use
@@ -76,7 +89,7 @@ class FusedMLP(nn.Module):
         in_features: int | None = None,
     ) -> None:
         super().__init__()
-        reading = read_module(module, example, in_features=in_features, dtype="float32")
+        reading = read_module(module, example, in_features=in_features, dtype="float32", trainable=True)
         spec = reading.mlp.spec
         self._spec = spec.model_dump_json()
         self._in_features = spec.in_features
@@ -135,7 +148,8 @@ class FusedMLP(nn.Module):
         threads: int | None = None,
     ) -> FusedMLP:
         """`module`: what `fused_mlp.from_torch` understands. `example` and `in_features` as there. `threads`: of one
-        call; by the cores at hand if not given. It answers what the module does: a tensor, a tuple, a dict."""
+        call; as torch.set_num_threads says, also later, if not given. It answers what the module does: a tensor, a
+        tuple, a dict."""
         return cls(module, backend, threads, example=example, in_features=in_features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -168,7 +182,8 @@ class FusedMLP(nn.Module):
         if torch.jit.is_scripting():  # type: ignore[attr-defined]
             if len(self._order) == 0:
                 raise RuntimeError(
-                    "FusedMLP: TorchScript takes parameters that are named weight or bias, and not transposed, only"
+                    "FusedMLP: TorchScript takes parameters that are named weight or bias only, as they are: "
+                    "not transposed, nor one number for all features"
                 )
             found: List[Tensor] = []  # noqa: UP006
             for part in self.modules():  # unrolled when it is compiled
@@ -217,7 +232,8 @@ class FusedMLP(nn.Module):
             transposed = origin not in entries and origin.endswith(".T")
             key = origin.removesuffix(".T") if transposed else origin
             entry = entries.get(key)
-            kept = entry is not None and entry.numel() == math.prod(shape)
+            one = entry is not None and entry.dim() < 2 and entry.numel() == 1
+            kept = entry is not None and (one or entry.numel() == math.prod(shape))
             if entry is not None and kept and (isinstance(entry, nn.Parameter) or entry.dtype == like.dtype):
                 used.add(id(entry))
                 slot = self._place(key, entry, persistent=key in persistent)
@@ -302,7 +318,7 @@ class FusedMLP(nn.Module):
     @torch.jit.unused
     def _fresh_kernel(self, weights: List[Tensor] | None = None) -> Kernel:  # noqa: UP006
         weights = self._weights() if weights is None else weights
-        now = addresses_and_versions(weights)
+        now = (addresses_and_versions(weights), self._threads or threads_of_torch(weights))
         if self._kernel is None or self._packed_from[0] != now:
             self._kernel = kernel_for(weights, self._spec, self._backend, self._threads)
             # Their memory is kept as well: as long as it is, no other weights can come to lie there.

@@ -18,6 +18,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.base import Kernel
+from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.errors import KernelInputError
 from fused_mlp.kernels.registry import compile  # noqa: A004 - as everywhere
 from fused_mlp.models import Mlp, MlpSpec
@@ -35,11 +36,12 @@ class _Packed:
     alive, but tell whether an address still means the same memory."""
 
     kernel: Kernel
+    threads: int
     versions: tuple[int, ...]
     storages: tuple[StorageWeakRef, ...]
 
-    def is_of(self, versions: tuple[int, ...]) -> bool:
-        return self.versions == versions and not self.expired
+    def is_of(self, versions: tuple[int, ...], threads: int) -> bool:
+        return self.versions == versions and self.threads == threads and not self.expired
 
     @property
     def expired(self) -> bool:
@@ -80,26 +82,33 @@ def addresses_and_versions(weights: Sequence[Tensor]) -> tuple[_Addresses, tuple
         ) from error
 
 
+def threads_of_torch(weights: Sequence[Tensor]) -> int:
+    """As many as torch.set_num_threads says, at most one per core; 0 where the kernel has no threads."""
+    return min(torch.get_num_threads(), usable_cores()) if weights[0].is_cpu else 0
+
+
 def kernel_for(weights: Sequence[Tensor], spec: str, backend: str, threads: int) -> Kernel:
-    """The kernel for these weights as they are now. `spec`: an MlpSpec as JSON; `threads` 0 for as many as fit."""
+    """The kernel for these weights as they are now. `spec`: an MlpSpec as JSON; `threads` 0 for those of torch."""
     addresses, versions = addresses_and_versions(weights)
+    # One kernel that follows torch, not one for each number of threads.
     key = (spec, backend, threads, tuple([w.stride() for w in weights]), addresses)
+    threads = threads or threads_of_torch(weights)
     found = _PACKED.get(key)
-    if found is not None and found.is_of(versions):
+    if found is not None and found.is_of(versions, threads):
         return found.kernel
     with _LOCK:
         forget_expired()
         found = _PACKED.get(key)
         if found is None:
             kernel = _compile(weights, spec, backend, threads)
-        elif found.is_of(versions):  # another thread was faster
+        elif found.is_of(versions, threads):  # another thread was faster
             return found.kernel
-        elif isinstance(found.kernel, CpuKernel):
+        elif isinstance(found.kernel, CpuKernel) and found.threads == threads:
             kernel = found.kernel.repacked(_by_name(parse_spec(spec), weights))
         else:
             kernel = _compile(weights, spec, backend, threads)
         storages = [StorageWeakRef(w.untyped_storage()) for w in weights]  # type: ignore[no-untyped-call]
-        _PACKED[key] = _Packed(kernel, versions, tuple(storages))
+        _PACKED[key] = _Packed(kernel, threads, versions, tuple(storages))
         return kernel
 
 

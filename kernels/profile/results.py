@@ -108,6 +108,8 @@ class Profile:
     points: tuple[Point, ...]
     failures: dict[str, str]  # variant -> why it has no points, in one line
     advice: tuple[str, ...]  # one sentence per batch size
+    problems: tuple[str, ...] = ()  # each makes the times invalid
+    notes: tuple[str, ...] = ()  # each limits what the times mean
     steps: tuple[StepCost, ...] = ()
     flames: dict[str, Flame] = field(default_factory=dict)  # "eager/1" -> its flame graph
     traces: dict[str, str] = field(default_factory=dict)  # the same keys -> file

@@ -14,17 +14,20 @@ from fused_mlp.kernels.profile.counting import count
 from fused_mlp.kernels.profile.cpu_phases import Recording, recorded_phases, step_times
 from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.flames import flame_of
+from fused_mlp.kernels.profile.judgement import judge
 from fused_mlp.kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
 from fused_mlp.kernels.profile.regimes import advise, classify
 from fused_mlp.kernels.profile.results import PROFILED, Counts, Flame, Point, Profile, StepCost, VariantName
 from fused_mlp.kernels.profile.shapes import narrow_twin
 from fused_mlp.kernels.profile.step_costs import step_costs
-from fused_mlp.kernels.profile.timing import Time, time_calls
+from fused_mlp.kernels.profile.timing import OtherLoad, Time, time_calls
 from fused_mlp.kernels.profile.variants import Variant, one_line
 from fused_mlp.kernels.work import Work, work_of
 from fused_mlp.models import Mlp, MlpSpec
 
 Progress = Callable[[str], None]
+_KERNEL = "kernel of fused"
+_MORE_ATTEMPTS = 2  # if noise makes the kernel slower than the module around it
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     flames: dict[str, Flame] = {}
     traces: dict[str, str] = {}
     phases: dict[int, dict[str, float]] = {}  # batch -> the fused kernel's steps
+    missing: dict[int, float] = {}  # batch -> share of the time
     for batch in options.batches:
         progress(f"batch {batch}: timing {', '.join(ready)}")
         x = torch.randn(batch, mlp.spec.in_features, generator=torch.Generator().manual_seed(2)).to(
@@ -90,7 +94,15 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         narrow = {f"narrow {name}": each.narrow[batch == 1] for name, each in ready.items()}
         alone = {f"kernel of {name}": each.variant.bind_kernel(x) for name, each in ready.items()}
         kernels = {name: call for name, call in alone.items() if call is not None}
+        others = OtherLoad()
         times = time_calls({**calls, **narrow, **kernels}, options.budget_s)
+        for _ in range(_MORE_ATTEMPTS):
+            if _KERNEL not in times or times[_KERNEL].us <= times["fused"].us:
+                break
+            pair = {"fused": calls["fused"], _KERNEL: kernels[_KERNEL]}
+            again = time_calls(pair, options.budget_s)
+            times |= {key: min(times[key], again[key], key=lambda each: each.us) for key in pair}
+        missing[batch] = others.missing_share(options.threads)
         for name, each in ready.items():
             progress(f"batch {batch}: tracing {name}")
             names = each.variant.operation_names(mlp)
@@ -106,6 +118,8 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
             taken.append(_Taken(name, batch, times[name], times[f"narrow {name}"].us, counts, kernel_us))
     # Measured again at the end: limits from a machine that was busy at the start would be too low.
     limits = limits.best(measure_cuda(weight_bytes) if cuda else measure_cpu(weight_bytes, options.threads))
+    points = _points(work, taken, limits)
+    problems, notes = judge({} if cuda else missing, points)
     found = Profile(
         model=mlp.spec.summary(),
         parameters=mlp.spec.parameters,
@@ -117,9 +131,11 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         bytes_per_s=limits.bytes_per_s,
         kernel=ready["fused"].variant.description if "fused" in ready else "",
         batches=tuple(options.batches),
-        points=_points(work, taken, limits),
+        points=points,
         failures=failures,
         advice=(),
+        problems=problems,
+        notes=notes,
         steps=_steps(mlp.spec, options.batches, limits, phases),
         flames=flames,
         traces=traces,

@@ -3,9 +3,11 @@ affects all of them."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -26,6 +28,37 @@ class Time:
 
     def agrees_with(self, other: Time) -> bool:
         return 0.75 * other.us < self.us < other.us / 0.75
+
+
+class OtherLoad:
+    """What others use of the cores that this process may run on, the hypervisor included. Only Linux tells."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter(), self._busy_s(), time.process_time()
+
+    def missing_share(self, threads: int) -> float:
+        """Of the time that so many threads would have liked to run since then: how much no core was free for."""
+        now = time.perf_counter(), self._busy_s(), time.process_time()
+        elapsed, busy, own = (after - before for after, before in zip(now, self._start, strict=True))
+        if busy == 0:
+            return 0.0
+        cores = len(os.sched_getaffinity(0))
+        free = cores - max(0.0, busy - own) / elapsed
+        return min(1.0, max(0.0, 1 - free / min(threads, cores)))
+
+    @staticmethod
+    def _busy_s() -> float:
+        try:
+            lines = Path("/proc/stat").read_text().splitlines()
+        except OSError:
+            return 0.0
+        allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        ticks = 0
+        for name, *fields in map(str.split, lines):
+            if name in allowed:
+                user, nice, system, _idle, _waiting, *rest = map(int, fields)
+                ticks += user + nice + system + sum(rest[:3])  # interrupts, and what the hypervisor took
+        return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def time_calls(calls: Mapping[Key, Callable[[], object]], budget_s: float) -> dict[Key, Time]:

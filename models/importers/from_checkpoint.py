@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fused_mlp.models.chain import function_text
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.checkpoints.assembly import Assembler
+from fused_mlp.models.formula import parse
+from fused_mlp.models.importers.building.builder import Builder
+from fused_mlp.models.importers.building.nodes import Constant, Place
+from fused_mlp.models.importers.building.rows import Rows
 from fused_mlp.models.importers.checkpoints.names import Step, read_named_steps, read_steps
 from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import SafetensorsCheckpoint
@@ -94,7 +98,7 @@ def _read(
     if name_map is None:
         return read_steps(tensors, prefix, transposed, ordered=ordered)
     if prefix:
-        raise ModelLoadError("give a prefix or a name map, not both: a name map has whole names")
+        raise ModelLoadError("give prefix=... or name_map=..., not both: a map has whole names")
     return read_named_steps(tensors, name_map, transposed)
 
 
@@ -108,27 +112,67 @@ def _assemble(
     batch_norm_eps: float,
     dtype: Dtype | None,
 ) -> Mlp:
-    assembler = Assembler()
-    last = max((index for index, step in enumerate(steps) if step.norm is None), default=-1)
+    products = sum(step.linear is not None for step in steps)
+    if not products:
+        raise ModelLoadError("there is no linear layer in it: an MLP has at least one")
+    builder = Builder(_width(steps[0]))
+    x, layer = builder.input, -1
     for index, step in enumerate(steps):
+        if step.norm is not None and _precedes_activation(steps, index):
+            continue  # below, with its layer
         if step.norm is not None:
-            if not _precedes_activation(steps, index):
-                assembler.affine(step.path, *_affine(step.path, step.norm, batch_norm_eps))
+            x = _batch_norm(builder, x, step, batch_norm_eps)
             continue
-        assert step.linear is not None
-        if step.gate is not None:
-            assembler.gated(step.path, step.gate, step.linear, activation, _slope(activation, negative_slope))
-        else:
-            assembler.linear(step.path, *step.linear)
+        layer += 1
+        with builder.at(Place(step.path, f"layers.{layer}")):
+            x = _product(builder, x, step, function_text(activation, negative_slope))
         if index + 1 < len(steps) and _precedes_activation(steps, index + 1):
-            norm = steps[index + 1]
-            assembler.affine(norm.path, *_affine(norm.path, norm.norm or {}, batch_norm_eps))
-        if index == last:
-            where = f"{step.path}: {output_activation}"
-            assembler.activation(where, output_activation, _slope(output_activation, negative_slope))
+            x = _batch_norm(builder, x, steps[index + 1], batch_norm_eps)
+        if layer + 1 == products:
+            with builder.at(Place(f"{step.path}: {output_activation}", "output")):
+                x = _activated(builder, x, output_activation, negative_slope)
         elif step.gate is None:
-            assembler.activation(step.path, activation, _slope(activation, negative_slope))
-    return assembler.finish(dtype)
+            with builder.at(Place(step.path, f"layers.{layer}.act")):
+                x = _activated(builder, x, activation, negative_slope)
+    builder.output("output", x)
+    return builder.finish(dtype)
+
+
+def _width(step: Step) -> int:
+    first = step.linear[0].shape[-1] if step.linear is not None else (step.norm or {})["running_mean"].size
+    return int(first)
+
+
+def _product(builder: Builder, x: Rows, step: Step, function: str) -> Rows:
+    assert step.linear is not None
+    made = builder.linear(x, *map(_constant, step.linear))
+    if step.gate is None:
+        return made
+    if step.gate[0].shape != step.linear[0].shape:
+        raise ModelLoadError(
+            f"gate has shape {tuple(step.gate[0].shape)}, up {tuple(step.linear[0].shape)}: they must be equal"
+        )
+    gate = builder.apply(builder.linear(x, *map(_constant, step.gate)), parse(function).root)
+    return builder.arithmetic("multiply", gate, made)
+
+
+def _activated(builder: Builder, x: Rows, name: OutputActivation, negative_slope: float) -> Rows:
+    if name in ("softmax", "log_softmax"):
+        return builder.softmax(x, 1, log=name == "log_softmax")
+    return builder.apply(x, parse(function_text(name, negative_slope)).root)
+
+
+def _batch_norm(builder: Builder, x: Rows, step: Step, eps: float) -> Rows:
+    parts = {name: Constant(array) for name, array in (step.norm or {}).items()}
+    with builder.at(Place(step.path, step.path)):
+        return builder.batch_norm(
+            x, parts["running_mean"], parts["running_var"],
+            weight=parts.get("weight"), bias=parts.get("bias"), eps=eps,
+        )  # fmt: skip
+
+
+def _constant(array: Array | None) -> Any:
+    return None if array is None else Constant(array, dtype=array.dtype.name)
 
 
 def _precedes_activation(steps: list[Step], index: int) -> bool:
@@ -142,7 +186,7 @@ def _precedes_activation(steps: list[Step], index: int) -> bool:
         return False
     raise ModelLoadError(
         f"{steps[index].path}: whether this batch norm comes before or after the activation cannot be told "
-        "from the names; import the module itself with from_torch, or through ONNX"
+        "from the names; import the module itself, model.py:factory with state_dict=..., or an ONNX file of it"
     )
 
 
@@ -150,21 +194,6 @@ def _neighbours(left: str, right: str) -> bool:
     left_parent, _, a = left.rpartition(".")
     right_parent, _, b = right.rpartition(".")
     return left_parent == right_parent and a.isdecimal() and b.isdecimal() and int(b) == int(a) + 1
-
-
-def _affine(where: str, norm: Mapping[str, Array], eps: float) -> tuple[Array, Array]:
-    if not {"running_mean", "running_var"} <= norm.keys():
-        raise ModelLoadError(f"{where}: a batch norm without running_mean or running_var")
-    parts = {name: values.astype(np.float64) for name, values in norm.items()}
-    scale = 1 / np.sqrt(parts["running_var"] + eps)
-    if "weight" in norm:
-        scale = scale * parts["weight"]
-    shift = -parts["running_mean"] * scale
-    return scale, shift + parts["bias"] if "bias" in norm else shift
-
-
-def _slope(activation: OutputActivation, negative_slope: float) -> float:
-    return negative_slope if activation == "leaky_relu" else DEFAULT_SLOPE
 
 
 def _as_arrays(tensors: Mapping[str, Any]) -> Mapping[str, Array]:

@@ -3,6 +3,7 @@ module is exported to a graph of ATen operators, read into a program, and compar
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Sequence
@@ -53,7 +54,7 @@ class Reading:
     mlp: Mlp
     exact: Mlp  # float64, as folded
     origins: dict[str, str]  # of those that are the module's own: its name, with .T where it is transposed
-    fixed: frozenset[str]  # those in which nothing of the module's weights is: broadcasts, sums, permutations
+    fixed: frozenset[str]  # those in which none of its parameters is: buffers, numbers, sums, permutations
     module: nn.Module  # the user's, without wrappers
     answer: Any  # of the module to a few rows, in whatever form it answers
 
@@ -81,38 +82,30 @@ def from_torch(
     return mlp if example is None else _with_example(mlp, example)
 
 
-def parameter_names(
-    module: nn.Module,
-    example: Tensor | NDArray[Any] | Sequence[Any] | None = None,
-    *,
-    in_features: int | None = None,
-) -> dict[str, str]:
-    """Which entry of `module.state_dict()` each tensor of the MLP is, by our name of it. An entry that is folded into
-    others, or that others are computed from, is refused by name."""
-    entries = unwrapped(module).state_dict(keep_vars=True)
-    reading = read_module(module, example, in_features=in_features, dtype="float32")
-    names = {ours: theirs for ours, theirs in reading.origins.items() if theirs in entries}
-    used = {id(entries[theirs]) for theirs in names.values()}
-    for entry, tensor in entries.items():
-        if id(tensor) not in used:
-            raise ModelLoadError(
-                f"{entry!r} is no weight or bias of a linear layer: fold it first, with "
-                "fused_mlp.from_torch(module).to_torch()"
-            )
-    return names
-
-
-@np.errstate(all="ignore")  # Mlp refuses what is not finite, by name
 def read_module(
     module: nn.Module,
     example: Tensor | NDArray[Any] | Sequence[Any] | None = None,
     *,
     in_features: int | None = None,
     dtype: Dtype | None = None,
+    trainable: bool = False,
 ) -> Reading:
+    """`trainable`: as of the Builder. Numbers that are trained become part of a formula all the same where the program
+    could not be written otherwise: within a condition."""
     if not isinstance(module, nn.Module):
         raise ModelLoadError(f"expected a torch.nn.Module, got {type(module).__name__}")
     module = unwrapped(module)
+    if trainable and any(each.numel() == 1 for each in module.parameters()):
+        with contextlib.suppress(ModelLoadError):
+            return _reading(module, example, in_features, dtype, trainable=True)
+        trainable = False
+    return _reading(module, example, in_features, dtype, trainable=trainable)
+
+
+@np.errstate(all="ignore")  # Mlp refuses what is not finite, by name
+def _reading(
+    module: nn.Module, example: Any, in_features: int | None, dtype: Dtype | None, *, trainable: bool
+) -> Reading:
     _check_signature(module)
     shape = _row_shape(example, in_features)
     try:
@@ -128,7 +121,7 @@ def read_module(
         try_rows(copied, found)
         precise = False
     x = random_rows(copied, found)
-    builder = Builder(math.prod(found), found if len(found) > 1 else None)
+    builder = Builder(math.prod(found), found if len(found) > 1 else None, trainable=trainable)
     _read(builder, export_rows(copied, x), copied, prepared.dtypes)
     if shape is None and builder.takes_parts():
         raise ModelLoadError(
@@ -152,7 +145,7 @@ def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, dty
         target = str(spec.target)
         tensor = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
         if isinstance(tensor, Tensor) and spec.kind != InputKind.CONSTANT_TENSOR:
-            reader.name_tensor(tensor, target)
+            reader.name_tensor(tensor, target, trained=spec.kind == InputKind.PARAMETER)
         inputs.append(tensor)
     specs = exported.graph_signature.output_specs
     for output in specs:

@@ -103,9 +103,8 @@ def import_model(
             "transposed": transposed,
         }
         if unused := [key for key, value in given.items() if value not in (None, "", "identity")]:
-            raise ModelLoadError(
-                f"{path}: {', '.join(unused)}: of no use here, a {kind} model says it itself"
-            )
+            names = ", ".join(f"{key}=..." for key in unused)
+            raise ModelLoadError(f"{path}: {names}: of no use here, a {kind} model says it itself")
         if kind in ("fused-mlp", "onnx"):
             mlp = _load_whole(path, kind, dtype)
         else:
@@ -117,8 +116,7 @@ def import_model(
                 _check_is_state_dict(path)
             raise ModelLoadError(
                 f"{path}: a {kind} file holds no activations; say which one follows the layers, such as "
-                f"activation='relu' (--activation relu), or import the module with it: "
-                f"model.py:factory --state-dict {path.name}"
+                f"activation='relu', or import the module with it: model.py:factory with state_dict='{path.name}'"
             )
         read = from_safetensors if kind == "safetensors" else from_state_dict
         mlp = read(
@@ -187,7 +185,7 @@ def _check_is_state_dict(path: Path) -> None:
     except ModelLoadError as error:
         text = str(error)
         if "Python objects" in text:
-            text += ", or import the whole module with unsafe_pickle (--unsafe-pickle) if you trust the file"
+            text += ", or import the whole module with unsafe_pickle=True if you trust the file"
         raise ModelLoadError(text) from error
 
 

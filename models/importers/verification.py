@@ -3,6 +3,7 @@ several scales. A reader that understood something wrong is found out here, not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from fused_mlp.models.weights import Mlp
 # Rows of each scale: the middle, where functions bend, and the tails, where they have their limits.
 _SCALES = (0.01, 1.0, 4.0, 30.0, 1e4, 1e8)
 _ROWS = 5
-# Of the largest answer of a row. Both sides compute in float64; this allows constants that were written as float32
+# Of the scale of an answer (_scale). Both sides compute in float64; this allows constants that were written as float32
 # and casts to float32 inside the model. gelu and its tanh form, the closest pair of functions, are 5e-4 apart.
 TOLERANCE = 2e-5
 # Where a change of this size, relative to the input, changes the answer, its last bits are noise: sin(30 x) far out.
@@ -43,13 +44,18 @@ def verify(
     """`exact`: of `Builder.exact`. `run`: the source itself, (rows, in_features) -> its outputs, (rows, n) each.
     `least`: answers below it are as good as zero. `precision`: what the source rounds to."""
     x = probes(exact.spec.in_features)
-    expected = _side_by_side(run(x))
-    _check_alone(run, x, expected, (tolerance, least))
+    outputs = run(x)
+    expected = _side_by_side(outputs)
+    # Numbers that are small beside others of their output may be what is left when large ones cancel out.
+    allowed = tolerance * np.maximum(
+        _side_by_side([_scale(each, math.sqrt(precision)) for each in outputs]), least
+    )
+    _check_alone(run, x, expected, allowed)
     got = evaluate(exact, x)
     # Where the source overflows or is undefined, what stands there instead is its own affair.
     finite = np.isfinite(expected)
-    steady = _agree(evaluate(exact, x * (1 + precision)), got, tolerance / 10, least)
-    wrong = finite & ~_agree(got, expected, tolerance, least) & steady.all(axis=1, keepdims=True)
+    steady = _agree(evaluate(exact, x * (1 + precision)), got, allowed / 10)
+    wrong = finite & ~_agree(got, expected, allowed) & steady
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise ModelLoadError(
@@ -61,11 +67,11 @@ def verify(
 
 
 def _check_alone(
-    run: Run, x: NDArray[np.float64], expected: NDArray[np.float64], limits: tuple[float, float]
+    run: Run, x: NDArray[np.float64], expected: NDArray[np.float64], allowed: NDArray[np.float64]
 ) -> None:
     """The answer for a row is its own: not that of the first call, nor of some number of rows."""
     start = _ROWS  # of the rows of scale 1
-    if not _agree(_side_by_side(run(x)), expected, *limits).all():
+    if not _agree(_side_by_side(run(x)), expected, allowed).all():
         raise ModelLoadError(
             "it answers the same rows otherwise the second time: it keeps state from call to call, or draws random "
             "numbers; every row has one answer"
@@ -76,7 +82,7 @@ def _check_alone(
             alone = _side_by_side(run(x[part]))
         except (RuntimeError, ValueError, LookupError):  # the program takes what the source does not
             continue
-        if alone.shape != expected[part].shape or not _agree(alone, expected[part], *limits).all():
+        if alone.shape != expected[part].shape or not _agree(alone, expected[part], allowed[part]).all():
             raise ModelLoadError(
                 f"it answers {count} row{'s' if count > 1 else ''} otherwise than among {len(x)}: "
                 "the answer for a row must not depend on how many there are"
@@ -87,12 +93,21 @@ def _side_by_side(outputs: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]
     return np.concatenate([np.asarray(each, np.float64) for each in outputs], axis=1)
 
 
+def _scale(output: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+    """What an error of each number is relative to: the largest number of its column among the rows of its scale, but
+    no more than the largest of its row, and no less than that share of it. output: (rows, n), all of one head."""
+    size = np.where(np.isfinite(output), np.abs(output), 0)
+    columns = size.reshape(-1, _ROWS, size.shape[1]).max(axis=1).repeat(_ROWS, axis=0)
+    largest = size.max(axis=1, keepdims=True)
+    scale: NDArray[np.float64] = np.clip(columns, share * largest, largest)
+    return scale
+
+
 def _agree(
-    left: NDArray[np.float64], right: NDArray[np.float64], tolerance: float, least: float
+    left: NDArray[np.float64], right: NDArray[np.float64], allowed: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
-    """Up to the tolerance, relative to the largest number of the row on the right; or equal, or both undefined."""
+    """Up to what is allowed; or equal, or both undefined."""
     with np.errstate(all="ignore"):
-        scale = np.where(np.isfinite(right), np.abs(right), 0).max(axis=1, keepdims=True)
-        close = np.abs(left - right) <= tolerance * np.maximum(scale, least)
+        close = np.abs(left - right) <= allowed
     same: NDArray[np.bool_] = close | (left == right) | (np.isnan(left) & np.isnan(right))
     return same

@@ -58,7 +58,7 @@ class Report:
     @property
     def verdict(self) -> str:
         if self.problems:
-            return f"Not valid: {'; '.join(self.problems)}."
+            return not_valid(self.problems)
         by_name = {row.name: row.ratio for row in self.rows}
         median, tail = by_name.get("latency p50"), by_name.get("latency p99")
         if median is None:
@@ -89,6 +89,10 @@ def distribution(blocks: Blocks) -> list[tuple[float, float]]:
 
 def known(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def not_valid(problems: Sequence[str]) -> str:
+    return f"Not valid: {'; '.join(problems)}."
 
 
 def say_ratio(value: float) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import re
+import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 
 CALIBRATION_READS = 20
 _CPU = re.compile(r"^process_cpu_seconds_total (\S+)", re.MULTILINE)
+_BUILD = re.compile(r"^fused_mlp_build_info\{", re.MULTILINE)
+# There is none before the first request.
 _REQUESTS = re.compile(r"^fused_mlp_requests_total\{.*\} (\S+)", re.MULTILINE)
 
 
@@ -25,7 +28,9 @@ class Reading:
 class ServerCpu:
     def __init__(self, url: str) -> None:
         """`url` ends before /metrics. Raises MetricsUnreadable."""
-        self._url = url.rstrip("/") + "/metrics"
+        names = ("process_cpu_seconds_total", "fused_mlp_build_info", "fused_mlp_requests_total")
+        self._page = url.rstrip("/") + "/metrics"
+        self._query = urllib.parse.urlencode([("name[]", name) for name in names])
         start = self.read()
         for _ in range(CALIBRATION_READS):
             self.first = self.read()
@@ -34,14 +39,14 @@ class ServerCpu:
 
     def read(self) -> Reading:
         try:
-            with urllib.request.urlopen(self._url, timeout=5) as response:
+            with urllib.request.urlopen(f"{self._page}?{self._query}", timeout=5) as response:
                 text = response.read().decode()
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise MetricsUnreadable(f"{self._url} cannot be read: {error}") from None
+            raise MetricsUnreadable(f"{self._page} cannot be read: {error}") from None
         cpu = _CPU.search(text)
         requests = _REQUESTS.findall(text)
-        if cpu is None or not requests:
-            raise MetricsUnreadable(f"{self._url} has no process_cpu_seconds_total of this service")
+        if cpu is None or not (requests or _BUILD.search(text)):
+            raise MetricsUnreadable(f"{self._page} has no process_cpu_seconds_total of this service")
         return Reading(float(cpu[1]), sum(map(float, requests)))
 
     def between(self, before: Reading, after: Reading) -> float:

@@ -4,6 +4,7 @@ that loads a model or changes a policy, never on one that serves."""
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -39,20 +40,26 @@ class KernelBuilder:
         log.info("%s in %s: %s", label, reduced.precision, reduced.error)
         return reduced
 
-    def with_kernels(self, served: ServedVersion, policy: Policy) -> ServedVersion:
-        """The version with all kernels that the policy can reach: builds those that are missing. A fused kernel that
-        cannot be built is replaced by unfused; without that either, the version is UNAVAILABLE."""
+    def with_kernels(self, served: ServedVersion, policy: Policy, mlp: Mlp | None = None) -> ServedVersion:
+        """The version with all kernels that the policy can reach: builds those that are missing, from `mlp` or from its
+        files. A fused kernel that cannot be built is replaced by unfused; without that either, the version is
+        UNAVAILABLE."""
         missing = served.missing(policy)
-        if not missing or served.mlp is None:
+        if not missing or served.weights is None:
             return served
+        if mlp is None:
+            try:
+                mlp = served.weights.read()
+            except ModelLoadError as error:
+                raise KernelUnavailable(f"{served.model}/{served.version}: {error}") from error
         label = f"{served.model}/{served.version}"
         built: dict[Variant, Kernel] = {}
         fallback, reason = served.fallback, served.reason
         if "unfused" in missing:
-            built["unfused"] = self._compile_unfused(served.mlp)
+            built["unfused"] = self._compile_unfused(mlp)
         if "fused" in missing:
             try:
-                built["fused"] = self._compile_fused(served.mlp)
+                built["fused"] = self._compile_fused(mlp)
             except KernelError as error:
                 if self._settings.backend != "auto":
                     raise
@@ -62,10 +69,10 @@ class KernelBuilder:
                 )
         if fallback and "unfused" not in built and "unfused" not in served.lanes:
             try:
-                built["unfused"] = self._compile_unfused(served.mlp)
+                built["unfused"] = self._compile_unfused(mlp)
             except KernelError as error:
                 log.error("%s is not served: %s; %s", label, reason, error)
-                return replace(served, state="UNAVAILABLE", reason=f"{reason}; {error}", mlp=None)
+                return replace(served, state="UNAVAILABLE", reason=f"{reason}; {error}", spec=None)
         if fallback and not served.fallback:
             log.error("%s: serving UNFUSED, %s", label, reason)
 
@@ -84,6 +91,8 @@ class KernelBuilder:
             shadow=shadow,
             fused=built.get("fused", served.fused),
             fallback=fallback,
+            memory_bytes=served.memory_bytes + sum(kernel.memory_bytes for kernel in built.values()),
+            loaded_ns=time.monotonic_ns(),
         )
 
     def _compile_fused(self, mlp: Mlp) -> Kernel:
@@ -110,6 +119,7 @@ class KernelBuilder:
             max_batch_rows=self._settings.max_batch_rows,
             max_wait_us=self._settings.max_wait_us,
             queue_rows=self._settings.queue_rows,
+            one_core=kernel.describe().threads == 1,
         )
 
 

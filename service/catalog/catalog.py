@@ -1,51 +1,65 @@
 """What is served: loads model versions, has the kernels built that their policies can reach, and publishes the routes.
-Loads, unloads and builds run on one thread at a time; readers see whole snapshots."""
+Changes are made one at a time, but for loads on demand (on_demand.py)."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from difflib import get_close_matches
 
 from fused_mlp.models import ModelLoadError
-from fused_mlp.models.repository import FoundModel, FoundVersion, Repository
+from fused_mlp.models.repository import FoundModel, Repository
 from fused_mlp.service import _engine
 from fused_mlp.service._engine import Verdict
 from fused_mlp.service.catalog.building import KernelBuilder, check_torch
+from fused_mlp.service.catalog.loading import Loader
+from fused_mlp.service.catalog.on_demand import OnDemand
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.catalog.referee import Referee
+from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.errors import ModelNotFound
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy
 from fused_mlp.service.settings.settings import Settings
 
 log = logging.getLogger(__name__)
 
+MOST_NAMED = 10  # broken versions with a line of their own in the log and the banner
+
 
 class Catalog:
     def __init__(self, settings: Settings, engine: _engine.Engine, router: _engine.Router) -> None:
         self._settings = settings
-        self._engine = engine
-        self._router = router
         self._repository = Repository(settings.model_repository)
         self._builder = KernelBuilder(settings, engine)
-        self.referee = Referee(self._owner, self._settle)
-        self._models: dict[str, ServedModel] = {}
         self._default_policy = settings.default_policy
         self._policies: dict[str, Policy] = {}  # set at run time: they outlive a reload
-        self._changing = threading.Lock()  # one load, unload or build of kernels at a time
-        self._publishing = threading.Lock()  # guards the three above; held only while publishing
-        self._on_change: list[Callable[[], object]] = []
+        self._table = ModelTable(settings, engine, router, self._start_referee)
+        self.referee = Referee(self._table.owner, self._settle)
+        self._loader = Loader(self._repository, self._builder, self.policy, self._table.release)
+        self._lazy = settings.load == "lazy"
+        self.on_demand = OnDemand(
+            self._table,
+            self._loader,
+            self._builder,
+            self._repository,
+            policy=self.policy,
+            notify=self._notify,
+            most_bytes=settings.max_loaded_bytes,
+        )
+        # One load, unload or build of kernels at a time, but for loads on demand.
+        self._changing = threading.Lock()
+        self._on_change: list[Callable[[Collection[str]], object]] = []
         self._found: list[FoundModel] = []
 
     def models(self) -> list[ServedModel]:
-        return sorted(self._models.values(), key=lambda model: model.name)
+        return sorted(self._table.all(), key=lambda model: model.name)
 
     def get(self, name: str) -> ServedModel:
         try:
-            return self._models[name]
+            return self._table.models[name]
         except KeyError:
             raise ModelNotFound(_engine.quote_name(name)) from None
 
@@ -59,57 +73,108 @@ class Catalog:
                 return served
         raise ModelNotFound(_engine.quote_name(name), version)
 
-    def on_change(self, callback: Callable[[], object]) -> None:
-        """Called after every load, unload and change of policy, on the thread that did it."""
+    def on_change(self, callback: Callable[[Collection[str]], object]) -> None:
+        """Called after every load, unload and change of policy with the names of the models, on the thread that did
+        it."""
         self._on_change.append(callback)
 
     def scan(self) -> int:
-        """Find what the repository holds, without reading weights, and publish it as still loading. Returns the
-        width of the widest input. Raises ModelLoadError when there is no repository."""
-        self._found = self._repository.scan()
+        """Find what the repository holds, without reading weights, and publish it as still loading, or as to be loaded
+        on demand. Returns the width of the widest input. Raises ModelLoadError when there is no repository."""
+        self._found = self._repository.scan(headers=self._lazy)
         for found in self._found:
             for problem in found.problems:
                 log.warning("%s", problem)
-        with self._publishing:
-            self._publish({found.name: self._loading(found) for found in self._found})
+        with self._table.lock:
+            state = self._loader.not_loaded if self._lazy else self._loader.still_loading
+            self._table.publish({found.name: state(found) for found in self._found})
         specs = [v.spec for found in self._found for v in found.versions if v.spec]
         return max((spec.in_features for spec in specs), default=1)
 
     def load_all(self) -> None:
         """Everything that scan() found, published in one step. Broken versions are reported; nothing to serve at all
         is an error."""
+        started = time.monotonic()
         with self._changing:
-            loaded = {found.name: self._load(found) for found in self._found}
-            if not any(model.ready for model in loaded.values()):
-                why = "; ".join(model.problems for model in loaded.values())
+            found, self._found = self._found, []
+            loaded = dict(self._table.models) if self._lazy else self._loader.load_all(found)
+            if not any(model.answering for model in loaded.values()):
+                why = "; ".join(model.problems for model in list(loaded.values())[:MOST_NAMED])
                 raise ModelLoadError(f"nothing to serve in {self._repository.root}: {why}")
-            self._install(loaded)
-        for name in self._settings.policy.keys() - {ALL_MODELS, *self._models}:
-            close = get_close_matches(name, self._models, 1)
+            if not self._lazy:
+                self._install(loaded)
+        self._report_loaded(loaded.values(), time.monotonic() - started)
+        for name in self._settings.policy.keys() - {ALL_MODELS, *self._table.models}:
+            close = get_close_matches(name, self._table.models, 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             log.warning("FUSED_MLP_POLICY names %r, which is not served here%s", name, hint)
+
+    def _report_loaded(self, models: Collection[ServedModel], seconds: float) -> None:
+        """A summary, and a line for each of the first broken versions."""
+        versions = [v for model in models for v in model.versions]
+        ready = sum(v.state == "READY" for v in versions)
+        of_models = f"of {len(models):,} model{'s' if len(models) != 1 else ''}"
+        if self._lazy:
+            log.info("versions found: %d %s, loaded on demand", len(versions), of_models)
+        else:
+            log.info("versions loaded: %d %s, in %.1f s", ready, of_models, seconds)
+        broken = [v for v in versions if not v.answers]
+        for v in broken[:MOST_NAMED]:
+            log.error("%s/%d is not served: %s", v.model, v.version, v.reason)
+        if len(broken) > MOST_NAMED:
+            log.error("and %d more are not served, see /status.json", len(broken) - MOST_NAMED)
 
     def load(self, name: str) -> ServedModel:
         """(Re)read one model: its new versions take over in one step, then the old lanes are removed. When a version
         cannot be served, a model that serves stays as it was: ModelLoadError. One that did not serve is published
         with the versions that can be served, as at a start."""
         with self._changing:
-            served = self._load(self._repository.find(name))
-            old = self._models.get(name)
-            if old is not None and old.ready and not served.complete:
-                self._release(served.versions)  # they were never published
+            served = self._load_now(self._repository.find(name))
+            for v in served.versions:
+                if v.state == "READY":
+                    assert v.spec is not None
+                    log.info("loaded %s/%d (%s)", name, v.version, v.spec.summary())
+                else:
+                    log.error("%s/%d is not served: %s", name, v.version, v.reason)
+            old = self._table.models.get(name)
+            if old is not None and old.answering and not served.complete:
+                self._table.release(served.versions)  # they were never published
                 raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
             self._install({name: served})
-            return self._models[name]
+            return self._table.models[name]
+
+    def _load_now(self, found: FoundModel) -> ServedModel:
+        """Where models are loaded on demand, others make room for it."""
+        key = found.name, 0
+        parameters = sum(v.spec.parameters for v in found.versions if v.spec)
+        self.on_demand.take_room(key, 4 * parameters * len(self.policy(found.name).variants))
+        try:
+            return self._loader.load(found)
+        finally:
+            self.on_demand.room.give_back(key)
+
+    def want(self, name: str, version: int = 0) -> Future[None]:
+        """Have a version loaded that a request found on demand; 0 is the default. The future is done when another look
+        at the routes tells more."""
+        try:
+            return self.on_demand.want(name, self.find(name, version).version)
+        except ModelNotFound:  # unloaded meanwhile: the routes say so
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+
+    def stop_loading(self) -> None:
+        """Waits for loads on demand that have begun; no other begins."""
+        self.on_demand.stop()
 
     def unload(self, name: str) -> None:
         """Requests accepted before are answered; later ones get NOT_FOUND."""
         with self._changing:
             versions = self.get(name).versions
-            with self._publishing:
-                self._publish({key: model for key, model in self._models.items() if key != name})
-            self._release(versions)
-            self._notify()
+            with self._table.lock:
+                self._table.publish({}, removed=[name])
+            self._table.release(versions)
+            self._notify([name])
 
     def policy(self, name: str) -> Policy:
         """The policy that a model of that name has, or would have once loaded."""
@@ -124,13 +189,15 @@ class Catalog:
         nothing, in one step; kernels that the new policy needs are built first, which may take seconds. Raises
         InvalidInput, ModelNotFound, KernelError."""
         while True:
-            with self._publishing:
-                names = [self.get(name).name] if name else list(self._models)
+            with self._table.lock:
+                names = [self.get(name).name] if name else list(self._table.models)
                 default = self._default_policy if name else self._default_policy.changed(changes)
                 policies = {each: self.policy(each).changed(changes) for each in names}
                 for policy in (default, *policies.values()):
                     check_torch(policy)
-                incomplete = [each for each in names if self._models[each].lacks_kernels(policies[each])]
+                incomplete = [
+                    each for each in names if self._table.models[each].lacks_kernels(policies[each])
+                ]
                 if not incomplete:
                     changed = self._publish_policies(policies, default, again="variant" in changes)
                     break
@@ -138,18 +205,20 @@ class Catalog:
             with self._changing:
                 for each in incomplete:
                     self._complete(each, policies[each])
-        for model in changed:
+        for model in changed[:MOST_NAMED]:
             log.info("policy of %s: %s", model.name, model.policy)
-        self._notify()
+        if len(changed) > MOST_NAMED:
+            log.info("and of %d more models: %s", len(changed) - MOST_NAMED, dict(changes))
+        self._notify([model.name for model in changed])
         return changed
 
     def _publish_policies(
         self, policies: dict[str, Policy], default: Policy, *, again: bool
     ) -> list[ServedModel]:
         """`again`: an explicit variant re-enables a withdrawn kernel."""
-        changed = [self._models[name].under(policy, again=again) for name, policy in policies.items()]
+        changed = [self._table.models[name].under(policy, again=again) for name, policy in policies.items()]
         self._default_policy, self._policies = default, self._policies | policies
-        self._publish(self._models | {model.name: model for model in changed})
+        self._table.publish({model.name: model for model in changed})
         for shadow in (v.shadow for model in changed for v in model.versions):
             if shadow is not None:
                 shadow.arm()
@@ -157,39 +226,40 @@ class Catalog:
 
     def _complete(self, name: str, policy: Policy) -> None:
         """Build the kernels that a model needs under a policy to come, and publish them under its present one."""
-        model = self._models.get(name)
+        model = self._table.models.get(name)
         if model is None:
             return  # unloaded meanwhile
-        built = {
-            v.version: self._builder.with_kernels(v, policy) for v in model.versions if v.missing(policy)
-        }
-        with self._publishing:
-            # Its policy, and versions that lack nothing, may have changed meanwhile.
-            model = self._models[name]
-            versions = tuple(built.get(v.version, v) for v in model.versions)
-            self._publish(self._models | {name: ServedModel(name, versions).under(model.policy)})
+        lacking = {v.version: v for v in model.versions if v.missing(policy)}
+        built = {number: self._builder.with_kernels(v, policy) for number, v in lacking.items()}
+        with self._table.lock:
+            # Its policy, and versions that lack nothing, may have changed meanwhile; or it was unloaded for room.
+            model = self._table.models[name]
+            lanes = {v.version: v.lanes for v in model.versions}
+            kept = {number: v for number, v in built.items() if lanes[number] == lacking[number].lanes}
+            versions = tuple(kept.get(v.version, v) for v in model.versions)
+            self._table.publish({name: ServedModel(name, versions).under(model.policy)})
+        self._table.release(v for number, v in built.items() if number not in kept)
 
-    def _owner(self, shadow: _engine.Shadow) -> ServedVersion | None:
-        """None: unloaded meanwhile."""
-        return next((v for m in self._models.values() for v in m.versions if v.shadow is shadow), None)
+    def _start_referee(self) -> None:
+        self.referee.start()
 
     def _settle(self, shadow: _engine.Shadow, verdict: Verdict, detail: str) -> None:
         """What the referee found about a batch, on its thread. The first verdict of a kind is logged; the first against
         fused withdraws it, if the policy says so."""
         first = shadow.record(verdict)
         withdraw = False
-        with self._publishing:
-            version = self._owner(shadow)
+        with self._table.lock:
+            version = self._table.owner(shadow)
             if not first or version is None:
                 return
-            model = self._models[version.model]
+            model = self._table.models[version.model]
             if verdict is Verdict.fused_wrong and model.policy.on_mismatch == "unfused":
                 withdraw = True
-                self._publish(self._models | {model.name: model.without_fused(version, detail)})
+                self._table.publish({model.name: model.without_fused(version, detail)})
         label = f"{model.name}/{version.version}"
         if withdraw:
             log.error("%s: serving UNFUSED from now on, %s", label, detail)
-            self._notify()
+            self._notify([model.name])
         elif verdict is Verdict.within_bound:
             log.info("%s: no mismatch, %s", label, detail)
         else:
@@ -198,103 +268,22 @@ class Catalog:
     def _install(self, loaded: dict[str, ServedModel]) -> None:
         """Publish loaded models in place of those of the same names."""
         while True:
-            with self._publishing:
+            with self._table.lock:
                 # A policy may have changed since the model was loaded, and may need more kernels now.
                 policies = {name: self.policy(name) for name in loaded}
                 incomplete = [name for name, model in loaded.items() if model.lacks_kernels(policies[name])]
                 if not incomplete:
-                    old = [self._models[name] for name in loaded if name in self._models]
+                    old = [self._table.models[name] for name in loaded if name in self._table.models]
                     new = {name: model.under(policies[name]) for name, model in loaded.items()}
-                    self._publish(self._models | new)
+                    self._table.publish(new)
                     break
             for name in incomplete:
                 versions = tuple(self._builder.with_kernels(v, policies[name]) for v in loaded[name].versions)
                 loaded = loaded | {name: ServedModel(name, versions)}
         for model in old:
-            self._release(model.versions)
-        self._notify()
+            self._table.release(model.versions)
+        self._notify(loaded)
 
-    def _publish(self, models: dict[str, ServedModel]) -> None:
-        self._models = models
-        self._router.publish(
-            [
-                _route(model, version, self._settings)
-                for model in models.values()
-                for version in model.versions
-            ]
-        )
-        for model in models.values():
-            for version in model.versions:
-                if version.shadow is not None:
-                    tolerance = model.policy.shadow_tolerance or version.tolerance
-                    self._engine.set_shadow(version.shadow, model.policy.shadow, tolerance)
-                    if model.policy.shadow:
-                        self.referee.start()
-
-    def _notify(self) -> None:
+    def _notify(self, names: Collection[str]) -> None:
         for callback in self._on_change:
-            callback()
-
-    def _release(self, versions: Iterable[ServedVersion]) -> None:
-        for version in versions:
-            for lane in version.lanes.values():
-                self._engine.remove_lane(lane)
-
-    def _loading(self, found: FoundModel) -> ServedModel:
-        versions = (ServedVersion(found.name, v.version, "LOADING", "still loading") for v in found.versions)
-        return ServedModel(found.name, tuple(versions)).under(self.policy(found.name))
-
-    def _load(self, found: FoundModel) -> ServedModel:
-        policy = self.policy(found.name)
-        versions: list[ServedVersion] = []
-        try:
-            for version in found.versions:
-                versions.append(self._load_version(found.name, version, policy))
-        except BaseException:
-            self._release(versions)  # they were never published
-            raise
-        return ServedModel(found.name, tuple(versions)).under(policy)
-
-    def _load_version(self, name: str, found: FoundVersion, policy: Policy) -> ServedVersion:
-        started = time.monotonic()
-        try:
-            mlp = self._repository.read(found)
-        except ModelLoadError as error:
-            log.error("%s/%d is not served: %s", name, found.version, error)
-            # Callers are told the reason too, but not where the repository lies on this machine.
-            reason = str(error).replace(f"{self._repository.root}{os.sep}", "")
-            return ServedVersion(name, found.version, "UNAVAILABLE", reason)
-        mlp = self._builder.in_precision(mlp, f"{name}/{found.version}")
-        served = self._builder.with_kernels(ServedVersion(name, found.version, "READY", mlp=mlp), policy)
-        if served.state == "READY":
-            took_ms = 1000 * (time.monotonic() - started)
-            log.info("loaded %s/%d (%s) in %.0f ms", name, found.version, mlp.spec.summary(), took_ms)
-        return served
-
-
-def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _engine.RouteEntry:
-    """Versions that are loading or failed to load have a route too: requests for them get UNAVAILABLE, not
-    NOT_FOUND."""
-    spec = served.mlp.spec if served.mlp else None
-    return _engine.RouteEntry(
-        model=served.model,
-        version=served.version,
-        fused=served.lanes.get("fused"),
-        unfused=served.lanes.get("unfused"),
-        variant=_engine.Variant[served.variant],
-        allow_override=model.policy.allow_override,
-        ready=served.state == "READY",
-        loading=served.state == "LOADING",
-        in_features=spec.in_features if spec else 0,
-        out_features=spec.out_features if spec else 0,
-        max_request_rows=settings.limits.max_request_rows,
-        split=model.policy.split,
-        withdrawn=served.fallback is not None and served.fallback.reason == "shadow_mismatch",
-        outputs=[
-            (output.name, width, output.squeeze)
-            for output, width in zip(spec.outputs, spec.output_widths, strict=True)
-        ]
-        if spec
-        else (),
-        input_shape=spec.input_shape or () if spec else (),
-    )
+            callback(names)

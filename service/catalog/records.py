@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from fused_mlp.kernels import Kernel, KernelInfo
-from fused_mlp.models import Mlp
+from fused_mlp.models import MlpSpec
+from fused_mlp.models.precision_error import PrecisionError
+from fused_mlp.models.quantization import Precision
 from fused_mlp.service import _engine
+from fused_mlp.service.catalog.stored_weights import StoredWeights
 from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.variant import Variant
 
@@ -36,28 +39,53 @@ class Fallback:
 @dataclass(frozen=True)
 class ServedVersion:
     """One version: LOADING, READY with a lane for each variant that its policy can reach (or could once), or
-    UNAVAILABLE with the reason. `variant` answers requests that name none."""
+    UNAVAILABLE with the reason. `variant` answers requests that name none. `spec` is None where it could not be read.
+    `on_demand`: not loaded, but the first request for it has it loaded."""
 
     model: str
     version: int
     state: State
     reason: str = ""
-    mlp: Mlp | None = None
+    spec: MlpSpec | None = None
+    example: tuple[float, ...] | None = None
+    weights: StoredWeights | None = None
+    precision: Precision = "float32"
+    precision_error: PrecisionError | None = None
+    on_demand: bool = False
     variant: Variant = "fused"
     kernels: tuple[KernelInfo, ...] = ()
     lanes: dict[Variant, _engine.Lane] = field(default_factory=dict)
     shadow: _engine.Shadow | None = None
     fused: Kernel | None = None  # for the referee
     fallback: Fallback | None = None
+    memory_bytes: int = 0  # of its kernels
+    loaded_ns: int = 0  # when, on the monotonic clock
+
+    @property
+    def last_used_ns(self) -> int:
+        """When its last batch ended, or when it was loaded."""
+        return max([self.loaded_ns, *(lane.last_used_ns for lane in self.lanes.values())])
+
+    @property
+    def has_run(self) -> bool:
+        return any(lane.last_used_ns for lane in self.lanes.values())
+
+    @property
+    def in_flight(self) -> int:
+        return sum(lane.in_flight for lane in self.lanes.values())
+
+    @property
+    def answers(self) -> bool:
+        """Whether it can, loaded or on demand."""
+        return self.state == "READY" or self.on_demand
 
     @property
     def tolerance(self) -> float:
         """The shadow's tolerance unless a setting overrides it: that of the coarser of its kernels."""
         usual = max((TOLERANCES.get(info.dtype, 0.0) for info in self.kernels), default=0.0) or 1e-3
-        error = self.mlp.error if self.mlp is not None else None
-        return (
-            usual if error is None else max(usual, 4 * error.largest)
-        )  # callers' rows may be larger than those measured
+        if self.precision_error is None:
+            return usual
+        return max(usual, 4 * self.precision_error.largest)  # callers' rows may be worse than those measured
 
     def missing(self, policy: Policy) -> tuple[Variant, ...]:
         """The variants that the policy can reach and that have no kernel yet."""
@@ -79,20 +107,29 @@ class ServedModel:
         return tuple(v for v in self.versions if v.state == "READY")
 
     @property
+    def answering(self) -> tuple[ServedVersion, ...]:
+        return tuple(v for v in self.versions if v.answers)
+
+    @property
     def complete(self) -> bool:
         """Whether it has versions and all of them can answer."""
-        return bool(self.versions) and len(self.ready) == len(self.versions)
+        return bool(self.versions) and len(self.answering) == len(self.versions)
 
     @property
     def default(self) -> ServedVersion | None:
         """The highest version that can answer."""
-        return self.ready[-1] if self.ready else None
+        return self.answering[-1] if self.answering else None
 
     @property
     def problems(self) -> str:
         """Why versions cannot answer, in one line."""
-        broken = [f"{self.name}/{v.version}: {v.reason}" for v in self.versions if v.state != "READY"]
+        broken = [f"{self.name}/{v.version}: {v.reason}" for v in self.versions if not v.answers]
         return "; ".join(broken) or f"{self.name}: no version found"
+
+    def replaced(self, old: ServedVersion, new: ServedVersion) -> ServedModel:
+        """The same model with one version in place of another, under its policy."""
+        versions = tuple(new if v is old else v for v in self.versions)
+        return ServedModel(self.name, versions).under(self.policy)
 
     def lacks_kernels(self, policy: Policy) -> bool:
         """Whether a version lacks a kernel that the policy can reach."""

@@ -15,6 +15,7 @@ from fused_mlp.kernels.base import Float32
 from fused_mlp.kernels.error_bound import PRECISIONS, Bounded, forward_with_bound
 from fused_mlp.kernels.errors import KernelRefuted
 from fused_mlp.kernels.selfcheck import check_against_float64
+from fused_mlp.models import Mlp
 from fused_mlp.service._engine import Shadow, Verdict
 from fused_mlp.service.catalog.records import ServedVersion
 from fused_mlp.service.variant import Variant
@@ -100,7 +101,8 @@ class Referee:
             try:
                 version = self._owner(dispute.shadow)
                 if version is not None:
-                    self._settle(dispute.shadow, *judge(version, dispute))
+                    assert version.weights is not None  # a version with kernels has them
+                    self._settle(dispute.shadow, *judge(version, version.weights.read(), dispute))
             except Exception:
                 dispute.shadow.record(Verdict.not_judged)
                 log.exception(
@@ -111,10 +113,8 @@ class Referee:
                 self._changed.wait_for(lambda: self._stopped, pause)
 
 
-def judge(version: ServedVersion, dispute: Dispute) -> tuple[Verdict, str]:
+def judge(version: ServedVersion, mlp: Mlp, dispute: Dispute) -> tuple[Verdict, str]:
     """The verdict, and the numbers behind it."""
-    mlp = version.mlp
-    assert mlp is not None  # a version with kernels has weights
     x = np.frombuffer(dispute.x, np.float32).reshape(-1, mlp.spec.in_features)
     outputs: dict[Variant, Float32] = {
         "fused": np.frombuffer(dispute.fused, np.float32).reshape(len(x), -1),
@@ -135,7 +135,7 @@ def judge(version: ServedVersion, dispute: Dispute) -> tuple[Verdict, str]:
     for variant, y in outputs.items():
         finding = "wrong" if wrong[variant] else "not proven wrong"
         reasons.append(f"{variant} is {finding}: {_distance(bounds[dtypes[variant]], y)}")
-    if not any(wrong.values()) and (refuted := _check_again(version)):
+    if not any(wrong.values()) and (refuted := _check_again(version, mlp)):
         wrong["fused"] = True
         reasons.append(f"fused no longer passes its check at load: {refuted}")
     verdict = _VERDICTS[wrong["fused"], wrong["unfused"]]
@@ -144,13 +144,13 @@ def judge(version: ServedVersion, dispute: Dispute) -> tuple[Verdict, str]:
     return verdict, "; ".join(reasons)
 
 
-def _check_again(version: ServedVersion) -> str:
+def _check_again(version: ServedVersion, mlp: Mlp) -> str:
     """Why the fused kernel fails its check at load by now; empty: it passes. The bound has to hold for the worst input
     and is wide for deep models. The check has its own inputs, which no caller chooses, and is as strict as at load."""
-    if version.fused is None or version.mlp is None:
+    if version.fused is None:
         return ""
     try:
-        check_against_float64(version.fused, version.mlp)
+        check_against_float64(version.fused, mlp)
     except KernelRefuted as error:
         return str(error)
     return ""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +82,7 @@ def command(
             metrics=metrics,
             repository=model_repository,
         )
+    report = _with_provenance(report, connector)
     if html is not None:
         _write_page(report, html)
     if as_json:
@@ -197,6 +199,15 @@ def _recorded(url: str, model: str, since: str) -> Report:
         return recorded_report(url, model, since)
     except NothingRecorded as error:
         fail(str(error))
+
+
+def _with_provenance(report: Report, connector: Connector) -> Report:
+    from fused_mlp.service.reports.provenance import provenance
+
+    made = provenance()
+    if connector.target is not None:  # the server may run elsewhere
+        made["machine of the client"] = made.pop("machine")
+    return replace(report, facts=report.facts | made)
 
 
 def _write_page(report: Report, path: Path) -> None:

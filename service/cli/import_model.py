@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from fused_mlp.models import Activation, Dtype, Mlp, OutputActivation
     from fused_mlp.models.quantization import Precision
 
+_ARGUMENT = re.compile(
+    r"\b(activation|output_activation|prefix|name_map|transposed|dtype|state_dict|row_shape|unsafe_pickle)"
+    r"=(\.\.\.|True|False|'[^']*'|\([^)]*\))"
+)
 _CHECKPOINT = "For checkpoints (.pt, .safetensors), which hold tensors alone"
 _MODULE = "For torch modules"
 _EXTRAS = "Said about the model"
@@ -151,11 +156,19 @@ def command(
             max_error=max_error,
         )
     except ModelLoadError as error:
-        fail(str(error))
+        fail(_ARGUMENT.sub(_option, str(error)))
     spec = imported.mlp.spec
     typer.echo(f"imported {source} as {imported.name} version {imported.version}, in {imported.path}")
     typer.echo(f"  {spec.summary()}, {spec.parameters:,} parameters, {_in_words(imported.mlp)}")
     typer.echo(f"  to serve it: fused-mlp serve --model-repository {repository}")
+
+
+def _option(argument: re.Match[str]) -> str:
+    """What readers ask of callers in Python, as the option: `dtype='float32'` is --dtype float32."""
+    name, value = argument[1].replace("_", "-"), argument[2]
+    option = {"name-map": "--map"}.get(name, f"--no-{name}" if value == "False" else f"--{name}")
+    given = "" if value in ("True", "False", "...") else value.strip("'(,)").replace(", ", ",")
+    return f"{option} {given}".rstrip()
 
 
 def _name_map(pairs: list[str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ _JSON = typer.Option("--json", help="Print JSON.")
 
 @app.callback()
 def _group() -> None:
-    """Say or change which variant answers, while the server runs.
+    """Say or change which variant answers, and a model's share of the time, while the server runs.
 
     The server needs an admin port: FUSED_MLP_ADMIN_PORT=8003 fused-mlp serve"""
 
@@ -54,6 +54,9 @@ def change(
     on_mismatch: Annotated[
         str | None, typer.Option(metavar="log|unfused", help="What to do when the variants differ.")
     ] = None,
+    weight: Annotated[
+        float | None, typer.Option(metavar="0..1000", help="Share of the time beside other models.")
+    ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Change what is given and leave the rest as it is.
@@ -61,9 +64,9 @@ def change(
     For example: fused-mlp policy set digits --split 0.1 --shadow 0.01"""
     _check("--variant", variant, ("fused", "unfused"))
     _check("--on-mismatch", on_mismatch, ("log", "unfused"))
-    if all(value is None for value in (variant, split, allow_override, shadow, on_mismatch)):
+    if all(value is None for value in (variant, split, allow_override, shadow, on_mismatch, weight)):
         raise typer.BadParameter(
-            "give at least one of --variant, --split, --allow-override, --shadow, --on-mismatch"
+            "give at least one of --variant, --split, --allow-override, --shadow, --on-mismatch, --weight"
         )
     policies = admin.set_policy(
         model,
@@ -72,6 +75,7 @@ def change(
         allow_override=allow_override,
         shadow=shadow,
         on_mismatch=cast("OnMismatch | None", on_mismatch),
+        weight=weight,
     )
     _show(policies, as_json)
 

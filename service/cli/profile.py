@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast, get_args
@@ -158,8 +156,11 @@ def command(
     differences = compare(guesses, found.points)
     _write(found, swept, html, trace_dir, differences)
     if as_json:
+        from fused_mlp.service.reports.provenance import provenance
+
         result = found.to_dict() | {"expectations": [asdict(each) for each in differences]}
         result["sweep"] = asdict(swept) if swept else None
+        result["made"] = provenance()
         typer.echo(json.dumps(result))
         return
     from fused_mlp.service.cli.rendering import print_table
@@ -251,9 +252,9 @@ def _write(
     try:
         if html is not None:
             from fused_mlp.service.reports.profile.html_report import html_report
+            from fused_mlp.service.reports.provenance import provenance
 
-            said = shlex.join(["fused-mlp", *sys.argv[1:]])
-            html.write_text(html_report(found, said, differences, swept))
+            html.write_text(html_report(found, provenance(), differences, swept))
         if folder is not None:
             from fused_mlp.service.reports.profile.flame_graph import flame_graph
 

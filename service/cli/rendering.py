@@ -117,6 +117,10 @@ def models_table(models: Sequence[ModelInfo]) -> RenderableType:
         for version in reversed(model.versions):
             name = model.name if version is model.versions[-1] else ""
             default = " (default)" if version.version == model.default_version else ""
+            if version.state != "READY" and version.summary:  # known, and not loaded
+                why = Text(f"{version.state}: {version.reason}", "dim")
+                table.add_row(name, f"{version.version}{default}", version.summary, version.dtype, "", why)
+                continue
             if version.state != "READY":
                 table.add_row(name, f"{version.version}", Text(version.state, "red"))
                 broken.append(Text(f"{model.name}/{version.version}: {version.reason}", "red"))
@@ -161,14 +165,16 @@ def graph_view(model: ModelInfo) -> RenderableType:
 
 def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
     """Versions that fell back to unfused are explained below the table."""
-    shares = ("split", "shadow")
-    table = _table("model", "answers", "split", "override", "shadow", "on mismatch", numbers=shares)
+    numbers = ("split", "shadow", "weight")
+    table = _table(
+        "model", "answers", "split", "override", "shadow", "on mismatch", "weight", numbers=numbers
+    )
     fallen: list[RenderableType] = []
     for policy in policies:
         override = "allowed" if policy.allow_override else "refused"
         split, shadow = (f"{share:.4g}" if share else "-" for share in (policy.split, policy.shadow))
         name = Text(policy.model) if policy.model else Text("(loaded later)", "dim")
-        table.add_row(name, policy.variant, split, override, shadow, policy.on_mismatch)
+        table.add_row(name, policy.variant, split, override, shadow, policy.on_mismatch, f"{policy.weight:g}")
         fallen += [
             Text(f"{policy.model}/{f.version} answers unfused ({f.reason}): {f.detail}", "red")
             for f in policy.fallbacks

@@ -4,11 +4,16 @@ the command line and the environment are checked by the same rules."""
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from importlib.util import find_spec
 from typing import Annotated
 
 import typer
+
+# Before numpy is imported, which the next lines do. A server multiplies with it only to check kernels, several at a
+# time: threads of its own would wait for each other (15 ms for a product of 0.1 ms on a busy machine).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from fused_mlp.service.cli.failure import fail
 from fused_mlp.service.settings.docs import SettingDoc, setting_docs

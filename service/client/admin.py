@@ -41,6 +41,7 @@ class PolicyInfo:
     allow_override: bool
     shadow: float
     on_mismatch: OnMismatch
+    weight: float = 1.0
     fallbacks: tuple[FallbackInfo, ...] = ()
 
 
@@ -72,9 +73,10 @@ class AdminClient(Connection):
         allow_override: bool | None = None,
         shadow: float | None = None,
         on_mismatch: OnMismatch | None = None,
+        weight: float | None = None,
     ) -> list[PolicyInfo]:
         """Change the given fields, of one model or of all and the default. Returns the policies now in force."""
-        change = pb.PolicyChange(split=split, allow_override=allow_override, shadow=shadow)
+        change = pb.PolicyChange(split=split, allow_override=allow_override, shadow=shadow, weight=weight)
         if variant is not None:
             change.variant = variant_number(variant)
         if on_mismatch is not None:
@@ -108,5 +110,6 @@ def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
         allow_override=policy.allow_override,
         shadow=policy.shadow,
         on_mismatch=names[policy.on_mismatch],
+        weight=policy.weight,
         fallbacks=tuple(FallbackInfo(f.version, f.reason, f.detail) for f in fallbacks),
     )

@@ -12,7 +12,7 @@ from typing import Any
 from fused_mlp.service import _engine, _front
 from fused_mlp.service.errors import Code, answer
 from fused_mlp.service.fronts.listen import Listen
-from fused_mlp.service.fronts.rpc import Call, CheckAnswer, Rpc, text_metadata
+from fused_mlp.service.fronts.rpc import Call, CheckAnswer, Rpc, Want, text_metadata
 from fused_mlp.service.settings.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
@@ -35,12 +35,14 @@ class NativeFront:
         engine: _engine.Engine | None = None,
         router: _engine.Router | None = None,
         listen: Listen | None = None,
+        want: Want | None = None,
     ) -> None:
         """Without an engine and a router, nothing but `rpcs` is served."""
         listen = listen or Listen(settings.host, settings.grpc_port)
         # Health/Check is answered in C++ where there is an engine: see publish_health.
         self._rpcs = {rpc.path: rpc for rpc in rpcs if engine is None or rpc.path != HEALTH_CHECK}
         self._calls: dict[int, _HandedCall] = {}
+        self._want = want
         self._handlers: dict[Any, Callable[[_front.CallEvent], None]] = {
             _front.CallEventKind.start: self._on_start,
             _front.CallEventKind.message: self._on_message,
@@ -50,6 +52,7 @@ class NativeFront:
             _front.CallEventKind.failure: _log_failure,
             _front.CallEventKind.bad_end: _log_bad_end,
             _front.CallEventKind.shortage: _log_shortage,
+            _front.CallEventKind.wanted: self._on_wanted,
         }
         try:
             self._server = _front.FrontServer(
@@ -95,6 +98,9 @@ class NativeFront:
     def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
         self._server.publish_health(answers)
 
+    def retry_waiting(self) -> None:
+        self._server.retry_waiting()
+
     def stats(self) -> _front.FrontStats:
         """Connections, calls and bytes, summed over all loops."""
         return self._server.stats()
@@ -119,6 +125,10 @@ class NativeFront:
     def _on_cancel(self, event: _front.CallEvent) -> None:
         if call := self._calls.get(event.call):
             call.task.cancel()
+
+    def _on_wanted(self, event: _front.CallEvent) -> None:
+        if self._want is not None:
+            self._want(event.path, int(event.body))
 
     def _on_writable(self, event: _front.CallEvent) -> None:
         if call := self._calls.get(event.call):

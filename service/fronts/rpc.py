@@ -5,6 +5,7 @@ itself. Knows nothing of grpc."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ from fused_mlp.service.errors import InvalidInput
 
 # Of Health/Check: name, status, trailers.
 CheckAnswer = tuple[str, int, Sequence[tuple[str, str]]]
+# Has a version loaded (0: the default); done when the routes say what became of it.
+Want = Callable[[str, int], Future[None]]
 Kind = Literal["unary_unary", "unary_stream", "stream_stream"]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fused_mlp.service import _engine
 from fused_mlp.service.fronts.listen import Listen
-from fused_mlp.service.fronts.rpc import CheckAnswer, Rpc
+from fused_mlp.service.fronts.rpc import CheckAnswer, Rpc, Want
 from fused_mlp.service.missing import explain_import
 from fused_mlp.service.settings.settings import Settings, SettingsError
 
@@ -35,6 +35,9 @@ class Front(Protocol):
 
     def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
         """What Health/Check answers from now on, for a front that answers it without the handler."""
+
+    def retry_waiting(self) -> None:
+        """The routes have changed: look again for models that requests wait for. From any thread."""
 
     def reload_tls(self) -> None:
         """Read the TLS files again, for new connections. Raises in one line, and keeps what it had."""
@@ -67,14 +70,17 @@ def make_front(
     router: _engine.Router,
     control: Sequence[Rpc],
     widest: int,
+    *,
+    want: Want,
 ) -> Front:
-    """`control`: all RPCs but the predictions. `widest`: the most inputs that any model has."""
+    """`control`: all RPCs but the predictions. `widest`: the most inputs that any model has. `want`: has a version
+    loaded that a request waits for."""
     limit = max_message_bytes(settings, widest)
     problem = native_front_problem() if settings.front != "python" else "FUSED_MLP_FRONT=python"
     if not problem:
         from fused_mlp.service.fronts.native import NativeFront
 
-        return NativeFront(settings, control, limit, engine=engine, router=router)
+        return NativeFront(settings, control, limit, engine=engine, router=router, want=want)
     if settings.front == "native":
         raise SettingsError(f"FUSED_MLP_FRONT=native: {problem}, or take python")
     if settings.tls_crl is not None:
@@ -87,7 +93,7 @@ def make_front(
     from fused_mlp.service.fronts.python.server import PythonFront
     from fused_mlp.service.fronts.python.submission import Submitter
 
-    predictor = Predictor(engine, router, Submitter(engine))
+    predictor = Predictor(engine, router, Submitter(engine), want)
     return PythonFront(settings, [*predictor.rpcs(), *control], limit, engine.now)
 
 

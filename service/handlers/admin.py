@@ -81,4 +81,5 @@ def _policy(policy: Policy) -> pb.Policy:
         allow_override=policy.allow_override,
         shadow=policy.shadow,
         on_mismatch=ON_MISMATCH[policy.on_mismatch],
+        weight=policy.weight,
     )

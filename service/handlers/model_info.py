@@ -30,8 +30,8 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
             raise ModelNotFound(quote_name(request.model), request.version)
         answer = _model(model, versions)
         for message, served in zip(answer.versions, versions, strict=True):
-            if served.mlp is not None:
-                message.steps.extend(_steps(served.mlp.spec))
+            if served.spec is not None:
+                message.steps.extend(_steps(served.spec))
         return pb.GetModelResponse(model=answer)
 
     service = pb.DESCRIPTOR.services_by_name["Inference"]
@@ -48,9 +48,9 @@ def _model(model: ServedModel, versions: Iterable[ServedVersion]) -> pb.Model:
 
 def _version(served: ServedVersion) -> pb.ModelVersion:
     message = pb.ModelVersion(version=served.version, state=served.state, reason=served.reason)
-    if served.mlp is None:
+    spec = served.spec
+    if spec is None:
         return message
-    spec = served.mlp.spec
     message.MergeFrom(
         pb.ModelVersion(
             in_features=spec.in_features,
@@ -71,7 +71,7 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
             labels=spec.labels or (),
             description=spec.description,
             kernels=[_kernel(info) for info in served.kernels],
-            example=served.mlp.example or (),
+            example=served.example or (),
             variant=variant_number(served.variant),
             outputs=[
                 pb.Output(name=output.name, value=output.value, width=width, squeeze=output.squeeze)
@@ -79,8 +79,8 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
             ],
             input_shape=spec.input_shape or (),
             summary=spec.summary(),
-            precision=served.mlp.precision,
-            precision_error=_precision_error(served.mlp.error),
+            precision=served.precision,
+            precision_error=_precision_error(served.precision_error),
         )
     )
     return message

@@ -36,7 +36,7 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard) -> 
             served = catalog.find(request.name, parse_version(request.version))
         except ServiceError:
             return pb.ModelReadyResponse(ready=False)
-        return pb.ModelReadyResponse(ready=health.ready and served.state == "READY")
+        return pb.ModelReadyResponse(ready=health.ready and served.answers)
 
     async def server_metadata(_request: Any, _: Call) -> Any:
         return pb.ServerMetadataResponse(
@@ -44,10 +44,10 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard) -> 
         )
 
     async def model_metadata(request: Any, _: Call) -> Any:
-        return _metadata(catalog.get(request.name), _ready(catalog, request))
+        return _metadata(catalog.get(request.name), _described(catalog, request))
 
     async def model_config(request: Any, _: Call) -> Any:
-        return pb.ModelConfigResponse(config=_config(_ready(catalog, request), settings))
+        return pb.ModelConfigResponse(config=_config(_described(catalog, request), settings))
 
     async def statistics(request: Any, _: Call) -> Any:
         version = parse_version(request.version)
@@ -125,21 +125,21 @@ def _allow(settings: Settings) -> None:
         )
 
 
-def _ready(catalog: Catalog, request: Any) -> ServedVersion:
+def _described(catalog: Catalog, request: Any) -> ServedVersion:
     served = catalog.find(request.name, parse_version(request.version))
-    if served.mlp is None:
+    if served.spec is None:
         what = "is still loading" if served.state == "LOADING" else "could not be loaded"
         raise NotReady(f"model {served.model!r} version {served.version} {what}")
     return served
 
 
 def _metadata(model: ServedModel, served: ServedVersion) -> Any:
-    assert served.mlp is not None
-    spec = served.mlp.spec
+    spec = served.spec
+    assert spec is not None
     tensor = pb.ModelMetadataResponse.TensorMetadata
     return pb.ModelMetadataResponse(
         name=model.name,
-        versions=[str(v.version) for v in model.ready],
+        versions=[str(v.version) for v in model.answering],
         platform=PLATFORM,
         inputs=[tensor(name="input", datatype="FP32", shape=[-1, *_row_shape(spec)])],
         outputs=[
@@ -155,8 +155,8 @@ def _row_shape(spec: MlpSpec) -> tuple[int, ...]:
 
 
 def _config(served: ServedVersion, settings: Settings) -> Any:
-    assert served.mlp is not None
-    spec = served.mlp.spec
+    spec = served.spec
+    assert spec is not None
     return pb.ModelConfig(
         name=served.model,
         platform=PLATFORM,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version as package_version
 
 from fused_mlp.kernels import KernelInfo
-from fused_mlp.service.catalog.records import ServedModel
+from fused_mlp.service.catalog.catalog import MOST_NAMED
+from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.settings.settings import Settings, join_address
 
 _DEFAULT_TARGET = "127.0.0.1:8001"  # of the commands that call a server
+MOST_LISTED = 12  # versions with lines of their own
 _ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -36,21 +39,47 @@ def banner(
     ]
     if admin_port:
         lines.append(f"  admin    {join_address(settings.admin_host, admin_port)}")
-    for model in models:
-        for served in model.versions:
-            name = f"{served.model}/{served.version}"
-            if served.mlp is None:
-                lines.append(f"  model    {name}: NOT SERVED, {served.reason}")
-                continue
-            lines.append(f"  model    {name}: {served.mlp.spec.summary()}, answers {served.variant}")
-            lines += [f"           {_kernel(info)}" for info in served.kernels]
-    examples = [m.name for m in models if m.default and m.default.mlp and m.default.mlp.example]
+    versions = [v for model in models for v in model.versions]
+    lines += _each(versions) if len(versions) <= MOST_LISTED else _summary(len(models), versions)
+    examples = [m.name for m in models if m.default and m.default.example]
     if examples:
         reached_at = join_address(_reached(settings.host), grpc_port)
         options = "" if reached_at == _DEFAULT_TARGET else f" --target {reached_at}"
         options += " --tls" if settings.tls_certificate else ""
         lines.append(f"  try      {_command()} predict {examples[0]} --example{options}")
     return "\n".join(lines)
+
+
+def _each(versions: Sequence[ServedVersion]) -> Iterator[str]:
+    for served in versions:
+        if not served.answers or served.spec is None:
+            yield _not_served(served)
+            continue
+        when = ", on demand" if served.on_demand else ""
+        yield f"  model    {_name(served)}: {served.spec.summary()}, answers {served.variant}{when}"
+        yield from (f"           {_kernel(info)}" for info in served.kernels)
+
+
+def _summary(models: int, versions: Sequence[ServedVersion]) -> Iterator[str]:
+    """Without a line for each, but for the first that are not served."""
+    answering = [v for v in versions if v.answers]
+    on_demand = sum(v.on_demand for v in answering)
+    when = f", {on_demand:,} of them on demand" if on_demand else ""
+    yield f"  models   {models:,}, of which {len(answering):,} versions are served{when}"
+    variants = Counter(v.variant for v in answering)
+    yield f"           answers {', '.join(f'{name}: {count:,}' for name, count in variants.most_common())}"
+    broken = [v for v in versions if not v.answers]
+    yield from map(_not_served, broken[:MOST_NAMED])
+    if len(broken) > MOST_NAMED:
+        yield f"           and {len(broken) - MOST_NAMED:,} more are not served, see /status.json"
+
+
+def _name(served: ServedVersion) -> str:
+    return f"{served.model}/{served.version}"
+
+
+def _not_served(served: ServedVersion) -> str:
+    return f"  model    {_name(served)}: NOT SERVED, {served.reason}"
 
 
 def _reached(host: str) -> str:

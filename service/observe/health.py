@@ -4,7 +4,7 @@ Lives on the asyncio loop; set() may be called only there."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from enum import IntEnum
 
 SERVER = ""
@@ -26,12 +26,14 @@ class Health:
         self.draining = False
 
     def set(self, name: str, status: Serving) -> None:
-        """Once shutdown has begun nothing turns healthy again."""
-        self._statuses[name] = Serving.NOT_SERVING if self.draining else status
-        self._notify()
+        self.update({name: status})
 
-    def remove(self, name: str) -> None:
-        self._statuses.pop(name, None)
+    def update(self, statuses: Mapping[str, Serving], removed: Iterable[str] = ()) -> None:
+        """Once shutdown has begun nothing turns healthy again."""
+        for name, status in statuses.items():
+            self._statuses[name] = Serving.NOT_SERVING if self.draining else status
+        for name in removed:
+            self._statuses.pop(name, None)
         self._notify()
 
     def drain(self) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 from dataclasses import dataclass
+from urllib.parse import parse_qs
 
 MOST_BYTES = 8 << 10  # request line and headers; what a browser sends is a tenth of it
 
@@ -20,11 +22,15 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """path: without its query. token: of `Authorization: Bearer`, or the password of `Basic`; empty without one."""
+    """path: without its query. model and names: `model` (None without one) and `name[]` of the query. token: of
+    `Authorization: Bearer`, or the password of `Basic`; empty without one."""
 
     method: str
     path: str
+    model: str | None
+    names: tuple[str, ...]
     accept: str
+    takes_gzip: bool
     token: str
     keep_alive: bool
 
@@ -49,13 +55,27 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         raise BadRequest(400, "expected a request without a body")
     connection = headers.get("connection", "").lower()
+    path, _, query = target.partition("?")
+    asked = parse_qs(query, keep_blank_values=True)
     return Request(
         method=method,
-        path=target.split("?", 1)[0],
+        path=path,
+        model=asked.get("model", [None])[0],
+        names=tuple(asked.get("name[]", ())),
         accept=headers.get("accept", ""),
+        takes_gzip=_takes_gzip(headers.get("accept-encoding", "")),
         token=_token(headers.get("authorization", "")),
         keep_alive="close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection,
     )
+
+
+def _takes_gzip(accept_encoding: str) -> bool:
+    weights = {}
+    for item in accept_encoding.lower().split(","):
+        name, _, parameters = item.partition(";")
+        weights[name.strip()] = parameters.replace(" ", "")
+    weight = weights.get("gzip", weights.get("*", "q=0"))
+    return not re.fullmatch(r"q=0(\.0*)?", weight)
 
 
 def _token(authorization: str) -> str:

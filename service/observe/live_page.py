@@ -1,4 +1,5 @@
-"""The page at / of the metrics port, and the headers that restrict it to its own style, script and server."""
+"""The page at / of the metrics port, put together from the files in live/, and the headers that restrict it to its own
+style, script and server."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from pathlib import Path
 
 from fused_mlp.service.reports.style import style_sheet
 
-_FILE = Path(__file__).with_name("live.html")
-_SHARED = "/* colours, fonts and drawings: service/reports/style.py */"
+_FOLDER = Path(__file__).with_name("live")
+# In one script element, in this order: each may use what stands before it.
+_SCRIPTS = ("text", "reading", "window", "charts", "overview", "details", "main")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class LivePage:
 
 @cache
 def live_page() -> LivePage:
-    text = _FILE.read_text(encoding="utf-8").replace(_SHARED, style_sheet())
+    script = "\n".join(['"use strict";', *(_read(f"{name}.js") for name in _SCRIPTS)])
+    style = style_sheet() + _read("page.css")
+    text = _read("page.html").replace("/* style */", style).replace("/* scripts */", script)
     return LivePage(
         text.encode(),
         {
@@ -54,3 +58,7 @@ def _hashes(text: str, element: str) -> str:
     contents = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
     digests = (hashlib.sha256(content.encode()).digest() for content in contents)
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")

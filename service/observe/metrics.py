@@ -1,10 +1,11 @@
 """Prometheus: reads the engine's atomics at each scrape. Nothing here runs per request, and labels come
-only from what is loaded, never from what a client sent."""
+only from what is loaded, never from what a client sent. A model has one series until it has counted something: most of
+ten thousand models have nothing to tell."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -61,17 +62,27 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         models = self._catalog.models()
         versions = [v for model in models for v in model.versions]
+        used = [v for v in versions if any(lane.used for lane in v.lanes.values())]
         lanes = [
             LaneSample((v.model, str(v.version), variant), lane.snapshot(), lane.queue_rows)
-            for v in versions
+            for v in used
             for variant, lane in v.lanes.items()
+            if lane.used
         ]
         yield from _histograms(lanes)
         yield from _counters(lanes, self._engine.unrouted())
         yield from _gauges(lanes)
-        yield from _infos(versions, self._front)
-        yield from _shadows(versions)
-        yield from _policies(models)
+        yield from _infos(versions, used, self._front)
+        yield from _shadows(used)
+        names = {v.model for v in used}
+        default = self._catalog.default_policy
+        told = [
+            model
+            for model in models
+            if model.name in names or not (model.policy is default or model.policy == default)
+        ]
+        yield from _policies(told)
+        yield _fallbacks(models, names)
 
 
 def _histograms(lanes: list[LaneSample]) -> Iterator[Metric]:
@@ -133,7 +144,7 @@ def _counters(lanes: list[LaneSample], unrouted: _engine.RequestSnapshot) -> Ite
 
 
 def _add_codes(family: CounterMetricFamily, labels: tuple[str, ...], codes: dict[int, int]) -> None:
-    """OK from the start, so that rates have a zero to begin with; other codes once they have been seen."""
+    """Of a lane OK in any case, so that rates have a zero to begin with; other codes once they have been seen."""
     if labels is not NO_LANE:
         codes = {Code.OK: 0, **codes}
     for code, count in codes.items():
@@ -153,26 +164,27 @@ def _gauges(lanes: list[LaneSample]) -> Iterator[Metric]:
     yield from (queued, capacity, in_flight)
 
 
-def _infos(versions: list[ServedVersion], front: str) -> Iterator[Metric]:
+def _infos(versions: list[ServedVersion], used: list[ServedVersion], front: str) -> Iterator[Metric]:
+    """The first is all that there is of a version without traffic, and short for that reason."""
     models = GaugeMetricFamily(
         "fused_mlp_model_info",
-        "Model versions; 1 when ready to serve.",
-        labels=("model", "version", "shape", "dtype", "variant", "state"),
-    )
-    kernels = GaugeMetricFamily(
-        "fused_mlp_kernel_info",
-        "Loaded kernels.",
-        labels=(*LANE, "backend", "device", "strategy", "isa", "dtype", "threads"),
+        "Model versions; 1 when they can answer.",
+        labels=(*VERSION, "state"),
     )
     for v in versions:
-        shape = v.mlp.spec.summary() if v.mlp else ""
-        dtype = v.mlp.spec.dtype if v.mlp else ""
-        models.add_metric(
-            (v.model, str(v.version), shape, dtype, v.variant, v.state), float(v.state == "READY")
-        )
+        models.add_metric((v.model, str(v.version), v.state), int(v.answers))
+    kernels = GaugeMetricFamily(
+        "fused_mlp_kernel_info",
+        "Kernels of versions with traffic.",
+        labels=(*LANE, "shape", "backend", "device", "strategy", "isa", "dtype", "threads"),
+    )
+    for v in used:
+        shape = v.spec.summary() if v.spec else ""
         for k in v.kernels:
             kernels.add_metric(
-                (v.model, str(v.version), k.variant, k.backend, k.device, k.strategy, k.isa, k.dtype, str(k.threads)), 1
+                (v.model, str(v.version), k.variant, shape,
+                 k.backend, k.device, k.strategy, k.isa, k.dtype, str(k.threads)),
+                1,
             )  # fmt: skip
     build = GaugeMetricFamily(
         "fused_mlp_build_info", "What runs.", labels=("version", "python", "torch", "front")
@@ -190,7 +202,7 @@ def _torch_version() -> str:
 
 
 def _shadows(versions: list[ServedVersion]) -> Iterator[Metric]:
-    """Every series of versions with both kernels, whether or not anything is compared yet."""
+    """All series of a version once the shadow has chosen a batch of it."""
     batches = CounterMetricFamily(
         "fused_mlp_shadow_batches",
         "Batches chosen to be run again on the other variant, by what became of them.",
@@ -221,6 +233,8 @@ def _shadows(versions: list[ServedVersion]) -> Iterator[Metric]:
             continue
         labels = (v.model, str(v.version))
         seen = v.shadow.snapshot()
+        if not any(seen.batches.values()):
+            continue
         for outcome, count in seen.batches.items():
             batches.add_metric((*labels, outcome), count)
         rows.add_metric(labels, seen.rows)
@@ -247,22 +261,28 @@ def _policies(models: list[ServedModel]) -> Iterator[Metric]:
     override = GaugeMetricFamily(
         "fused_mlp_policy_allow_override", "Whether a request may name its variant.", labels=("model",)
     )
-    fallback = GaugeMetricFamily(
-        "fused_mlp_variant_fallback",
-        "1 where fused is wanted and unfused serves, by reason.",
-        labels=(*VERSION, "reason"),
-    )
     for model in models:
         policy = model.policy
         info.add_metric((model.name, policy.variant, policy.on_mismatch), 1)
         split.add_metric((model.name,), policy.split)
         shadow.add_metric((model.name,), policy.shadow)
         override.add_metric((model.name,), float(policy.allow_override))
-        for v in model.versions:
-            fallen = v.fallback.reason if v.fallback and v in model.fallen_back else None
+    yield from (info, split, shadow, override)
+
+
+def _fallbacks(models: list[ServedModel], used: set[str]) -> Metric:
+    fallback = GaugeMetricFamily(
+        "fused_mlp_variant_fallback",
+        "1 where fused is wanted and unfused serves, by reason.",
+        labels=(*VERSION, "reason"),
+    )
+    for model in models:
+        fallen = model.fallen_back
+        for v in model.versions if model.name in used else fallen:
+            why = v.fallback.reason if v.fallback and v in fallen else None
             for reason in REASONS:
-                fallback.add_metric((v.model, str(v.version), reason), float(reason == fallen))
-    yield from (info, split, shadow, override, fallback)
+                fallback.add_metric((v.model, str(v.version), reason), float(reason == why))
+    return fallback
 
 
 class FrontCollector(Collector):
@@ -378,6 +398,23 @@ class Exposition:
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
-    def render(self, accept: str) -> tuple[bytes, str]:
+    def render(self, accept: str, names: Collection[str] = ()) -> tuple[bytes, str]:
+        """`names`: of the series, or of whole families, that are asked for; none: all."""
         encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+        return encode(_Selected(self._registry, names) if names else self._registry), content_type
+
+
+class _Selected(Collector):
+    """Prometheus' parameter name[]: some series of a registry. (The registry's own filter knows only collectors that
+    announce their names.)"""
+
+    def __init__(self, registry: CollectorRegistry, names: Collection[str]) -> None:
+        self._registry, self._names = registry, names
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            samples = [s for s in metric.samples if metric.name in self._names or s.name in self._names]
+            if samples:
+                selected = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+                selected.samples = samples
+                yield selected

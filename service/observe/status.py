@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from importlib.metadata import version as package_version
 from typing import Any
@@ -12,14 +13,16 @@ from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 
 
-def status_json(catalog: Catalog, front: str, ready: bool) -> str:
+def status_json(catalog: Catalog, front: str, ready: bool, name: str | None = None) -> str:
+    """`name`: of the one model to tell of; None: all. A name that is not served: none."""
     return json.dumps(
         {
             "version": package_version("fused-mlp"),
             "front": front,
             "ready": ready,
+            "time": time.time(),
             "default_policy": catalog.default_policy.model_dump(),
-            "models": [_model(model) for model in catalog.models()],
+            "models": [_model(model) for model in catalog.models() if name in (None, model.name)],
         }
     )
 
@@ -42,7 +45,7 @@ def _outputs(spec: MlpSpec) -> list[dict[str, Any]]:
 
 def _version(served: ServedVersion) -> dict[str, Any]:
     """`variant` answers requests that name none; `fallback` says why it differs from the policy."""
-    spec = served.mlp.spec if served.mlp else None
+    spec = served.spec
     return {
         "version": served.version,
         "state": served.state,
@@ -53,8 +56,8 @@ def _version(served: ServedVersion) -> dict[str, Any]:
         "input_shape": spec.input_shape or (spec.in_features,) if spec else None,
         "outputs": _outputs(spec) if spec else None,
         "dtype": spec.dtype if spec else None,
-        "precision": served.mlp.precision if served.mlp else None,
-        "precision_error": served.mlp.error.model_dump() if served.mlp and served.mlp.error else None,
+        "precision": served.precision if spec else None,
+        "precision_error": served.precision_error.model_dump() if served.precision_error else None,
         "parameters": spec.parameters if spec else None,
         "description": spec.description if spec else None,
         "kernels": [asdict(info) for info in served.kernels],

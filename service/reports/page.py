@@ -33,7 +33,13 @@ details{border:1px solid var(--line);border-radius:.4rem;padding:.5rem .9rem;mar
 summary{cursor:pointer;font-weight:600}
 figure{margin:.9rem 0 0}
 figcaption{color:var(--soft);font-size:.85rem}
-@media(max-width:40rem){table{font-size:.82rem}th,td{padding:.3rem .25rem}.many td{white-space:nowrap}}
+@media(max-width:40rem){table{font-size:.82rem}th,td{padding:.3rem .25rem}
+.many thead,.many td:empty{display:none}
+.many tr{display:grid;grid-template-columns:repeat(3,minmax(0,1fr));padding:.3rem 0;border-bottom:1px solid var(--line)}
+.many td{border:0;text-align:left;padding:.15rem .25rem;white-space:normal;overflow-wrap:anywhere}
+.many td::before{content:attr(data-title);display:block;color:var(--soft);font-size:.75rem}
+.many :is(td:first-child,.left){grid-column:1/-1}
+.many :is(td:first-child,.left)::before{display:inline;margin-right:.5em}}
 """
 
 
@@ -60,6 +66,11 @@ def remark(markup: str) -> str:
     return f"<p class='soft small'>{markup}</p>"
 
 
+def facts(described: Iterable[tuple[str, str]]) -> str:
+    pairs = "".join(f"<dt>{escape(term)}</dt><dd>{escape(words)}</dd>" for term, words in described)
+    return f"<dl>{pairs}</dl>"
+
+
 def name(variant: str) -> str:
     return f"<span class='name {escape(variant)}'>{escape(variant)}</span>"
 
@@ -76,17 +87,22 @@ def key(colours: Mapping[str, str]) -> str:
 def table(
     titles: Sequence[str], groups: Iterable[Iterable[Sequence[str]]], left: Collection[str] = ()
 ) -> str:
-    """Titles and cells are markup. Groups of rows are set apart; `left` are the columns of words."""
+    """Titles and cells are markup. Groups of rows are set apart; `left` are the columns of words. On a phone a row of
+    many columns becomes a block, with the title at each cell."""
+    kind = "few" if len(titles) <= 5 else "many"
     classes = [" class='left'" if title in left else "" for title in titles]
+    cells = [
+        f'{c} data-title="{escape(title)}"' if kind == "many" else c
+        for c, title in zip(classes, titles, strict=True)
+    ]
     head = "".join(f"<th{c}>{title}</th>" for c, title in zip(classes, titles, strict=True))
     bodies = "".join(
         "<tbody>"
         + "".join(
-            f"<tr>{''.join(f'<td{c}>{cell}</td>' for c, cell in zip(classes, row, strict=True))}</tr>"
+            f"<tr>{''.join(f'<td{c}>{cell}</td>' for c, cell in zip(cells, row, strict=True))}</tr>"
             for row in group
         )
         + "</tbody>"
         for group in groups
     )
-    kind = "few" if len(titles) <= 5 else "many"
     return f"<div class='scroll'><table class='{kind}'><thead><tr>{head}</tr></thead>{bodies}</table></div>"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from fused_mlp.service.reports.style import VARIANT_COLOURS
 
@@ -21,3 +22,8 @@ def plain_table(*columns: str, left: Collection[str] = ()) -> Table:
             column, justify="left" if column in left else "right", overflow="fold", header_style=style
         )
     return table
+
+
+def note_lines(notes: Iterable[str]) -> list[Text]:
+    """What limits the meaning of the figures above."""
+    return [Text(f"note: {note}", "yellow") for note in notes]

@@ -1,5 +1,5 @@
-"""Which variant answers a model's requests, and how much of its traffic is compared: one immutable record per
-model. Knows nothing of the engine; the catalog publishes policies with its routes."""
+"""Which variant answers a model's requests, how much of its traffic is compared, and its share of the time: one
+immutable record per model. Knows nothing of the engine; the catalog publishes policies with its routes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Policy(BaseModel):
     # The largest relative difference that is no mismatch. None: by the kernels' dtypes.
     shadow_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     on_mismatch: OnMismatch = "log"
+    # Its share of the time beside other models that have work: docs/scheduling.md.
+    weight: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 1.0
 
     def given(self) -> dict[str, object]:
         """The fields that were named, not those left at their defaults."""

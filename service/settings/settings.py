@@ -104,6 +104,15 @@ class Settings(BaseModel):
     model_repository: Path = Field(
         DEMO_REPOSITORY, description="folder of <model>/<version>/ with model.json and model.safetensors"
     )
+    load: Literal["eager", "lazy"] = Field(
+        "eager", description="load all models at start, or each with the first request for it"
+    )
+    max_loaded_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="with lazy loading: most bytes of kernels at once; the models used least recently make room; "
+        "default: no limit",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where kernels run")
     backend: str = Field(
         "auto", description="fused kernel by name; auto takes the best that passes its check"
@@ -194,6 +203,14 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_loading(self) -> Self:
+        if self.max_loaded_bytes is not None and self.load != "lazy":
+            raise ValueError(
+                f"{ENV_PREFIX}MAX_LOADED_BYTES is set without {ENV_PREFIX}LOAD=lazy: all models are loaded at start"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_callers(self) -> Self:
         """Access to a port alone must not allow administration."""
         if self.callers.admin is not None:
@@ -234,9 +251,9 @@ class Settings(BaseModel):
 
     @property
     def engine_workers(self) -> int:
-        """The threads that run kernels that need Python. At least two: one batch is formed and answered while the
-        other computes."""
-        return max(2, usable_cores() // (self.threads or usable_cores()))
+        """The threads that run what an event loop leaves to them: batches of more than about 100 us, and Python. At
+        least two: one batch is formed and answered while the other computes."""
+        return max(2, usable_cores())
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from bench.cuda import engines as cuda_engines
 from bench.cuda.report import PEERS, markdown_table, show, summary
 from bench.kernels.shapes import SHAPES
 from fused_mlp.kernels.backends.eager import EagerKernel
-from fused_mlp.kernels.cuda.selection import Candidate
+from fused_mlp.kernels.cuda.running.selection import Candidate
 from fused_mlp.models import Mlp
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram

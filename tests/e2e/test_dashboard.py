@@ -81,6 +81,7 @@ def metric_names(expr: str) -> set[str]:
     """What is left of an expression without selectors, groupings, windows, functions and numbers."""
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\"[^\"]*\"", " ", expr)
     bare = re.sub(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", " ", bare)
+    bare = re.sub(r"\boffset\s+\w+", " ", bare)
     names = re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*(?!\s*\(|[a-zA-Z0-9_:])", bare)
     return set(names) - _KEYWORDS
 

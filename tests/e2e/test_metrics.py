@@ -61,8 +61,9 @@ def test_histogram_has_cumulative_buckets_that_start_small(
     assert first == (1e-6 if name.endswith("seconds") else 1)  # a small fused kernel takes a few us
 
 
-def test_info_says_what_runs(server: Server) -> None:
-    assert server.metric("fused_mlp_model_info", model="digits", state="READY", variant="fused") == 1
+def test_info_says_what_runs(server: Server, client: Client, example: np.ndarray) -> None:
+    assert server.metric("fused_mlp_model_info", model="digits", state="READY") == 1
+    client.predict("digits", example)
     assert server.metric("fused_mlp_kernel_info", model="digits", variant="fused", device="cpu") == 1
     assert server.metric("fused_mlp_kernel_info", model="digits", variant="unfused", backend="eager") == 1
     assert server.metric("fused_mlp_build_info") == 1

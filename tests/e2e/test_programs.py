@@ -226,11 +226,12 @@ def test_client_describes_programs(caller: Client) -> None:
     assert listed["tower"].steps == ()  # in full on request alone
 
 
-def test_status_and_metrics_have_the_program_in_one_line(served: Server) -> None:
+def test_status_and_metrics_have_the_program_in_one_line(served: Server, caller: Client) -> None:
     status = json.loads(served.get("/status.json")[1])
     shapes = {model["name"]: model["versions"][0]["shape"] for model in status["models"]}
     assert shapes["policy"] == "8 -> 16 tanh => pi 4 softmax, v 1"
-    assert served.metric("fused_mlp_model_info", shape=shapes["policy"]) > 0
+    caller.predict("policy", np.zeros((1, 8), np.float32))
+    assert served.metric("fused_mlp_kernel_info", shape=shapes["policy"]) > 0
 
 
 def test_command_line_selects_outputs_and_draws_programs(served: Server, caller: Client) -> None:

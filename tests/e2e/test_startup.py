@@ -103,7 +103,7 @@ def test_ports_answer_while_models_are_loaded(front: str) -> None:
         assert server.get("/readyz") == (503, "not ready: loading models\n")
         status = json.loads(server.get("/status.json")[1])
         assert (status["ready"], status["models"][0]["versions"][0]["state"]) == (False, "LOADING")
-        assert 'fused_mlp_model_info{dtype="",model="digits"' in server.get("/metrics")[1]
+        assert 'fused_mlp_model_info{model="digits",state="LOADING"' in server.get("/metrics")[1]
         with (
             grpc.insecure_channel(target) as channel,
             Client(target, retry=RetryPolicy(attempts=1)) as client,

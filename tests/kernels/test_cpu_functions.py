@@ -29,6 +29,7 @@ TORCH = {
     "erf": torch.erf,
     "log1p": torch.log1p,
     "expm1": torch.expm1,
+    "sign": torch.sign,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "silu": torch.nn.functional.silu,
@@ -102,6 +103,57 @@ def test_small_values_keep_their_digits(last: type[torch.nn.Module], isa: str) -
     CpuKernel(mlp, 1, isa).run(x, y)
     np.testing.assert_allclose(y, expected, rtol=5e-7)
     np.testing.assert_allclose(evaluate(mlp, x), expected, rtol=5e-7)
+
+
+class Composed(torch.nn.Module):
+    """Functions that the reader or a formula writes with others, whose plain definition cancels or overflows."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        functional = torch.nn.functional
+        limit = torch.arange(2) + 1e9
+        return {
+            "sign": torch.sign(x),
+            "asinh": torch.asinh(x),
+            "acosh": torch.acosh(x),
+            "atanh": torch.atanh(x),
+            "sinh": torch.sinh(x),
+            "cosh": torch.cosh(x),
+            "rsqrt": torch.rsqrt(x),
+            "log2": torch.log2(x),
+            "log10": torch.log10(x),
+            "logsigmoid": functional.logsigmoid(x),
+            "softplus": functional.softplus(x, 2.0, 30.0),
+            "softsign": functional.softsign(x),
+            "selu": functional.selu(x),
+            "celu": functional.celu(x, 3.0),
+            "direction": x / x.abs(),
+            "log1p_of_expm1": torch.log1p(torch.expm1(x.abs().clamp(max=60.0))),
+            "limits": x.clamp(-limit, limit),
+            **{f"power_{power}": x**power for power in (0.5, 1.5, 2.5, 3, -0.5, -1, -1.5, -2)},
+        }
+
+
+@pytest.fixture(scope="module")
+def composed() -> Mlp:
+    return from_torch(Composed(), in_features=2)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_composed_functions_from_1e_30_to_1e30(composed: Mlp, isa: str) -> None:
+    sizes = np.logspace(-30, 30, 601)
+    tiny = [0.0, 1.0, 1e-42]  # the last is no normal number
+    x = np.concatenate([np.linspace(0, 12, 1202), sizes, tiny]).astype(np.float32)
+    x = np.concatenate([x, -x])[:, None].repeat(2, axis=1)
+    y = np.empty((len(x), composed.spec.out_features), np.float32)
+    CpuKernel(composed, 1, isa).run(x, y)
+    reference = evaluate(composed, x)
+    for name, values in Composed()(torch.from_numpy(x.astype(np.float64))).items():
+        expected = values.numpy()
+        told = ~(np.abs(expected) > 1e38)  # beyond it float32 overflows
+        for got in (y, reference):
+            # Sixteen roundings; results that are no normal numbers have fewer digits.
+            part = got[:, composed.spec.columns(name)]
+            np.testing.assert_allclose(part[told], expected[told], rtol=2e-6, atol=1e-37, err_msg=name)
 
 
 @pytest.mark.parametrize("isa", ISAS)

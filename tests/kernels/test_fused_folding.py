@@ -80,6 +80,62 @@ class Standardised(nn.Module):
         return self.fc(torch.tanh(x * self.scale))
 
 
+class Numbers(nn.Module):
+    """Vectors that are written into forward, where nothing can take them in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = torch.sin(torch.tanh(x) * torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=x.dtype))
+        return torch.maximum(self.fc(x), torch.linspace(-1, 1, 4, dtype=x.dtype))
+
+
+class Swapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 8)
+
+    def forward(self, x):
+        return torch.softmax(self.fc(x)[:, [4, 5, 6, 7, 3, 2, 1, 0]], -1)
+
+
+class Rezero(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+        self.alpha = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        return x + self.alpha * torch.tanh(self.fc(x))
+
+
+class Learned(nn.Module):
+    """A condition on a number that is trained: only as a formula."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 4)
+        self.slope = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        x = self.fc(x)
+        return torch.where(x > 0, x, x * self.slope)
+
+
+class Scaled(nn.Module):
+    """A vector that is computed from a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("variance", torch.rand(6) + 1)
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(x / self.variance.sqrt()))
+
+
 def batch_norm() -> nn.Module:
     norm = nn.BatchNorm1d(8)
     norm.running_mean.uniform_()
@@ -92,6 +148,11 @@ KEPT = {
     "one bias": OneBias,
     "transposed": lambda: nn.Sequential(Conv1D(6, 6), nn.GELU(), Conv1D(6, 4)),
     "buffer": Standardised,
+    "numbers in forward": Numbers,
+    "another order": Swapped,
+    "a number that is trained": Rezero,
+    "prelu": lambda: nn.Sequential(nn.Linear(6, 8), nn.PReLU(), nn.Linear(8, 4)),
+    "prelu per feature": lambda: nn.Sequential(nn.Linear(6, 8), nn.PReLU(8), nn.Linear(8, 4)),
 }
 FOLDED = {
     "pixels": (Pixels, {"fc.weight", "fc.bias"}),
@@ -107,7 +168,7 @@ FOLDED = {
             "1.num_batches_tracked",
         },
     ),
-    "prelu": (lambda: nn.Sequential(nn.Linear(6, 8), nn.PReLU(), nn.Linear(8, 4)), {"1.weight"}),
+    "condition": (Learned, {"slope"}),
     "temperature": (Temperature, {"fc.weight", "fc.bias", "temperature"}),
     "weight norm": (
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.ReLU()),
@@ -149,6 +210,32 @@ def test_parameters_stay_the_modules_own(name):
         assert_close(fused.to(torch.float64)(x.double()), module.to(torch.float64)(x.double()))
 
 
+@pytest.mark.parametrize("name", KEPT)
+def test_a_step_of_an_optimizer_and_a_state_dict_are_those_of_the_module(name):
+    module = seeded(KEPT[name])
+    twin, before = copy.deepcopy(module), copy.deepcopy(module.state_dict())
+    fused = FusedMLP.from_torch(module)
+    x = torch.randn(5, 6)
+    for trained in (fused, twin):
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+        trained(x).square().mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        assert_close(fused(x), twin(x))
+        fused.load_state_dict(before)
+        twin.load_state_dict(before)
+        assert_close(fused(x), twin(x))
+
+
+def test_what_is_computed_from_buffers_is_not_trained():
+    module = seeded(Scaled)
+    fused = FusedMLP.from_torch(module)
+    assert [name for name, _ in fused.named_parameters()] == [name for name, _ in module.named_parameters()]
+    assert fused.folded == ("variance",)
+    x = torch.randn(5, 6)
+    assert_close(fused(x), module(x))
+
+
 @pytest.mark.parametrize("name", FOLDED)
 def test_what_is_folded_is_a_parameter_of_its_own(name):
     make, entries = FOLDED[name]
@@ -177,7 +264,9 @@ def test_what_is_folded_is_a_parameter_of_its_own(name):
 
 
 @pytest.mark.parametrize(
-    "make", [Dueling, batch_norm, KEPT["transposed"]], ids=["dueling", "batch norm", "transposed"]
+    "make",
+    [Dueling, batch_norm, KEPT["transposed"], KEPT["prelu"]],
+    ids=["dueling", "batch norm", "transposed", "prelu"],
 )
 def test_they_compile_and_export_as_one_operator(make):
     module = seeded(make)

@@ -102,7 +102,7 @@ def test_the_operator_has_first_and_second_derivatives(module):
         return operator(x, frozen, fused._spec, "auto", 0)
 
     assert torch.autograd.gradcheck(run, (x,))
-    assert torch.autograd.gradgradcheck(run, (x,))
+    assert torch.autograd.gradgradcheck(run, (x,), fast_mode=True)  # a random direction of all of them
 
 
 def test_compiles_and_exports_as_one_operator(module):

@@ -197,11 +197,16 @@ def test_eager_passes_its_own_check_in_every_dtype(dtype):
     check_against_float64(EagerKernel(make_mlp(dtype), "cpu", None), make_mlp(dtype))
 
 
+# Of the first 400 those with which eager is luckiest: among the 19 rows of the kernel its largest error is so small
+# that a right kernel's is up to 22 times what would be allowed.
+LUCKY = (152, 235, 393, 171, 72, 366, 355, 109, 149)
+
+
 def test_a_right_kernel_is_not_refused_for_eagers_good_luck():
     # One output: among a few rows eager's largest error may be next to nothing.
     hidden = [LayerSpec(out_features=width, activation="gelu") for width in (256, 64)]
     spec = MlpSpec.of_layers(64, [*hidden, LayerSpec(out_features=1)])
-    for seed in range(150):
+    for seed in LUCKY:
         mlp = random_weights(spec, seed)
         for isa in _cpu.usable_isas():
             check_against_float64(CpuKernel(mlp, 1, isa), mlp)

@@ -37,6 +37,34 @@ def test_a_model_is_loaded_compiled_and_run_without_torch(device, absent):
     assert run((ABSENT if absent else "") + code) == "cpu 4"  # what the example shows
 
 
+SLOW_TORCH = """
+import gate
+gate.begun.set()
+gate.go_on.wait()
+class cuda:
+    is_available = staticmethod(lambda: False)
+"""
+GO_ON_SOON = "threading.Timer(0.3, gate.go_on.set).start(); kernel = "
+
+
+def test_a_model_is_compiled_while_another_thread_imports_torch(tmp_path):
+    """As at a start with several models, one of which needs torch."""
+    (tmp_path / "torch.py").write_text(SLOW_TORCH)
+    (tmp_path / "gate.py").write_text("import threading\nbegun, go_on = threading.Event(), threading.Event()")
+    code = f"""
+import sys, threading
+sys.path.insert(0, {str(tmp_path)!r})
+import gate
+importing = threading.Thread(target=__import__, args=("torch",))
+importing.start()
+gate.begun.wait()
+{LOAD_AND_RUN.format(device="auto").replace("kernel = ", GO_ON_SOON).replace(", tf32=False", "")}
+importing.join()
+print(kernel.describe().backend, y.argmax())
+"""
+    assert run(code) == "cpu 4"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_half_precision_is_saved_loaded_and_compiled_without_torch(dtype, tmp_path):
     code = f"""

@@ -61,15 +61,15 @@ def test_every_field_is_described(record: type[pydantic.BaseModel]) -> None:
 
 
 def test_there_are_few_settings() -> None:
-    assert len(Settings.model_fields) <= 34
+    assert len(Settings.model_fields) <= 36
 
 
-@pytest.mark.parametrize(("threads", "workers"), [(None, 2), (8, 2), (2, 4), (1, 8)])
-def test_workers_fill_the_cores_that_the_threads_of_one_call_leave(
-    monkeypatch: pytest.MonkeyPatch, threads: int | None, workers: int
+@pytest.mark.parametrize(("cores", "workers"), [(1, 2), (2, 2), (8, 8)])
+def test_there_is_a_worker_for_each_core_and_two_at_least(
+    monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
 ) -> None:
-    monkeypatch.setattr("fused_mlp.service.settings.settings.usable_cores", lambda: 8)
-    assert load_settings(threads=threads).engine_workers == workers
+    monkeypatch.setattr("fused_mlp.service.settings.settings.usable_cores", lambda: cores)
+    assert load_settings().engine_workers == workers
 
 
 def test_empty_variable_is_one_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

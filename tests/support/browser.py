@@ -11,13 +11,14 @@ LAPTOP = (1280, 860)
 PHONE = (390, 844)
 
 
-def open_browser() -> webdriver.Chrome:
+def open_browser(*logs: str) -> webdriver.Chrome:
+    """`logs`: those that are kept besides that of the console, such as "performance"."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     assert chromium, "chromium is missing: `apt-get install chromium chromium-driver` (make test does it)"
     assert driver, "chromedriver is missing: `apt-get install chromium-driver` (make test does it)"
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.set_capability("goog:loggingPrefs", dict.fromkeys(("browser", *logs), "ALL"))
     # As root, which containers are, Chromium has no sandbox of its own; the page is ours.
     for argument in (
         "--headless=new",

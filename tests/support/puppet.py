@@ -109,13 +109,17 @@ class PuppetService:
     def __enter__(self) -> Self:
         self._await(self.service.start())
         self._await(self.service.load())
-        if self.service.settings.backend != "puppet":
-            return self  # a real kernel: nothing to pull strings on
+        settings = self.service.settings
+        if settings.backend == "puppet" and settings.load == "eager":
+            self.use_last_kernel()
+        return self  # else a real kernel, or none yet: nothing to pull strings on
+
+    def use_last_kernel(self) -> None:
+        """Pull the strings of the kernel that was built last."""
         self.kernel = _built[-1]
         self.kernel.batches.clear()
         while self.kernel.entered.acquire(blocking=False):
             pass  # the check at load entered too
-        return self
 
     def __exit__(self, *_: object) -> None:
         if hasattr(self, "kernel"):

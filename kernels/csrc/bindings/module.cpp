@@ -1,11 +1,13 @@
 // The Python module fused_mlp.kernels._cpu: argument checks and registration.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/numpy_call.hpp"
@@ -48,6 +50,17 @@ nb::object capsule(nb::handle self) {
   return nb::steal(made);
 }
 
+// For batches of up to `most` rows: each strategy with the largest batch that uses it, in order.
+std::vector<std::pair<std::string, std::size_t>> strategies(const MlpKernel& kernel, std::size_t most) {
+  std::vector<std::pair<std::string, std::size_t>> found;
+  for (std::size_t rows = 1; rows <= most; ++rows) {
+    const char* name = kernel.strategy(rows);
+    if (found.empty() || found.back().first != name) found.emplace_back(name, rows);
+    found.back().second = rows;
+  }
+  return found;
+}
+
 std::vector<std::string> usable_isas(bool int8) {
   std::vector<std::string> names;
   for (const fused_mlp::Isa* isa : fused_mlp::usable_isas(int8)) names.emplace_back(isa->name);
@@ -66,9 +79,11 @@ NB_MODULE(_cpu, m) {
       .def("run", run, nb::arg("x").noconvert(), nb::arg("y").noconvert())
       .def("run_at", run_at, nb::arg("x"), nb::arg("rows"), nb::arg("y"))
       .def("strategy", &MlpKernel::strategy, nb::arg("rows"))
+      .def("strategies", strategies, nb::arg("most"))
       .def("capsule", capsule)
       .def_prop_ro("isa", &MlpKernel::isa)
-      .def_prop_ro("threads", &MlpKernel::threads);
+      .def_prop_ro("threads", &MlpKernel::threads)
+      .def_prop_ro("memory_bytes", &MlpKernel::memory_bytes);
   fused_mlp::register_program(m, kernel);
   m.def("usable_isas", usable_isas, nb::arg("int8") = false);
   fused_mlp::register_profile(m);

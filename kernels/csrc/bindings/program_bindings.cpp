@@ -176,6 +176,7 @@ void construct(MlpKernel* self, std::size_t in_features, std::size_t out_feature
   for (const auto& op : ops) {
     std::visit([&](const auto& each) { program.ops.emplace_back(each.source); }, op);
   }
+  const nb::gil_scoped_release released;  // models are loaded in parallel, and packing takes most of the time
   new (self) MlpKernel(program, threads, isa ? isa->c_str() : nullptr);
 }
 

@@ -39,7 +39,7 @@ bool has_int8(const ProgramSource& program) {
 
 }  // namespace
 
-MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char* isa)
+MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char* isa, const WakeCost* wake)
     : isa_(choose_isa(isa, has_int8(program))), threads_(threads), program_(program, isa_) {
   if (threads == 0 || threads > Pool::kMaxThreads) {
     throw std::invalid_argument("threads: expected 1 to " + std::to_string(Pool::kMaxThreads) + ", got " +
@@ -54,25 +54,22 @@ MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char*
       stages_.push_back({i, i + 1});
     }
   }
-  planner_ = std::make_unique<Planner>(program_, stages_.size(), isa_, threads_);
+  planner_ = std::make_unique<Planner>(program_, stages_.size(), isa_, threads_, wake);
   api_ = {FUSED_MLP_KERNEL_ABI, this, program_.in_features(), program_.out_features(), run_c, strategy_c};
 }
 
 void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) const {
   if (rows == 0) return;
   [[maybe_unused]] const FloatMode mode;
-  if (threads_ == 1) return run_planned(planner_->plan(rows), x, rows, y);
   // A low-priority caller is not counted: otherwise the others would get a thread less.
-  if (busy == std::numeric_limits<unsigned>::max()) {
-    Plan alone = planner_->plan_alone(rows);
-    alone.threads = 1;
-    return run_planned(alone, x, rows, y);
+  if (threads_ == 1 || busy == std::numeric_limits<unsigned>::max()) {
+    return run_planned(planner_->plan_alone(rows), x, rows, y);
   }
-  const Pool::CallerScope caller(Pool::shared());
+  Pool::CallerScope caller(Pool::shared());
   const unsigned threads = caller.free_threads(threads_, busy);
-  Plan plan = threads == 1 ? planner_->plan_alone(rows) : planner_->plan(rows);
-  plan.threads = std::min(plan.threads, threads);
-  run_planned(plan, x, rows, y);
+  if (threads == 1 || planner_->always_alone(rows))
+    return run_planned(planner_->plan_alone(rows), x, rows, y);
+  run_planned(planner_->plan(rows, threads, caller.follows_closely()), x, rows, y);
 }
 
 }  // namespace fused_mlp

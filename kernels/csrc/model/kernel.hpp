@@ -10,32 +10,40 @@
 #include "kernel_api.h"
 #include "model/plan.hpp"
 #include "model/program.hpp"
+#include "model/scratch.hpp"
 
 namespace fused_mlp {
 
 class MlpKernel {
  public:
-  MlpKernel(const ProgramSource& program, unsigned threads, const char* isa);
+  // `wake`: what waking a helper costs; measured if not given.
+  MlpKernel(const ProgramSource& program, unsigned threads, const char* isa, const WakeCost* wake = nullptr);
   MlpKernel(const MlpKernel&) = delete;
   MlpKernel& operator=(const MlpKernel&) = delete;
 
   // x: (rows, in_features), y: (rows, out_features), C-contiguous, any alignment. Leaves one core free for
   // each of `busy` other threads of the process.
   void run(const float* x, std::size_t rows, float* y, unsigned busy = 0) const;
-  const char* strategy(std::size_t rows) const { return name_of(planner_->plan(rows).strategy); }
+  const char* strategy(std::size_t rows) const {
+    return name_of(planner_->plan(rows, threads_, true).strategy);
+  }
 
   std::size_t in_features() const { return api_.in_features; }
   std::size_t out_features() const { return api_.out_features; }
   unsigned threads() const { return threads_; }
   const char* isa() const { return isa_.name; }
+  std::size_t memory_bytes() const { return program_.memory_bytes(); }
   const fused_mlp_kernel* api() const { return &api_; }
 
  private:
   // The arrays of one call, or of one block of its rows.
   struct Frame {
-    float* bases[3];  // x, which nothing writes to, y, and the scratch buffers, one after the other
     std::size_t rows;
     std::size_t x_stride;
+    Scratch scratch;
+    float* bases[3];  // x, which nothing writes to, y, and the scratch buffers, one after the other
+
+    Frame(const MlpKernel& kernel, const float* x, std::size_t rows, float* y);
 
     float* at(const Location& location) const {
       return bases[location.base] + rows * location.per_row + location.column;
@@ -54,7 +62,7 @@ class MlpKernel {
 
   // In strategies.cpp.
   void run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const;
-  Frame frame(const float* x, std::size_t rows, float* y) const;
+  std::size_t x_stride(std::size_t rows) const;
   void run_product(std::size_t op, const Frame& frame, std::size_t first, std::size_t last) const;
   void run_product_recorded(std::size_t op, const LayerCall& call) const;
   void run_rows(std::size_t op, const Frame& frame, std::size_t row, std::size_t rows) const;

@@ -27,6 +27,8 @@ struct LayerStorage {
   FloatBuffer scales;
   FloatBuffer starts;  // integers
   PackedLayer packed;
+
+  std::size_t floats() const { return weights.size() + bias.size() + scales.size() + starts.size(); }
 };
 
 // More products of int8 could overflow their sum.

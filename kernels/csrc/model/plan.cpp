@@ -3,20 +3,26 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 namespace fused_mlp {
 
 namespace {
 
 constexpr std::size_t kGemvRows = 5;
-// The cost of waking a helper, and of the barrier after a layer.
-constexpr double kWakeUs = 2.0;
+// A helper that spins: until it has joined, and what it costs in processor time.
+constexpr WakeCost kAwake = {2.0, 0.25};
+// The barrier after a layer, with two threads and for each further one.
 constexpr double kBarrierUs = 0.5;
-// Read bandwidth per core in bytes per microsecond: from the L2 cache, and from the L3 cache or memory.
+constexpr double kBarrierPerThreadUs = 0.05;
+// Read bandwidth per core in bytes per microsecond: from the L2 cache, the L3 cache, and memory.
 constexpr double kL2BytesPerUs = 80e3;
+constexpr double kL3BytesPerUs = 70e3;
 constexpr double kMemoryBytesPerUs = 40e3;
-// Threads share the bandwidth beyond the L2 cache: all together read this much faster than one.
-constexpr double kMemoryScaling = 1.6;
+// Threads share the bandwidth beyond the L2 cache: n of them read n^0.68 times as fast as one, 2 of them 1.6
+// times.
+constexpr double kMemoryScaling = 0.68;
 
 double query_l2_bytes() {
 #if defined(_SC_LEVEL2_CACHE_SIZE)
@@ -32,7 +38,9 @@ double l2_bytes() {
   return bytes;
 }
 
-// Estimates the time of a batch on one thread and on several.
+}  // namespace
+
+// Estimates the time of a batch on one thread and on several, without waking them.
 class CostModel {
  public:
   CostModel(const Program& program, std::size_t stages, const Isa& isa)
@@ -40,48 +48,65 @@ class CostModel {
         multiply_adds_per_us_(isa.panel == 32     ? 80e3
                               : isa.max_rows >= 6 ? 45e3
                                                   : 10e3),
-        barriers_us_(kBarrierUs * static_cast<double>(stages)) {
+        far_bytes_per_us_(program.streamed() ? kMemoryBytesPerUs : kL3BytesPerUs),
+        stages_(static_cast<double>(stages)) {
     for (const Op& op : program.ops()) {
       if (!op.product) continue;
-      const double weights =
-          static_cast<double>(op.layer.panels * isa.panel) * static_cast<double>(op.layer.in);
-      const bool int8 = op.layer.precision == Precision::kInt8;
-      multiply_adds_ += int8 ? weights / isa.int8_speed : weights;
-      bytes_ += weights * static_cast<double>(bytes_per_weight(op.layer.precision));
+      const auto panel = static_cast<double>(isa.panel) * static_cast<double>(op.layer.in);
+      const Precision precision = op.layer.precision;
+      const Work each{precision == Precision::kInt8 ? panel / isa.int8_speed : panel,
+                      panel * static_cast<double>(bytes_per_weight(precision))};
+      products_.push_back({each, op.layer.panels});
+      work_.add(each, static_cast<double>(op.layer.panels));
     }
   }
 
-  double alone(std::size_t rows) const { return microseconds(rows, 1.0, 1.0); }
+  double alone(std::size_t rows) const { return microseconds(rows, work_, 1); }
   double by_columns(std::size_t rows, unsigned threads) const {
-    return microseconds(rows, 1.0 / threads, threads) + kWakeUs + barriers_us_;
+    const std::size_t unit = column_unit(rows);
+    Work longest;
+    for (const auto& [panel, panels] : products_) {
+      const std::size_t units = (panels + unit - 1) / unit;
+      longest.add(panel, static_cast<double>(std::min(panels, (units + threads - 1) / threads * unit)));
+    }
+    return microseconds(rows, longest, threads) +
+           stages_ * (kBarrierUs + kBarrierPerThreadUs * (threads - 2));
   }
   double by_rows(std::size_t rows, unsigned threads) const {
-    return microseconds((rows + threads - 1) / threads, 1.0, threads) + kWakeUs;
+    return microseconds((rows + threads - 1) / threads, work_, threads);
   }
 
  private:
-  double microseconds(std::size_t rows, double share, double threads) const {
+  struct Work {
+    double multiply_adds = 0;  // of one row, in float32, or as many as take the time of those in int8
+    double bytes = 0;          // of weights
+
+    void add(const Work& other, double times) {
+      multiply_adds += other.multiply_adds * times;
+      bytes += other.bytes * times;
+    }
+  };
+  struct Product {
+    Work panel;
+    std::size_t panels;
+  };
+
+  double microseconds(std::size_t rows, const Work& work, unsigned threads) const {
     // A tile of few rows is bound by FMA latency: it costs as much as one of half the maximum rows.
     const double effective = std::max(static_cast<double>(rows), max_rows_ / 2.0);
-    const double multiply_adds = multiply_adds_ * share;
-    const double bytes = bytes_ * share;
-    const bool in_l2 = bytes <= 0.8 * l2_bytes();
+    const bool in_l2 = work.bytes <= 0.8 * l2_bytes();
     const double bandwidth =
-        in_l2 ? kL2BytesPerUs : kMemoryBytesPerUs * std::min(1.0, kMemoryScaling / threads);
-    return std::max(effective * multiply_adds / multiply_adds_per_us_, bytes / bandwidth);
+        in_l2 ? kL2BytesPerUs : far_bytes_per_us_ * std::pow(threads, kMemoryScaling - 1.0);
+    return std::max(effective * work.multiply_adds / multiply_adds_per_us_, work.bytes / bandwidth);
   }
 
   double max_rows_;
   double multiply_adds_per_us_;
-  double barriers_us_;
-  double multiply_adds_ = 0;  // of float32, or as many int8 ones as take the same time
-  double bytes_ = 0;          // of weights
+  double far_bytes_per_us_;  // of weights beyond the L2 cache
+  double stages_;
+  Work work_;  // of all products
+  std::vector<Product> products_;
 };
-
-constexpr std::size_t kNever = static_cast<std::size_t>(-1);
-constexpr std::size_t kSearchedRows = 4096;
-
-}  // namespace
 
 const char* name_of(Strategy strategy) {
   switch (strategy) {
@@ -95,8 +120,9 @@ const char* name_of(Strategy strategy) {
   return "unknown";
 }
 
-Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads)
-    : threads_(threads), by_columns_from_(kNever), by_rows_from_(kNever) {
+Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads,
+                 const WakeCost* wake)
+    : awake_{{1, 1, false}}, asleep_{awake_} {
   std::size_t widest = 1;
   for (const Op& op : program.ops()) {
     widest = std::max(widest, op.product ? std::max(op.layer.in, op.layer.out) : op.row.width);
@@ -109,29 +135,58 @@ Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, uns
 
   if (threads == 1) return;
   const CostModel cost(program, stages, isa);
-  for (std::size_t rows = 1; rows <= kSearchedRows && by_rows_from_ == kNever; ++rows) {
-    const double alone = cost.alone(rows);
-    const double columns = cost.by_columns(rows, threads);
-    if (columns < alone) by_columns_from_ = std::min(by_columns_from_, rows);
-    // Split by rows, every thread would read all weights from memory: never for streamed models.
-    if (!program.streamed() && rows % threads == 0 &&
-        cost.by_rows(rows, threads) < std::min(alone, columns)) {
-      by_rows_from_ = rows;
-    }
-  }
+  awake_ = search(cost, program.streamed(), threads, kAwake, true);
+  asleep_ = search(cost, program.streamed(), threads, wake != nullptr ? *wake : measured_wake_cost(), false);
 }
 
-Plan Planner::plan(std::size_t rows) const {
-  rows = std::max<std::size_t>(rows, 1);  // strategy(0) must have an answer
-  const bool few = rows <= kGemvRows;
-  if (rows >= by_rows_from_) {
-    // Blocks of equal size, the same number of them per thread.
-    const std::size_t each = (rows + threads_ - 1) / threads_;
-    const std::size_t rounds = (each + max_block_rows_ - 1) / max_block_rows_;
-    return {Strategy::kRowBlock, threads_, (each + rounds - 1) / rounds};
+// Time and additional processor time count alike: a thread must save more of one than it costs of the other.
+// Helpers that spin use their cores anyway, so that only the time counts. What is found for some rows is kept
+// for more of them unless that changes to more threads, or from columns to rows.
+Planner::Splits Planner::search(const CostModel& cost, bool streamed, unsigned threads, const WakeCost& wake,
+                                bool awake) {
+  constexpr std::size_t kSearchedRows = 4096;
+  Splits splits{{1, 1, false}};
+  for (std::size_t rows = 1; rows <= kSearchedRows; rows += std::max<std::size_t>(1, rows / 8)) {
+    Split best{rows, 1, false};
+    const double alone = cost.alone(rows);
+    double least = alone;
+    const auto consider = [&](unsigned count, bool by_rows) {
+      const double time = by_rows ? cost.by_rows(rows, count) : cost.by_columns(rows, count);
+      const double waking = wake.latency_us * std::floor(std::log2(count)) + wake.cpu_us * (count - 1);
+      const double total = time + waking + (awake ? 0.0 : std::max(0.0, count * time - alone));
+      if (total < least) best = {rows, count, by_rows}, least = total;
+    };
+    // 2, 3, 4, 6, 8, 12, ..., and all.
+    for (unsigned count = 2;; count += std::has_single_bit(count) ? count / 2 : count / 3) {
+      count = std::min(count, threads);
+      consider(count, false);
+      // Split by rows, every thread would read all weights from memory: never for streamed models.
+      if (!streamed) consider(count, true);
+      if (count == threads) break;
+    }
+    const Split& last = splits.back();
+    if (last.by_rows && !best.by_rows) continue;
+    if (best.threads > last.threads || best.by_rows != last.by_rows) splits.push_back(best);
   }
-  if (rows >= by_columns_from_) return {few ? Strategy::kGemv : Strategy::kLayerByLayer, threads_, rows};
-  return plan_alone(rows);
+  return splits;
+}
+
+const Planner::Split& Planner::find(const Splits& splits, std::size_t rows) {
+  auto split = splits.end() - 1;
+  while (split != splits.begin() && split->from_rows > rows) --split;
+  return *split;
+}
+
+Plan Planner::plan(std::size_t rows, unsigned threads, bool awake) const {
+  rows = std::max<std::size_t>(rows, 1);  // strategy(0) must have an answer
+  const Split& split = find(awake ? awake_ : asleep_, rows);
+  threads = std::min(threads, split.threads);
+  if (threads == 1) return plan_alone(rows);
+  if (!split.by_rows) return {rows <= kGemvRows ? Strategy::kGemv : Strategy::kLayerByLayer, threads, rows};
+  // Blocks of equal size, the same number of them per thread.
+  const std::size_t each = (rows + threads - 1) / threads;
+  const std::size_t rounds = (each + max_block_rows_ - 1) / max_block_rows_;
+  return {Strategy::kRowBlock, threads, (each + rounds - 1) / rounds};
 }
 
 Plan Planner::plan_alone(std::size_t rows) const {

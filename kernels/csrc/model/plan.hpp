@@ -1,13 +1,17 @@
 // Chooses how to run a batch: strategy, threads and rows per block, from a small cost model. Pure arithmetic
-// on the model's shape; the constants were measured (docs/cpu-kernel.md).
+// on the model's shape and on the cost of waking a helper; the constants were measured (docs/cpu-kernel.md).
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "isa/isa.hpp"
 #include "model/program.hpp"
+#include "threads/wake_cost.hpp"
 
 namespace fused_mlp {
+
+class CostModel;
 
 enum class Strategy : unsigned char {
   kGemv,          // few rows: layer by layer, each layer's columns split between the threads
@@ -23,18 +27,33 @@ struct Plan {
   std::size_t block_rows;  // for kRowBlock
 };
 
+// Columns are split in multiples of so many panels: a tile of few rows computes four of them at once.
+constexpr std::size_t column_unit(std::size_t rows) { return rows <= 3 ? 4 : 1; }
+
 class Planner {
  public:
-  Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads);
-  Plan plan(std::size_t rows) const;
+  Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads, const WakeCost* wake);
+  // With at most so many threads. `awake`: helpers still spin after the last call, and cost little to wake.
+  Plan plan(std::size_t rows, unsigned threads, bool awake) const;
   Plan plan_alone(std::size_t rows) const;  // on one thread
+  bool always_alone(std::size_t rows) const { return find(awake_, rows).threads == 1; }
 
  private:
-  unsigned threads_;
+  // How batches of that many rows and more are split.
+  struct Split {
+    std::size_t from_rows;
+    unsigned threads;
+    bool by_rows;
+  };
+  using Splits = std::vector<Split>;  // the first is for one row
+
+  static Splits search(const CostModel& cost, bool streamed, unsigned threads, const WakeCost& wake,
+                       bool awake);
+  static const Split& find(const Splits& splits, std::size_t rows);
+
   std::size_t max_block_rows_;
-  // The smallest batches that are faster with threads: split by columns, and by rows.
-  std::size_t by_columns_from_;
-  std::size_t by_rows_from_;
+  Splits awake_;
+  Splits asleep_;
 };
 
 }  // namespace fused_mlp

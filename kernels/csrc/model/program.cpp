@@ -44,6 +44,13 @@ Program::Program(const ProgramSource& source, const Isa& isa) {
   }
 }
 
+std::size_t Program::memory_bytes() const {
+  std::size_t floats = 0;
+  for (const LayerStorage& layer : layers_) floats += layer.floats();
+  for (const FloatBuffer& vector : vectors_) floats += vector.size();
+  return floats * sizeof(float);
+}
+
 void Program::lay_out() {
   std::vector<std::size_t> per_row(strides_.size(), 0);
   for (std::size_t b = Region::kScratch; b < strides_.size(); ++b) {

@@ -94,6 +94,7 @@ class Program {
   bool streamed() const { return streamed_; }  // its weights are read from memory on every call
   bool multiplies_input() const { return multiplies_input_; }       // as it is, not quantized
   std::size_t scratch_per_row() const { return scratch_per_row_; }  // floats
+  std::size_t memory_bytes() const;                                 // of packed weights and vectors
 
  private:
   void add(const ProductSource& source, const Isa& isa);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <new>
 
-#include "model/float_buffer.hpp"
 #include "model/kernel.hpp"
 #include "profile/phases.hpp"
 #include "threads/pool.hpp"
@@ -18,16 +17,6 @@ namespace {
 // Rows per pass of the layer-by-layer strategies: enough to amortise reading the weights, few enough that the
 // activations fit in the caches.
 constexpr std::size_t kLayerRows = 512;
-
-// The values between operations. Each thread keeps one buffer, so that later calls allocate nothing.
-float* scratch(std::size_t floats) {
-  thread_local FloatBuffer buffer;
-  if (buffer.size() < floats) {
-    buffer = FloatBuffer();  // free the old one before allocating
-    buffer = FloatBuffer(floats);
-  }
-  return buffer.data();
-}
 
 Phase phase_of(RowKind kind) {
   switch (kind) {
@@ -60,18 +49,23 @@ void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, 
   }
 }
 
-MlpKernel::Frame MlpKernel::frame(const float* x, std::size_t rows, float* y) const {
+std::size_t MlpKernel::x_stride(std::size_t rows) const {
   const std::size_t width = in_features();
-  const std::size_t floats = rows * program_.scratch_per_row();
-  if (rows <= kCacheWays || isa_.max_rows <= kCacheWays || width % kAliasFloats != 0 ||
-      !program_.multiplies_input()) {
-    return {{const_cast<float*>(x), y, floats > 0 ? scratch(floats) : nullptr}, rows, width};
-  }
-  const std::size_t stride = width + kLineFloats;
-  float* const space = scratch(floats + rows * stride);
-  float* const copy = space + floats;
-  for (std::size_t r = 0; r < rows; ++r) std::copy_n(x + r * width, width, copy + r * stride);
-  return {{copy, y, space}, rows, stride};
+  const bool aliases = program_.multiplies_input() && rows > kCacheWays && isa_.max_rows > kCacheWays &&
+                       width % kAliasFloats == 0;
+  return aliases ? width + kLineFloats : width;
+}
+
+MlpKernel::Frame::Frame(const MlpKernel& kernel, const float* x, std::size_t rows, float* y)
+    : rows(rows),
+      x_stride(kernel.x_stride(rows)),
+      scratch(rows * (kernel.program_.scratch_per_row() + (x_stride == kernel.in_features() ? 0 : x_stride))),
+      bases{const_cast<float*>(x), y, scratch.data()} {
+  const std::size_t width = kernel.in_features();
+  if (x_stride == width) return;
+  float* const copy = scratch.data() + rows * kernel.program_.scratch_per_row();
+  for (std::size_t r = 0; r < rows; ++r) std::copy_n(x + r * width, width, copy + r * x_stride);
+  bases[Region::kInput] = copy;
 }
 
 // All rows of the frame, panels [first, last).
@@ -133,7 +127,7 @@ void MlpKernel::run_rows_recorded(std::size_t index, const RowCall& call) const 
 // ---- row blocks: all operations on one thread ----
 
 void MlpKernel::run_block(const float* x, std::size_t rows, float* y) const {
-  const Frame frame = this->frame(x, rows, y);
+  const Frame frame(*this, x, rows, y);
   const std::vector<Op>& ops = program_.ops();
   for (std::size_t i = 0; i < ops.size(); ++i) {
     if (ops[i].product) {
@@ -184,17 +178,18 @@ void MlpKernel::run_row_blocks(const Plan& plan, const float* x, std::size_t row
 // ----
 
 struct MlpKernel::StageJob {
-  // A stage is cut into up to 64 chunks, which participants claim one by one. Each begins at its own
-  // position, so that a core reads the same weights in every call and finds them in its cache; then it takes
-  // over the chunks that slower participants have not begun.
+  // A stage is cut into chunks, which participants claim one by one. Each begins at its own position, so that
+  // a core reads the same weights in every call and finds them in its cache; then it takes over the chunks
+  // that slower participants have not begun.
   struct alignas(64) Progress {
-    std::atomic<std::uint64_t> claimed{0};
     std::atomic<std::uint32_t> done{0};
+    std::atomic<std::uint64_t> claimed[15] = {};  // a bit per chunk; those of a few threads beside `done`
   };
+  static constexpr std::size_t kMaxChunks = 15 * 64;
   static constexpr std::size_t kMaxStages = 256;
 
   const MlpKernel& kernel;
-  const Frame frame;
+  const Frame& frame;
   unsigned threads;
   alignas(Progress) std::byte
       progress_space[kMaxStages * sizeof(Progress)];  // initialised only for the stages in use
@@ -209,13 +204,12 @@ struct MlpKernel::StageJob {
       new (&progress_space[s * sizeof(Progress)]) Progress;
   }
 
-  // Panels or rows per chunk. Four chunks per thread, so that fast threads can take over from slow ones. Few
-  // rows: multiples of four panels, the number that a tile of one row computes at once.
+  // Panels or rows per chunk. Four chunks per thread, so that fast threads can take over from slow ones.
   std::size_t chunk_size(const Op& op) const {
-    const std::size_t wanted = std::min<std::size_t>(threads * std::size_t{4}, 64);
+    const std::size_t wanted = std::min<std::size_t>(threads * std::size_t{4}, kMaxChunks);
     if (!op.product) return (frame.rows + wanted - 1) / wanted;
-    const std::size_t panels = (op.layer.panels + wanted - 1) / wanted;
-    return frame.rows <= 3 ? (panels + 3) / 4 * 4 : panels;
+    const std::size_t unit = column_unit(frame.rows);
+    return (op.layer.panels + wanted * unit - 1) / (wanted * unit) * unit;
   }
 
   void run_chunk(const Stage& stage, std::size_t first, std::size_t last) const {
@@ -236,9 +230,10 @@ struct MlpKernel::StageJob {
       const std::size_t start = chunks * participant / threads;
       for (std::size_t i = 0; i < chunks; ++i) {
         const std::size_t chunk = (start + i) % chunks;
-        const std::uint64_t bit = std::uint64_t{1} << chunk;
-        if ((state.claimed.load(std::memory_order_relaxed) & bit) != 0) continue;
-        if ((state.claimed.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) continue;
+        std::atomic<std::uint64_t>& claimed = state.claimed[chunk / 64];
+        const std::uint64_t bit = std::uint64_t{1} << chunk % 64;
+        if ((claimed.load(std::memory_order_relaxed) & bit) != 0) continue;
+        if ((claimed.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) continue;
         const std::size_t first = chunk * step;
         run_chunk(stage, first, std::min(first + step, size));
         // Release this chunk's output; the threads that see the stage done acquire it.
@@ -253,7 +248,8 @@ struct MlpKernel::StageJob {
 
 void MlpKernel::run_stages(const Plan& plan, const float* x, std::size_t rows, float* y) const {
   if (stages_.size() > StageJob::kMaxStages) return run_row_blocks({plan.strategy, 1, rows}, x, rows, y);
-  StageJob job(*this, frame(x, rows, y), plan.threads);
+  const Frame frame(*this, x, rows, y);
+  StageJob job(*this, frame, plan.threads);
   Pool::shared().run(plan.threads - 1, StageJob::task, &job);
 }
 

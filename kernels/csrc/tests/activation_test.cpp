@@ -77,6 +77,8 @@ double exact(Activation a, double x) {
       return std::log1p(x);
     case Activation::kExpm1:
       return std::expm1(x);
+    case Activation::kSign:
+      return x > 0 ? 1 : x < 0 ? -1 : 0;
     case Activation::kMish:
       return x * std::tanh(std::log1p(std::exp(x)));
     default:

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "check.hpp"
+#include "model/scratch.hpp"
+#include "profile/phases.hpp"
 #include "tile/layer.hpp"
 #include "tile/microkernel.hpp"
 
@@ -22,6 +24,9 @@ using namespace fused_mlp;
 namespace {
 
 std::mt19937 generator(7);
+
+// So that the planner splits what it can.
+constexpr WakeCost kFreeWake = {0.0, 0.0};
 
 std::unique_ptr<float[]> random_floats(std::size_t n, float scale = 1.0f) {
   std::normal_distribution<float> normal(0.0f, scale);
@@ -98,7 +103,7 @@ struct Model {
 };
 
 void check_model(const Model& model, const char* isa, unsigned threads, std::size_t rows) {
-  const MlpKernel kernel(model.program(), threads, isa);
+  const MlpKernel kernel(model.program(), threads, isa, &kFreeWake);
   const std::size_t in = kernel.in_features(), out = kernel.out_features();
   const auto x = random_floats(rows * in);
   const auto y = std::make_unique<float[]>(rows * out);
@@ -150,6 +155,67 @@ void threads_agree() {
       for (std::size_t rows : {1, 4, 6, 40}) check_model(model, isa, threads, rows);
     }
   }
+}
+
+Model demo() {
+  Model model;
+  model.add(784, 512, Activation::kRelu, true, false);
+  model.add(512, 256, Activation::kRelu, true, false);
+  model.add(256, 10, Activation::kIdentity, true, false);
+  return model;
+}
+
+// A thread must save more time than it costs: none for one row, more for more rows, all of them only if
+// waking is free.
+void threads_are_used_where_they_pay() {
+  const Model model = demo();
+  const WakeCost usual = {5.0, 8.0}, dear = {50.0, 50.0};
+  for (const char* isa : isas()) {
+    const Isa& set = choose_isa(isa);
+    const Program program(model.program(), set);
+    const Planner planner(program, 3, set, 64, &usual), careful(program, 3, set, 64, &dear),
+        free(program, 3, set, 64, &kFreeWake);
+    CHECK(careful.plan(1, 64, false).threads == 1);
+    CHECK(free.plan(4096, 64, false).threads == 64);
+    CHECK(free.plan(4096, 5, false).threads == 5);
+    CHECK(careful.plan(128, 64, false).threads < planner.plan(128, 64, false).threads);
+    bool some = false;
+    for (std::size_t rows = 1; rows <= 5000; ++rows) {
+      const unsigned threads = planner.plan(rows, 64, false).threads;
+      CHECK(threads <= 64);
+      some |= threads > 2 && threads < 64;
+    }
+    CHECK(some);
+  }
+}
+
+// Every participant finds a piece of the layer that is its own.
+void more_than_64_threads_find_work() {
+  constexpr unsigned kThreads = 96;
+  Model model;
+  model.add(2112, 3072, Activation::kIdentity, true, false);  // above 24 MiB: split by columns
+  const MlpKernel kernel(model.program(), kThreads, nullptr, &kFreeWake);
+  const auto x = random_floats(8 * 2112);
+  std::vector<float> y(8 * 3072), alone(8 * 3072);
+  start_recording_phases(10'000);
+  kernel.run(x.get(), 8, y.data());
+  CHECK(stop_recording_phases().spans.size() >= kThreads);
+  kernel.run(x.get(), 8, alone.data(), kThreads);
+  CHECK(y == alone);
+}
+
+void large_scratch_is_freed_when_it_is_not_used() {
+  Model model;
+  model.add(8, 4096, Activation::kRelu, true, false);
+  model.add(4096, 8, Activation::kIdentity, true, false);
+  const MlpKernel kernel(model.program(), 1, nullptr);
+  const auto x = random_floats(300 * 8);
+  std::vector<float> first(300 * 8), second(300 * 8);
+  kernel.run(x.get(), 300, first.data());
+  CHECK(trim_scratch() > (1u << 20));
+  CHECK(trim_scratch() == 0);
+  kernel.run(x.get(), 300, second.data());
+  CHECK(first == second);
 }
 
 void callers_share_a_kernel() {
@@ -406,6 +472,9 @@ void programs_keep_their_neighbours() {
 int main() {
   shapes_around_registers_and_panels();
   threads_agree();
+  threads_are_used_where_they_pay();
+  more_than_64_threads_find_work();
+  large_scratch_is_freed_when_it_is_not_used();
   callers_share_a_kernel();
   every_activation_runs_on_special_values();
   tiles_of_avx512_are_cut_correctly();

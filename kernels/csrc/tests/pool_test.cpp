@@ -2,12 +2,14 @@
 #include "threads/pool.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
 #include "check.hpp"
+#include "threads/wake_cost.hpp"
 
-using fused_mlp::Pool;
+using namespace fused_mlp;
 
 namespace {
 
@@ -95,6 +97,52 @@ void callers_and_busy_threads_keep_their_cores() {
   CHECK(Pool::CallerScope(pool).free_threads(4, 0) == 4);
 }
 
+// All of them, though the caller wakes only two: the job ends when everyone has come.
+void helpers_wake_helpers() {
+  struct Meeting {
+    unsigned expected;
+    std::atomic<unsigned> arrived{0};
+    std::vector<std::atomic<unsigned>> times;
+    explicit Meeting(unsigned expected) : expected(expected), times(expected) {}
+    static void task(void* self, unsigned participant) {
+      auto* meeting = static_cast<Meeting*>(self);
+      meeting->times[participant].fetch_add(1);
+      meeting->arrived.fetch_add(1);
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (meeting->arrived.load() < meeting->expected && std::chrono::steady_clock::now() < end) {
+        std::this_thread::yield();
+      }
+    }
+  };
+  Pool pool;
+  for (unsigned helpers : {1u, 2u, 3u, 7u, 100u, 4u}) {
+    Meeting meeting(helpers + 1);
+    pool.run(helpers, Meeting::task, &meeting);
+    for (const auto& times : meeting.times) CHECK(times.load() == 1);
+  }
+}
+
+void a_call_follows_closely_after_a_short_gap_only() {
+  Pool pool;
+  const auto follows = [&pool] { return Pool::CallerScope(pool).follows_closely(); };
+  CHECK(!follows());
+  int tries = 0;
+  while (!follows() && ++tries < 1'000'000) {
+  }
+  CHECK(tries < 1'000'000);  // between two of them this thread was not interrupted
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
+  while (std::chrono::steady_clock::now() < until) {
+  }
+  CHECK(!follows());
+}
+
+void waking_costs_something() {
+  const WakeCost& cost = measured_wake_cost();
+  CHECK(cost.latency_us >= 1 && cost.latency_us <= 50);
+  CHECK(cost.cpu_us >= 1 && cost.cpu_us <= 50);
+  CHECK(&measured_wake_cost() == &cost);
+}
+
 // Jobs that end before a helper can join, while other threads are busy: after some of them the pool skips
 // helpers, and uses them again after the back-off.
 void late_helpers_are_skipped_during_a_backoff() {
@@ -117,6 +165,9 @@ int main() {
   every_piece_is_done_once();
   sleeping_helpers_wake_up();
   callers_share_a_pool();
+  helpers_wake_helpers();
+  a_call_follows_closely_after_a_short_gap_only();
+  waking_costs_something();
   a_busy_pool_lets_the_caller_work_alone();
   check_run(Pool::shared(), 1);
 }

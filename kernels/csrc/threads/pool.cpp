@@ -14,8 +14,8 @@ namespace fused_mlp {
 
 Pool::~Pool() {
   stopping_.store(true, std::memory_order_relaxed);
-  job_number_.fetch_add(1, std::memory_order_release);
-  job_number_.notify_all();
+  ++job_number_;
+  for (Helper& helper : helpers_) helper.bell.ring(job_number_);
   for (Helper& helper : helpers_) helper.thread.join();
 }
 
@@ -26,20 +26,19 @@ void Pool::run(unsigned helpers, Task task, void* job) {
 
   task_ = task;
   job_ = job;
-  job_helpers_ = helpers;
-  admission_.store(helpers * kOneSlot, std::memory_order_release);
-  job_number_.fetch_add(1, std::memory_order_release);
-  // Makes a system call only if a helper sleeps.
-  for (unsigned i = 0; i < helpers; ++i) job_number_.notify_one();
+  job_helpers_ = static_cast<unsigned>(std::min<std::size_t>(helpers, helpers_.size()));
+  job_number_ = (job_number_ + 1) & (~std::uint32_t{0} >> 1);
+  admission_.store(0, std::memory_order_release);
+  wake_children(0);
 
   task(job, 0);
 
   // No helper joins from here on. Wait for those that have joined: the job is on this thread's stack.
   std::uint32_t state = admission_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
-  const unsigned missed = (state & ~kClosed) / kOneSlot;
+  const unsigned joined = (state & ~kClosed) / kOneJoined;
   while ((state & kActiveMask) != 0) state = wait_while_equal(admission_, state);
-  record_wakeup(missed < helpers);
-  if (missed != 0) move_helpers_off_this_cpu();
+  record_wakeup(joined != 0);
+  if (joined < helpers) move_helpers_off_this_cpu();
 }
 
 // After 8 wake-ups that arrived too late, skip helpers for 20 ms: on a saturated machine a helper gets a core
@@ -78,7 +77,8 @@ void Pool::grow(unsigned helpers) {
   try {
     while (helpers_.size() < helpers) {
       Helper& helper = helpers_.emplace_back();
-      helper.thread = std::thread([this, &helper] { serve(helper); });
+      const auto participant = static_cast<unsigned>(helpers_.size());
+      helper.thread = std::thread([this, &helper, participant] { serve(helper, participant); });
     }
   } catch (const std::system_error&) {
     helpers_.pop_back();
@@ -86,34 +86,44 @@ void Pool::grow(unsigned helpers) {
   }
 }
 
-void Pool::serve(Helper& self) {
+void Pool::serve(Helper& self, unsigned participant) {
   std::uint32_t seen = 0;
   while (true) {
 #if defined(__linux__)
     self.cpu.store(sched_getcpu(), std::memory_order_relaxed);
 #endif
     // With several callers, spinning would take a core from one of them.
-    seen = wait_while_equal(job_number_, seen, callers_.load(std::memory_order_relaxed) > 1 ? 0 : kSpins);
+    const bool spins =
+        spinning_pays_.load(std::memory_order_relaxed) && callers_.load(std::memory_order_relaxed) <= 1;
+    seen = self.bell.wait(seen, spins ? kSpins : 0);
     if (stopping_.load(std::memory_order_relaxed)) return;
-    unsigned participant = 0;
-    if (!join_job(&participant)) continue;
-    task_(job_, participant);
+    if (!join_job()) continue;
+    // A helper that is late for the job it was woken for may have joined the next one, which may want fewer.
+    if (participant <= job_helpers_) {
+      wake_children(participant);
+      task_(job_, participant);
+    }
     leave_job();
   }
 }
 
-bool Pool::join_job(unsigned* participant) {
+// The helpers form a binary tree below the caller: with many of them, the last one starts after a few
+// wake-ups rather than after as many as there are helpers.
+void Pool::wake_children(unsigned participant) {
+  for (unsigned child = 2 * participant + 1; child <= 2 * participant + 2 && child <= job_helpers_; ++child) {
+    helpers_[child - 1].bell.ring(job_number_);
+  }
+}
+
+bool Pool::join_job() {
   std::uint32_t state = admission_.load(std::memory_order_relaxed);
-  while (true) {
-    const std::uint32_t slots = (state & ~kClosed) / kOneSlot;
-    if ((state & kClosed) != 0 || slots == 0) return false;
-    const std::uint32_t joined = state - kOneSlot + 1;
-    if (admission_.compare_exchange_weak(state, joined, std::memory_order_acquire,
+  while ((state & kClosed) == 0) {
+    if (admission_.compare_exchange_weak(state, state + kOneJoined + 1, std::memory_order_acquire,
                                          std::memory_order_relaxed)) {
-      *participant = job_helpers_ - slots + 1;
       return true;
     }
   }
+  return false;
 }
 
 void Pool::leave_job() {

@@ -1,13 +1,17 @@
 // A pool of helper threads for one job at a time. The caller works on its job too; helpers may join while it
-// runs. The caller never waits for a helper that has not joined. Knows nothing of kernels.
+// runs. The caller never waits for a helper that has not joined. It wakes two helpers, and each that joins
+// wakes two more. Knows nothing of kernels.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <thread>
+
+#include "threads/doorbell.hpp"
 
 namespace fused_mlp {
 
@@ -34,7 +38,10 @@ class Pool {
    public:
     explicit CallerScope(Pool& pool) noexcept
         : pool_(pool), others_(pool.callers_.fetch_add(1, std::memory_order_relaxed)) {}
-    ~CallerScope() { pool_.callers_.fetch_sub(1, std::memory_order_relaxed); }
+    ~CallerScope() {
+      if (timed_) pool_.last_end_.store(now(), std::memory_order_relaxed);
+      pool_.callers_.fetch_sub(1, std::memory_order_relaxed);
+    }
     CallerScope(const CallerScope&) = delete;
     CallerScope& operator=(const CallerScope&) = delete;
     // Of `threads`, how many are left by other callers and by `busy` other threads; at least 1. 1 during the
@@ -49,17 +56,27 @@ class Pool {
       }
       return threads > others ? threads - others : 1;
     }
+    // Whether this call follows the last one so closely that helpers may spin in between: they cost little to
+    // wake. After a longer gap they sleep. Only calls that ask are counted as calls.
+    bool follows_closely() noexcept {
+      timed_ = true;
+      const bool close = now() - pool_.last_end_.load(std::memory_order_relaxed) < kCloseNs;
+      pool_.spinning_pays_.store(close, std::memory_order_relaxed);
+      return close;
+    }
 
    private:
     Pool& pool_;
     unsigned others_;  // other callers at construction
+    bool timed_ = false;
   };
 
   // The pool of this process. Never destroyed: its threads sleep until exit. A forked child makes its own.
   static Pool& shared();
 
  private:
-  struct Helper {
+  struct alignas(64) Helper {
+    Doorbell bell;
     std::atomic<int> cpu{-1};  // the CPU on which it last began to wait
     std::thread thread;
   };
@@ -71,32 +88,36 @@ class Pool {
   }
   void record_wakeup(bool helped);
   void grow(unsigned helpers);
-  void serve(Helper& self);
+  void serve(Helper& self, unsigned participant);
+  void wake_children(unsigned participant);
   void move_helpers_off_this_cpu();
-  bool join_job(unsigned* participant);
+  bool join_job();
   void leave_job();
 
   static constexpr unsigned kMaxLateWakeups = 8;
   static constexpr std::int64_t kBackoffNs = 20'000'000;
   static constexpr std::int64_t kNoBackoff = 0;
+  static constexpr std::int64_t kCloseNs = 20'000;  // less than a helper spins
   static constexpr std::uint32_t kClosed = 1u << 31;
-  static constexpr std::uint32_t kOneSlot = 1u << 16;
+  static constexpr std::uint32_t kOneJoined = 1u << 16;
   static constexpr std::uint32_t kActiveMask = 0xFFFF;
 
-  std::mutex job_mutex_;                      // held by the caller of the running job
-  std::atomic<std::uint32_t> job_number_{0};  // changes with every job and at the end; helpers wait on it
+  std::mutex job_mutex_;  // held by the caller of the running job
   std::atomic<bool> stopping_{false};
-  // Admission of helpers to the running job: bit 31: closed; bits 16..30: slots left; bits 0..15: helpers
-  // that have joined.
+  // Admission of helpers to the running job: bit 31: closed; bits 16..30: how many have joined; bits 0..15:
+  // how many of them are active.
   std::atomic<std::uint32_t> admission_{kClosed};
   // Written while admission_ is closed and no helper is active; read by helpers that joined.
   Task task_ = nullptr;
   void* job_ = nullptr;
   unsigned job_helpers_ = 0;
+  std::uint32_t job_number_ = 0;  // what their bells ring with
+  std::atomic<std::int64_t> last_end_{std::numeric_limits<std::int64_t>::min() / 2};  // of a call
+  std::atomic<bool> spinning_pays_{false};
   std::atomic<unsigned> callers_{0};
   std::atomic<bool> contended_{false};  // another caller or busy thread was seen since the last late wake-up
   std::atomic<std::int64_t> backoff_until_{kNoBackoff};
-  // Guarded by job_mutex_; a helper also uses its own entry.
+  // Guarded by job_mutex_; helpers read it while they are active.
   std::deque<Helper> helpers_;
   unsigned late_wakeups_ = 0;  // in a row; guarded by job_mutex_
 };

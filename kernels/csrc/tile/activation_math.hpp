@@ -241,6 +241,9 @@ struct Math {
     if constexpr (A == Activation::kErf) return erf(x);
     if constexpr (A == Activation::kLog1p) return log1p(x);
     if constexpr (A == Activation::kExpm1) return expm1(x);
+    if constexpr (A == Activation::kSign) {
+      return V::select(V::less(c(0.0f), x), c(1.0f), V::select(V::less(x, c(0.0f)), c(-1.0f), c(0.0f)));
+    }
     if constexpr (A == Activation::kMish) {
       // tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2)
       const Reg e = exp(V::min(c(20.0f), x));

@@ -32,15 +32,16 @@ enum class Activation : unsigned char {
   kErf,
   kLog1p,
   kExpm1,
+  kSign,     // of NaN 0
   kFormula,  // several of the above: Function::steps
 };
 
 inline constexpr int kPlainActivations = static_cast<int>(Activation::kFormula);
 
 inline constexpr std::array<std::string_view, kPlainActivations> kActivationNames = {
-    "identity", "relu",     "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid",
-    "elu",      "softplus", "hardswish",  "mish", "clip",      "abs",  "exp",  "log",
-    "sqrt",     "sin",      "cos",        "erf",  "log1p",     "expm1"};
+    "identity", "relu",     "leaky_relu", "gelu", "gelu_tanh", "silu",  "tanh", "sigmoid",
+    "elu",      "softplus", "hardswish",  "mish", "clip",      "abs",   "exp",  "log",
+    "sqrt",     "sin",      "cos",        "erf",  "log1p",     "expm1", "sign"};
 
 enum class Combination : unsigned char { kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum };
 

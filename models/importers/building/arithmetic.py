@@ -4,6 +4,7 @@ one value are one; a value divided by its length is a norm."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, cast
 
 import numpy as np
@@ -21,6 +22,7 @@ from fused_mlp.models.importers.building.nodes import (
     Node,
     NormNode,
     affine_of,
+    number,
 )
 from fused_mlp.models.importers.building.norms import normalized
 from fused_mlp.models.importers.building.rows import Rows, aligned, whole
@@ -39,7 +41,7 @@ _COMPARISONS: dict[str, Callable[[Floats, Floats], Floats]] = {
 
 class Arithmetic(Functions):
     def arithmetic(self, op: Combination, left: Operand, right: Operand) -> Rows:
-        left, right = _scalar(left), _scalar(right)
+        left, right = self._scalar(left), self._scalar(right)
         if isinstance(left, Rows) and isinstance(right, Rows):
             return self._combine(op, left, right)
         if isinstance(left, Rows):
@@ -59,21 +61,27 @@ class Arithmetic(Functions):
         """Of functions of one value, if the result is a function that is known; or by a constant mask."""
         if isinstance(condition, Constant):
             mask = condition.array.astype(np.float64)
-            chosen = self._masked(left, mask)
-            other = self._masked(right, 1 - mask)
+            chosen = self._masked(left, condition.of(mask))
+            other = self._masked(right, condition.of(1 - mask))
             return self.arithmetic("add", chosen, other)
         return self._by_value(np.where, condition, left, right)
 
     def prelu(self, x: Rows, slope: Operand, axis: int = 1) -> Rows:
-        slope = _scalar(slope)
+        slope = self._scalar(slope)
         if isinstance(slope, float):
             return self.function("leaky_relu", x, slope)
         assert isinstance(slope, Constant)
         shape = [1] * x.index.ndim
-        shape[x.axis(axis)] = -1
+        shape[x.axis(axis)] = slope.array.size
         below = self.apply(x, formula.binary("minimum", formula.x(), formula.constant(0.0)))
-        scaled = self.arithmetic("multiply", below, Constant(slope.array.reshape(shape), "", slope.dtype))
+        scaled = self._with_vector("multiply", below, replace(slope, array=slope.array.reshape(shape)))
         return self.arithmetic("add", self.function("relu", x), scaled)
+
+    def _scalar(self, operand: Operand) -> Operand:
+        """A constant of one value is a number, unless it is to be trained."""
+        if isinstance(operand, Constant) and self._trainable and operand.origin and not operand.fixed:
+            return operand
+        return _number(operand)
 
     def _combine(self, op: Combination, left: Rows, right: Rows) -> Rows:
         # Parts of a value are steps of their own by now where a function was applied to one of them: g * sigmoid(g).
@@ -115,12 +123,12 @@ class Arithmetic(Functions):
         kind, source, eps, factor = found
         made: Node = NormNode(self._place, (source,), source.width, kind, eps)
         if factor != 1:
-            made = self._affine(made, Constant(np.full(made.width, factor)), None)
+            made = self._affine(made, number(factor, made.width), None)
         return x.of(made if weight is None else self._affine(made, weight, None))
 
     def _by_value(self, compute: Callable[..., Floats], *operands: Operand) -> Rows:
         """A function of one value that no formula spells."""
-        given = [_scalar(each) for each in operands]
+        given = [_number(each) for each in operands]
         if any(isinstance(each, Constant) for each in given):
             raise ModelLoadError("a condition with a constant per feature is no step of an MLP")
         rows = [each for each in given if isinstance(each, Rows)]
@@ -130,38 +138,35 @@ class Arithmetic(Functions):
             raise ModelLoadError("a choice between two values is no step of an MLP: maximum and minimum are")
         base, functions = found
         remaining = iter(functions)
-        parts = [_number(each) if isinstance(each, float) else next(remaining)[1] for each in given]
+        parts = [_always(each) if isinstance(each, float) else next(remaining)[1] for each in given]
         base = self._compact(base)
         node = self._made_element(
             base.node, None, lambda x: np.asarray(compute(*(part(x) for part in parts)), np.float64)
         )
         return base.of(node)
 
-    def _masked(self, value: Operand, mask: Floats) -> Operand:
+    def _masked(self, value: Operand, mask: Constant) -> Operand:
         if isinstance(value, Rows):
-            return self.arithmetic("multiply", value, Constant(mask))
-        array = value.exact if isinstance(value, Constant) else np.asarray(float(value))
-        return Constant(np.where(mask != 0, array, 0.0))
+            return self.arithmetic("multiply", value, mask)
+        given = value if isinstance(value, Constant) else number(value, 1)
+        return mask.of(np.where(mask.exact != 0, given.exact, 0.0), given)
 
     def _with_vector(self, op: Combination, x: Rows, vector: Constant) -> Rows:
         if np.isinf(vector.exact).any():
             raise ModelLoadError(
                 "a constant with infinite values, such as a mask of -inf, is not taken: write a large number, -1e9"
             )
-        if op in ("maximum", "minimum"):  # max(x, v) = relu(x - v) + v
-            sign = 1.0 if op == "maximum" else -1.0
-            above = self._with_vector("subtract", x, vector)
-            kept = self.function("relu", self.arithmetic("multiply", above, sign))
-            return self._with_vector("add", self.arithmetic("multiply", kept, sign), vector)
         x, constant = self._fitted(x, vector)
+        if op in ("maximum", "minimum"):
+            return x.of(self._combined(op, x.node, self._constant_node(constant)))
         if op == "multiply":
             return x.of(self._affine(x.node, constant, None))
         if op == "add":
             return x.of(self._affine(x.node, None, constant))
         if op == "subtract":
-            return x.of(self._affine(x.node, None, Constant(-constant.exact)))
+            return x.of(self._affine(x.node, None, constant.of(-constant.exact)))
         with np.errstate(all="ignore"):
-            return x.of(self._affine(x.node, Constant(1 / constant.exact), None))
+            return x.of(self._affine(x.node, constant.of(1 / constant.exact), None))
 
     def _from_vector(self, op: Combination, vector: Constant, x: Rows) -> Rows:
         if op == "subtract":
@@ -185,16 +190,16 @@ class Arithmetic(Functions):
         if not x.is_permuted:
             x = whole(self.flat(x), x.shape, rows_at)
         if x.is_whole:
-            same = array.size == vector.array.size
-            return x, Constant(array, vector.origin if same else "", vector.dtype)
+            kept = vector.array.size in (1, array.size)
+            return x, replace(vector, array=array, origin=vector.origin if kept else "")
         ordered = np.empty_like(array)
         ordered[x.order] = array
-        return x, Constant(ordered, "", vector.dtype)
+        return x, vector.of(ordered)
 
     def _affine(self, node: Node, scale: Constant | None, shift: Constant | None) -> Node:
         """node * scale + shift, merged with a scale and shift before it."""
         if isinstance(node, ElementNode) and (found := affine_of(node.tree)) is not None:
-            factor, offset = (Constant(np.full(node.width, number)) for number in found)
+            factor, offset = (number(each, node.width) for each in found)
             return self._affine(node.sources[0], *_composed(factor, offset, scale, shift))
         if isinstance(node, AffineNode):
             composed = _composed(node.scale, node.shift, scale, shift)
@@ -202,14 +207,13 @@ class Arithmetic(Functions):
         return AffineNode(self._place, (node,), node.width, scale, shift)
 
 
-def _scalar(operand: Operand) -> Operand:
-    """A constant of one value is a number."""
+def _number(operand: Operand) -> Operand:
     if isinstance(operand, Constant) and operand.array.size == 1:
         return float(operand.exact.reshape(()))
     return operand if isinstance(operand, (Rows, Constant)) else float(operand)
 
 
-def _number(value: float) -> Callable[[Floats], Floats]:
+def _always(value: float) -> Callable[[Floats], Floats]:
     return lambda x: np.asarray(value)
 
 
@@ -231,8 +235,8 @@ def _composed(
 ) -> tuple[Constant | None, Constant | None]:
     """One scale and shift after another; what nothing is done to keeps its origin."""
     if scale is not None:
-        first_scale = scale if first_scale is None else Constant(first_scale.exact * scale.exact)
-        first_shift = None if first_shift is None else Constant(first_shift.exact * scale.exact)
+        first_scale = scale if first_scale is None else first_scale.of(first_scale.exact * scale.exact, scale)
+        first_shift = None if first_shift is None else first_shift.of(first_shift.exact * scale.exact, scale)
     if shift is not None:
-        first_shift = shift if first_shift is None else Constant(first_shift.exact + shift.exact)
+        first_shift = shift if first_shift is None else first_shift.of(first_shift.exact + shift.exact, shift)
     return first_scale, first_shift

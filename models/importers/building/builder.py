@@ -22,6 +22,7 @@ in float64, for `verification.verify`, which every reader ends with."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,27 +32,31 @@ from fused_mlp.models.importers.building.nodes import (
     Constant,
     Indices,
     InputNode,
-    LinearNode,
     Node,
     Place,
     SliceNode,
     live_nodes,
+    order_of,
 )
 from fused_mlp.models.importers.building.products import Products
 from fused_mlp.models.importers.building.rows import Rows, whole
+from fused_mlp.models.importers.building.selection import ANY_FEATURE
 from fused_mlp.models.importers.finishing.program import finish
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
-_ANY_FEATURE = Place("a constant", "constant")
-
 
 class Builder(Products, Features):
-    def __init__(self, in_features: int, input_shape: Sequence[int] | None = None) -> None:
-        super().__init__()
+    """`trainable`: a number of the source that is a parameter, such as the slope of a PReLU, stays a tensor of the
+    program instead of becoming part of a formula."""
+
+    def __init__(
+        self, in_features: int, input_shape: Sequence[int] | None = None, *, trainable: bool = False
+    ) -> None:
         self._shape = None if input_shape is None else tuple(input_shape)
         self._outputs: list[tuple[str, Node, bool]] = []
-        self.input = whole(InputNode(self._place, (), in_features), self._shape and (1, *self._shape))
+        start = InputNode(Place("the input", "input"), (), in_features)
+        super().__init__(whole(start, self._shape and (1, *self._shape)), trainable)
 
     # Side by side
 
@@ -81,24 +86,13 @@ class Builder(Products, Features):
 
     def filled(self, part: Constant, like: Rows) -> Rows:
         """The constant, for every row, in the shape of a value."""
-        array = np.broadcast_to(part.exact, like.shape)
-        return self._constant_rows(Constant(array), like)
+        return self._constant_rows(part.of(np.broadcast_to(part.exact, like.shape)), like)
 
     def _constant_rows(self, part: Constant, like: Rows) -> Rows:
-        """The same values for every row: a product with zeros, and a bias."""
-        array = part.exact
-        if array.ndim != like.index.ndim or array.shape[like.rows_at] != 1:
-            raise ModelLoadError(f"expected a constant with one entry for all rows, got shape {array.shape}")
-        start = self.input.node  # any one value will do
-        narrow = start if start.width == 1 else SliceNode(_ANY_FEATURE, (start,), 1, 0)
-        node = LinearNode(
-            self._place,
-            (narrow,),
-            array.size,
-            Constant(np.zeros((array.size, 1)), fixed=True),
-            Constant(array.reshape(-1)),
-        )
-        return whole(node, array.shape, like.rows_at)
+        if len(part.shape) != like.index.ndim or part.shape[like.rows_at] != 1:
+            raise ModelLoadError(f"expected a constant with one entry for all rows, got shape {part.shape}")
+        node = self._constant_node(replace(part, array=part.exact.reshape(-1)))
+        return whole(node, part.shape, like.rows_at)
 
     def replaced(self, x: Rows, axis: int, positions: slice | int, part: Rows) -> Rows:
         """x with other features at some positions of an axis."""
@@ -126,12 +120,15 @@ class Builder(Products, Features):
     def takes_parts(self) -> bool:
         """Whether nothing uses the whole input, so that its width is not told by what uses it."""
         nodes = live_nodes([node for _, node, _ in self._outputs])
-        users = [node for node in nodes if self.input.node in node.sources and node.place is not _ANY_FEATURE]
+        users = [node for node in nodes if self.input.node in node.sources and node.place is not ANY_FEATURE]
+        orders = [found[1] for node in nodes if (found := order_of(node)) and found[0] is self.input.node]
+        if any(order.size >= self.input.node.width for order in orders):
+            return False  # all of it, in another order
         return bool(users) and all(isinstance(node, SliceNode) for node in users)
 
     def finish(self, dtype: Dtype | None = None) -> Mlp:
         """`dtype` None keeps the source's where it is one we serve; asking for one rounds."""
-        self._program = finish(self.input.node, self._shape, self._outputs, dtype)
+        self._program = finish(self.input.node, self._shape, self._outputs, dtype, trainable=self._trainable)
         return self._program.mlp
 
     def exact(self) -> Mlp:

@@ -42,12 +42,12 @@ def einsum(builder: Builder, equation: str, operands: Sequence[Rows | Constant])
     sizes |= dict(zip((*shared, *summed, *new), array.shape, strict=True))
     rows_letter = own[rows[0].rows_at]
     if not shared or kept == [rows_letter]:
-        return _product(builder, x, array, (shared, kept, summed, new, list(out)), sizes)
+        return _product(builder, x, constant.of(array), (shared, kept, summed, new, list(out)), sizes)
     raise ModelLoadError(f"{equation!r}: a batched product over several axes is not read")
 
 
 def _product(
-    builder: Builder, x: Rows, array: np.ndarray, letters: tuple[list[str], ...], sizes: dict[str, int]
+    builder: Builder, x: Rows, constant: Constant, letters: tuple[list[str], ...], sizes: dict[str, int]
 ) -> Rows:
     shared, kept, summed, new, out = letters
 
@@ -56,8 +56,8 @@ def _product(
 
     front = [sizes[name] for name in (*shared, *kept)]
     flat = reshaped(x, (*front, size(summed)), x.rows_at)
-    matrices = array.reshape((*(sizes[name] for name in shared), size(summed), size(new)))
-    made = builder.matmul(flat, Constant(np.ascontiguousarray(matrices)))
+    matrices = constant.array.reshape((*(sizes[name] for name in shared), size(summed), size(new)))
+    made = builder.matmul(flat, constant.of(np.ascontiguousarray(matrices)))
     made = reshaped(made, (*front, *(sizes[name] for name in new)), made.rows_at)
     order = [*shared, *kept, *new]
     return permuted(made, [order.index(letter) for letter in out])

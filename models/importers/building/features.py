@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -66,8 +67,9 @@ class Features(Arithmetic):
         if x.rows_at != 0 or x.index.ndim < 2 or x.shape[1] != scale.size:
             raise ModelLoadError(f"expected {scale.size} features, got shape {('rows', *x.shape[1:])}")
         shape = (1, -1, *(1 for _ in x.shape[2:]))
-        scaled = self._with_vector("multiply", x, Constant(scale.reshape(shape)))
-        return self._with_vector("add", scaled, Constant(shift.reshape(shape)))
+        fixed = all(each is None or each.fixed for each in (mean, variance, weight, bias))
+        scaled = self._with_vector("multiply", x, Constant(scale.reshape(shape), fixed=fixed))
+        return self._with_vector("add", scaled, Constant(shift.reshape(shape), fixed=fixed))
 
     def reduce(
         self,
@@ -115,11 +117,12 @@ class Features(Arithmetic):
         return self.arithmetic("add", largest if keep else self.reduce("max", x, axes), total)
 
     def _extreme(self, op: Combination, node: Node, index: Indices) -> Rows:
-        """index: (results, features). By halves, which overlap where their number is odd."""
-        made = Rows(node, index)
-        while (count := made.shape[1]) > 1:
+        """index: (results, features). By halves, which overlap where their number is odd: slices, since what they are
+        halves of has all results of one feature side by side."""
+        made = whole(self._gather(node, index.T.reshape(-1)), index.T.shape)
+        while (count := made.shape[0]) > 1:
             half = (count + 1) // 2
-            left, right = (Rows(made.node, made.index[:, part]) for part in (slice(half), slice(-half, None)))
+            left, right = (Rows(made.node, made.index[part]) for part in (slice(half), slice(-half, None)))
             made = self._combine(op, left, right)
         return made
 
@@ -165,4 +168,4 @@ class Features(Arithmetic):
 def _flattened(constant: Constant | None) -> Constant | None:
     if constant is None or constant.array.ndim == 1:
         return constant
-    return Constant(constant.array.reshape(-1), constant.origin, constant.dtype)
+    return replace(constant, array=constant.array.reshape(-1))

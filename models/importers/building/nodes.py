@@ -36,8 +36,8 @@ class Place:
 @dataclass(frozen=True, eq=False)
 class Constant:
     """A tensor that does not depend on the rows. `origin` is its name in the source while nothing was done to it;
-    `dtype` is the name of the dtype that the source keeps it in, "" where arithmetic made it. `fixed`: it only places
-    and sums features, and holds nothing that could be trained."""
+    `dtype` is the name of the dtype that the source keeps it in, "" where arithmetic made it. `fixed`: it holds nothing
+    that is trained, but places and sums features, or is a buffer or a number of the source."""
 
     array: Array
     origin: str = ""
@@ -57,6 +57,16 @@ class Constant:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.array.shape)
+
+    def of(self, array: Array, *others: Constant | None) -> Constant:
+        """What was computed from this one and others: it has no name in the source."""
+        fixed = self.fixed and all(each is None or each.fixed for each in others)
+        return Constant(array, "", self.dtype, fixed)
+
+
+def number(value: float, width: int) -> Constant:
+    """The same number for each feature."""
+    return Constant(np.full(width, value), fixed=True)
 
 
 Weights = tuple[Constant, Constant | None]  # weight and bias of one product
@@ -161,6 +171,18 @@ def affine_of(tree: formula.Node | None) -> tuple[float, float] | None:  # noqa:
     if tree.op == "divide" and c == 0.0 and d != 0.0:
         return a / d, b / d
     return None
+
+
+def order_of(node: Node) -> tuple[Node, Indices] | None:
+    """(source, order) of a node that is features of one other node, in some order."""
+    if isinstance(node, LinearNode) and node.role == "select":
+        return node.sources[0], node.weight.array.argmax(axis=1)
+    if not isinstance(node, ConcatNode):
+        return None
+    parts = [each for each in node.sources if isinstance(each, SliceNode)]
+    if len(parts) < len(node.sources) or len({each.sources[0].number for each in parts}) > 1:
+        return None
+    return parts[0].sources[0], np.concatenate([each.start + np.arange(each.width) for each in parts])
 
 
 def live_nodes(outputs: list[Node]) -> list[Node]:

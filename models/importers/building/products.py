@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fused_mlp.models.errors import ModelLoadError
@@ -19,7 +21,7 @@ class Products(Selection):
         if bias is not None and bias.shape != (out,):
             if bias.array.size not in (1, out):
                 raise ModelLoadError(f"expected a bias of shape ({out},), got {bias.shape}")
-            bias = Constant(np.broadcast_to(bias.array.reshape(-1), (out,)), "", bias.dtype)
+            bias = bias.of(np.broadcast_to(bias.array.reshape(-1), (out,)))
         if x.shape[-1] != width or x.rows_at == x.index.ndim - 1:
             raise ModelLoadError(f"expected {width} features, got {x.shape[-1]}")
         groups = x.index.reshape(-1, width)
@@ -40,15 +42,15 @@ class Products(Selection):
             assert isinstance(left, Constant)
             if len(left.shape) == 1:  # a vector times (..., in, rows)
                 return self.matmul(_swapped(right), left)
-            flipped = Constant(left.array.swapaxes(-1, -2), "", left.dtype)
-            return _swapped(self.matmul(_swapped(right), flipped))
+            return _swapped(self.matmul(_swapped(right), left.of(left.array.swapaxes(-1, -2))))
         assert isinstance(left, Rows)
         matrix = right.array
         if matrix.ndim == 1:
-            made = self.linear(left, Constant(matrix.reshape(1, -1), "", right.dtype))
+            made = self.linear(left, right.of(matrix.reshape(1, -1)))
             return Rows(made.node, made.index[..., 0], made.rows_at)
         if matrix.ndim == 2:
-            return self.linear(left, Constant(matrix.T, right.origin and f"{right.origin}.T", right.dtype))
+            origin = right.origin and f"{right.origin}.T"
+            return self.linear(left, replace(right, array=matrix.T, origin=origin))
         if left.index.ndim < 2 or left.rows_at < left.index.ndim - 2:
             raise ModelLoadError("a batched product over the rows is no step of an MLP")
         batch = np.broadcast_shapes(left.shape[:-2], matrix.shape[:-2])
@@ -56,8 +58,7 @@ class Products(Selection):
         matrices = np.broadcast_to(matrix, (*batch, *matrix.shape[-2:]))
         nodes = []
         for at in self._parts(list(np.ndindex(*batch))):
-            weight = Constant(matrices[at].T, "", right.dtype)
-            nodes.append(self.linear(Rows(left.node, index[at], 0), weight).node)
+            nodes.append(self.linear(Rows(left.node, index[at], 0), right.of(matrices[at].T)).node)
         shape = (*batch, left.shape[-2], matrix.shape[-1])
         return whole(self._side_by_side(nodes), shape, len(shape) - 2)
 
@@ -68,7 +69,7 @@ class Products(Selection):
         ):  # the order, and repetitions, become part of the weights
             matrix = np.zeros((weight.shape[0], node.width))
             np.add.at(matrix.T, order, weight.exact.T)
-            weight = Constant(matrix, "", weight.dtype)
+            weight = weight.of(matrix)
         else:
             node = self._gather(node, order)
         return LinearNode(self._place, (node,), weight.shape[0], weight, bias)

@@ -19,6 +19,7 @@ from fused_mlp.models.importers.building.nodes import (
     Node,
     Place,
     SliceNode,
+    order_of,
 )
 from fused_mlp.models.importers.building.rows import Rows, whole
 
@@ -26,16 +27,20 @@ from fused_mlp.models.importers.building.rows import Rows, whole
 MAX_PARTS = 256
 # Of a matrix that the builder makes itself, to sum up or pick features.
 MAX_MATRIX = 1 << 24
-# Of a selection that is put together of parts; one of more parts, or of shorter ones, is a product with a matrix.
-_MAX_RUNS = 16
+# Of features that are put together from parts of a value. More parts, or short ones again and again, are a product with
+# a matrix of zeros and ones, which costs less, but in which a NaN of one feature reaches all.
+_MAX_RUNS = 64
 _MIN_RUN = 4
+ANY_FEATURE = Place("a constant", "constant")
 
 
 class Selection:
     """What the other parts of the builder are made on: each inherits from it, and Builder from all of them."""
 
-    def __init__(self) -> None:
-        self._place = Place("the input", "input")
+    def __init__(self, rows: Rows, trainable: bool) -> None:
+        self.input = rows
+        self._trainable = trainable
+        self._place = rows.node.place
         self._nodes: dict[tuple[object, ...], Node] = {}  # by what they compute: equal ones are made once
 
     @contextmanager
@@ -62,8 +67,8 @@ class Selection:
         if key in self._nodes:
             return self._nodes[key]
         starts = np.flatnonzero(np.diff(order, prepend=order[0] - 2) != 1)  # of runs of neighbours
-        long = size >= _MIN_RUN * starts.size or starts.size <= 2
-        if long and starts.size <= _MAX_RUNS and not (node.width == 1 and size > 1):
+        plain = size >= _MIN_RUN * starts.size or starts.size <= 2 or np.unique(order).size == size
+        if plain and starts.size <= _MAX_RUNS and not (node.width == 1 and size > 1):
             ends = [*starts[1:], size]
             runs = [
                 self._slice(node, int(order[start]), int(order[start]) + int(end - start))
@@ -85,13 +90,13 @@ class Selection:
     def _slice(self, node: Node, start: int, stop: int) -> Node:
         if start == 0 and stop == node.width:
             return node
-        if isinstance(node, ConcatNode):  # whole parts of it, or a part of one
+        if isinstance(node, ConcatNode):  # a part of one of its parts, or several that were made apart
             edges = np.cumsum([0, *(part.width for part in node.sources)]).tolist()
-            if start in edges and stop in edges:
-                return self._side_by_side(list(node.sources[edges.index(start) : edges.index(stop)]))
             for edge, part in zip(edges, node.sources, strict=False):
                 if edge <= start and stop <= edge + part.width:
                     return self._slice(part, start - edge, stop - edge)
+            if start in edges and stop in edges and order_of(node) is None:
+                return self._side_by_side(list(node.sources[edges.index(start) : edges.index(stop)]))
         key = ("slice", node.number, start, stop)
         if key not in self._nodes:
             self._nodes[key] = SliceNode(self._place, (node,), stop - start, start)
@@ -104,6 +109,13 @@ class Selection:
         if key not in self._nodes:
             self._nodes[key] = ConcatNode(self._place, tuple(nodes), sum(node.width for node in nodes))
         return self._nodes[key]
+
+    def _constant_node(self, constant: Constant) -> Node:
+        """The same values, (width,), for every row: a product with zeros, and a bias."""
+        start = self.input.node  # any one value will do
+        narrow = start if start.width == 1 else SliceNode(ANY_FEATURE, (start,), 1, 0)
+        zeros = Constant(np.zeros((constant.array.size, 1)), fixed=True)
+        return LinearNode(self._place, (narrow,), constant.array.size, zeros, constant)
 
     def _compact(self, x: Rows) -> Rows:
         """x of a node that has not more features than x needs, for what is computed feature by feature."""

@@ -71,6 +71,8 @@ def read_steps(
         if block := _read_block(parent, leaves[parent], modules, transposed):
             places[parent] = block
         elif fields.keys() & _NORM_FIELDS:
+            if not {"running_mean", "running_var"} <= fields.keys():
+                raise ModelLoadError(f"{path}: a batch norm without running_mean or running_var")
             places[path] = [Step(path, norm=fields)]
         else:
             places[path] = [Step(path, _read_linear(path, fields, transposed))]
@@ -86,16 +88,16 @@ def read_named_steps(
     for ours, name in name_map.items():
         match = _OUR_NAME.fullmatch(ours)
         if match is None:
-            raise ModelLoadError(f"name map: {ours!r} is not a name such as {_EXAMPLES}")
+            raise ModelLoadError(f"name_map=...: {ours!r} is not a name such as {_EXAMPLES}")
         if name not in tensors:
-            raise ModelLoadError(f"name map: there is no tensor {name!r}; {_some_of(tensors)}")
+            raise ModelLoadError(f"name_map=...: there is no tensor {name!r}; {_some_of(tensors)}")
         layers.setdefault(int(match[1]), {})[match[2]] = name
     steps = []
     for index in range(max(layers, default=-1) + 1):
         names = layers.get(index, {})
         for half in ("", "gate_"):
             if half + "weight" not in names and (not half or half + "bias" in names):
-                raise ModelLoadError(f"name map: layers.{index}.{half}weight is missing")
+                raise ModelLoadError(f"name_map=...: layers.{index}.{half}weight is missing")
         path = names["weight"].removesuffix(".weight")
         fields = {field: tensors[name] for field, name in names.items()}
         gate = None
@@ -116,7 +118,7 @@ def _group(tensors: Mapping[str, Array], prefix: str) -> dict[str, dict[str, Arr
         if field not in _FIELDS:
             raise ModelLoadError(
                 f"tensor {name!r} is not part of an MLP: expected names that end in weight or bias; "
-                "narrow the prefix or give a name map"
+                "narrow prefix=... or give name_map=..."
             )
         modules.setdefault(path, {})[field] = tensors[name]
     if not modules:
@@ -164,7 +166,7 @@ def _orient(
         raise ModelLoadError(
             f"{path}: expected a weight of two dimensions, got shape {tuple(weight.shape)}: "
             "of tensors alone, linear layers and batch norms are read; import the module with them, "
-            "model.py:factory with --state-dict"
+            "model.py:factory with state_dict=..."
         )
     if transposed is not None:
         return (weight.T if transposed else weight), bias
@@ -200,7 +202,7 @@ def _sort(paths: Iterable[str]) -> list[str]:
         )
         if first is None or first[0][0] or first[1][0]:
             raise ModelLoadError(
-                f"the order of {left} and {right} cannot be told from their names; give a name map"
+                f"the order of {left} and {right} cannot be told from their names; give name_map=..."
             )
     return ordered
 

@@ -7,11 +7,13 @@ from fused_mlp.models import formula
 from fused_mlp.models.importers.building.activation_match import POINTS, match_formula
 from fused_mlp.models.importers.building.nodes import (
     ConcatNode,
-    Constant,
     ElementNode,
+    Indices,
     LinearNode,
     Node,
+    SliceNode,
     affine_of,
+    order_of,
 )
 from fused_mlp.models.importers.finishing.gates import Gates
 from fused_mlp.models.importers.finishing.scales import Scales
@@ -21,7 +23,12 @@ _NAME_TOLERANCE = 1e-6
 
 
 class Folding(Scales, Gates):
-    """One pass after another over the nodes. A pass says whether it changed the graph."""
+    """One pass after another over the nodes. A pass says whether it changed the graph. `trainable`: weights that are to
+    stay as they are in the source do, where that costs no product."""
+
+    def __init__(self, outputs: list[Node], trainable: bool) -> None:
+        super().__init__(outputs)
+        self._trainable = trainable
 
     def run(self) -> list[Node]:
         """The nodes that are left, sources first."""
@@ -37,7 +44,7 @@ class Folding(Scales, Gates):
             self._flatten,
         ):
             for node in list(self.nodes):
-                if node.number in self._numbers and step(node):
+                if self._live.get(node.number) is node and step(node):
                     self._refresh()
         return self.nodes
 
@@ -68,28 +75,40 @@ class Folding(Scales, Gates):
         return False  # the graph is as it was
 
     def _pick(self, node: Node) -> bool:
-        """Rows of a weight in another order, instead of the features of its product."""
-        if not isinstance(node, LinearNode) or node.role != "select":
+        """Rows of a weight in another order, instead of the features of its product, or of a function of it."""
+        found = order_of(node)
+        if found is None or (self._trainable and isinstance(node, ConcatNode)):
             return False
-        source = node.sources[0]
-        if not isinstance(source, LinearNode) or any(output is source for output in self.outputs):
+        source, _ = found
+        function = source if isinstance(source, ElementNode) else None
+        product = source if function is None else source.sources[0]
+        if not isinstance(product, LinearNode) or any(each in (source, product) for each in self.outputs):
             return False
-        users = self._users[source.number]
-        if not all(isinstance(user, LinearNode) and user.role == "select" for user in users):
+        readers = {each.number: each for each in map(self._reader, self._users[source.number])}
+        orders = [order_of(each) for each in readers.values()]
+        picked = [each[1] for each in orders if each is not None and each[0] is source]
+        if len(picked) < len(readers) or sum(each.size for each in picked) > 2 * source.width:
             return False
-        if sum(user.width for user in users) > 2 * source.width:
+        if function is not None and (len(readers) > 1 or not self._only_use(product)):
             return False
-        for user in users:
-            assert isinstance(user, LinearNode)
-            order = user.weight.array.argmax(axis=1)
-            bias = None if source.bias is None else Constant(source.bias.exact[order], "", source.bias.dtype)
-            user.weight, user.bias, user.role = (
-                Constant(source.weight.exact[order], "", source.weight.dtype),
-                bias,
-                "",
-            )
-            user.sources, user.place = source.sources, source.place
+        for reader, order in zip(readers.values(), picked, strict=True):
+            self._replace(reader, self._picked(reader, product, function, order))
         return True
+
+    def _reader(self, user: Node) -> Node:
+        """What reads a slice, if that is all that does."""
+        return self._users[user.number][0] if isinstance(user, SliceNode) and self._only_use(user) else user
+
+    def _picked(
+        self, reader: Node, product: LinearNode, function: ElementNode | None, order: Indices
+    ) -> Node:
+        bias = None if product.bias is None else product.bias.of(product.bias.exact[order])
+        weight = product.weight.of(product.weight.exact[order])
+        made = LinearNode(product.place, product.sources, order.size, weight, bias)
+        if function is None:
+            return made
+        made.number = reader.sources[0].number  # between what it reads and what reads it
+        return ElementNode(function.place, (made,), order.size, function.tree, function.values)
 
     def _merge(self, node: Node) -> bool:
         """A function of a function that nothing else needs is one."""

@@ -66,8 +66,8 @@ class Gates(ChangingGraph):
             return None
         if rows == slice(0, node.width):
             return node.sources[0], (node.weight, node.bias), tree
-        bias = None if node.bias is None else Constant(node.bias.array[rows], "", node.bias.dtype)
-        return node.sources[0], (Constant(node.weight.array[rows], "", node.weight.dtype), bias), tree
+        bias = None if node.bias is None else node.bias.of(node.bias.array[rows])
+        return node.sources[0], (node.weight.of(node.weight.array[rows]), bias), tree
 
 
 def _with_bias(half: Weights, other: Weights) -> Weights:

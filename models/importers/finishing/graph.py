@@ -14,7 +14,7 @@ class ChangingGraph:
 
     def _refresh(self) -> None:
         self.nodes = live_nodes(self.outputs)
-        self._numbers = {node.number for node in self.nodes}
+        self._live = {node.number: node for node in self.nodes}
         self._users: dict[int, list[Node]] = {node.number: [] for node in self.nodes}
         for node in self.nodes:
             for source in node.sources:

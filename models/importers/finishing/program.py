@@ -73,9 +73,11 @@ def finish(
     input_shape: Sequence[int] | None,
     outputs: Sequence[tuple[str, Node, bool]],
     dtype: Dtype | None,
+    *,
+    trainable: bool,
 ) -> Program:
     """`outputs`: name, node, and whether the model squeezes it."""
-    folding = Folding([node for _, node, _ in outputs])
+    folding = Folding([node for _, node, _ in outputs], trainable)
     nodes = [node for node in folding.run() if not isinstance(node, InputNode)]
     if not nodes:
         raise ModelLoadError("there is no step in it: the output is the input")
@@ -221,7 +223,7 @@ def resolve_dtype(found: Mapping[str, str], asked: Dtype | None) -> Dtype:
             raise ModelLoadError(f"{where}: {dtype} weights are not served, only {_one_of(_SERVED)}")
     if asked is not None:
         if asked not in _SERVED:
-            raise ModelLoadError(f"dtype: expected {_one_of(_SERVED)}, got {asked!r}")
+            raise ModelLoadError(f"dtype={asked!r}: expected {_one_of(_SERVED)}")
         return asked
     if len(found) > 1:
         texts = ", ".join(f"{dtype} ({where})" for dtype, where in found.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from fused_mlp.models.importers.building.nodes import (
     NormNode,
     Weights,
     affine_of,
+    number,
 )
 from fused_mlp.models.importers.finishing.graph import ChangingGraph
 
@@ -63,16 +65,10 @@ class Scales(ChangingGraph):
         for user in users:
             assert isinstance(user, LinearNode)
             if shift is not None:
-                moved = Constant(user.weight.exact @ shift.exact, fixed=user.weight.fixed)
-                user.bias = (
-                    moved
-                    if user.bias is None
-                    else Constant(user.bias.exact + moved.exact, "", user.bias.dtype)
-                )
+                moved = replace(user.weight.of(user.weight.exact @ shift.exact, shift), dtype="")
+                user.bias = _sum(user.bias, moved)
             if scale is not None:
-                user.weight = Constant(
-                    user.weight.exact * scale.exact, "", user.weight.dtype, user.weight.fixed
-                )
+                user.weight = user.weight.of(user.weight.exact * scale.exact, scale)
             user.role = ""
         self._bypass(node)
         return True
@@ -89,7 +85,7 @@ class Scales(ChangingGraph):
         if isinstance(node, AffineNode):
             return _unless(node.scale, 1.0), _unless(node.shift, 0.0)
         if isinstance(node, ElementNode) and (found := affine_of(node.tree)) is not None:
-            scale, shift = (Constant(np.full(node.width, number)) for number in found)
+            scale, shift = (number(each, node.width) for each in found)
             return _unless(scale, 1.0), _unless(shift, 0.0)
         return None
 
@@ -101,10 +97,7 @@ class Scales(ChangingGraph):
         start = 0
         for part in parts:
             cut = slice(start, start + part.width)
-            own = (
-                None if each is None else Constant(each.array[cut], "", each.dtype) for each in (scale, shift)
-            )
-            factor, offset = own
+            factor, offset = (None if each is None else each.of(each.array[cut]) for each in (scale, shift))
             part.weight, part.bias = _scaled(part.weight, part.bias, factor, offset)
             part.role, start = "", cut.stop
         return True
@@ -133,7 +126,7 @@ def _scaled(
 ) -> Weights:
     """A product and what follows it; what nothing is done to keeps its origin."""
     if scale is not None:
-        weight = Constant(weight.exact * scale.exact[:, None], "", weight.dtype, weight.fixed)
+        weight = weight.of(weight.exact * scale.exact[:, None], scale)
         bias = _product(bias, scale) if bias is not None else None
     return weight, _sum(bias, shift)
 
@@ -149,4 +142,4 @@ def _sum(first: Constant | None, second: Constant | None) -> Constant | None:
 def _both(first: Constant | None, second: Constant | None, compute: Callable[..., Floats]) -> Constant | None:
     if first is None or second is None:
         return second if first is None else first
-    return Constant(compute(first.exact, second.exact), "", first.dtype)
+    return first.of(compute(first.exact, second.exact), second)

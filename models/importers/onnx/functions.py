@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ def shortest(value: Any) -> float:
     return float(str(number)) if np.isfinite(number) else float(number)
 
 
-def _plain(name: str) -> Callable[[Attributes], Tree]:
-    return lambda _: call(name, x())
+def _plain(name: str, _: Attributes) -> Tree:
+    return call(name, x())
 
 
 def _with_alpha(name: str, default: float) -> Callable[[Attributes], Tree]:
@@ -44,34 +45,22 @@ def _swish(a: Attributes) -> Tree:
     )
 
 
+# Operators that a formula has under the same name, in small letters: Tanh, HardSwish.
+_SAME = (
+    "Abs", "Acosh", "Asinh", "Atanh", "Cos", "Cosh", "Erf", "Exp", "HardSwish", "Log", "Mish", "Reciprocal", "Relu",
+    "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh",
+)  # fmt: skip
 FUNCTIONS: dict[str, Callable[[Attributes], Tree]] = {
-    "Abs": _plain("abs"),
+    **{name: partial(_plain, name.lower()) for name in _SAME},
     "Celu": _with_alpha("celu", 1.0),
-    "Cos": _plain("cos"),
     "Elu": _with_alpha("elu", 1.0),
-    "Erf": _plain("erf"),
-    "Exp": _plain("exp"),
     "Gelu": lambda a: call("gelu_tanh" if a.get("approximate", "none") == "tanh" else "gelu", x()),
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _plain("hardswish"),
     "LeakyRelu": _with_alpha("leaky_relu", 0.01),
-    "Log": _plain("log"),
-    "Mish": _plain("mish"),
     "Neg": lambda _: binary("multiply", x(), constant(-1.0)),
-    "QuickGelu": lambda a: binary(
-        "multiply", x(), call("sigmoid", binary("multiply", constant(shortest(a.get("alpha", 1.702))), x()))
-    ),
-    "Reciprocal": _plain("reciprocal"),
-    "Relu": _plain("relu"),
+    "QuickGelu": lambda a: _swish({"alpha": 1.702, **a}),
     "Selu": _selu,
-    "Sigmoid": _plain("sigmoid"),
-    "Sign": _plain("sign"),
-    "Sin": _plain("sin"),
-    "Softplus": _plain("softplus"),
-    "Softsign": _plain("softsign"),
-    "Sqrt": _plain("sqrt"),
     "Swish": _swish,
-    "Tanh": _plain("tanh"),
 }
 ARITHMETIC = {
     "Add": "add",

@@ -68,7 +68,7 @@ def read_script(path: Path, *, row_shape: Sequence[int] | None = None, dtype: Dt
             failure = failure or error
     raise ModelLoadError(
         f"{path}: TorchScript that cannot be followed: {first_line(failure) if failure else 'it has no weights'}; "
-        "give the shape of its rows, or import the module it was made from"
+        "give the shape of its rows, row_shape=(784,), or import the module it was made from"
     )
 
 
@@ -129,9 +129,7 @@ def _read(source: object, module: nn.Module, row_shape: Sequence[int] | None, dt
     try:
         return read_module(module, example, dtype=dtype).mlp
     except ModelLoadError as error:
-        text = str(error).replace(
-            GIVE_SHAPE, "give the shape of a row with row_shape (--row-shape 784, or 3,8)"
-        )
+        text = str(error).replace(GIVE_SHAPE, "give the shape of a row, row_shape=(784,) or row_shape=(3, 8)")
         raise ModelLoadError(f"{source}: {text}") from error
 
 

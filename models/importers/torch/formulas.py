@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fused_mlp.models.formula import Formula
+from fused_mlp.models.formula import PARAMETERS, Formula
 
 
 def _maximum(a: Any, b: Any) -> Any:
@@ -39,27 +39,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "divide": operator.truediv,
     "maximum": _maximum,
     "minimum": _minimum,
-    "relu": torch.relu,
-    "leaky_relu": functional.leaky_relu,
-    "gelu": functional.gelu,
     "gelu_tanh": _gelu_tanh,
-    "silu": functional.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "elu": functional.elu,
-    "softplus": functional.softplus,
-    "hardswish": functional.hardswish,
-    "mish": functional.mish,
-    "clip": torch.clamp,
-    "abs": torch.abs,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "erf": torch.erf,
-    "log1p": torch.log1p,
-    "expm1": torch.expm1,
+    **{
+        name: getattr(torch, name, None) or getattr(functional, name)
+        for name in PARAMETERS
+        if name != "gelu_tanh"
+    },
 }
 
 

@@ -35,10 +35,13 @@ class GraphReader:
         self._prefix = prefix
         self._dtypes = dtypes
         self._origins: dict[int, str] = {}  # id of a tensor -> its name
+        self._trained: dict[int, Tensor] = {}  # parameters, and what is computed from them
         self._constants: dict[int, tuple[Tensor, Constant]] = {}
 
-    def name_tensor(self, tensor: Tensor, name: str) -> None:
+    def name_tensor(self, tensor: Tensor, name: str, *, trained: bool) -> None:
         self._origins.setdefault(id(tensor), name.removeprefix(self._prefix))
+        if trained:
+            self._trained[id(tensor)] = tensor
 
     def run(self, module: GraphModule, inputs: Sequence[Any]) -> Any:
         """What the graph returns: Rows where it depends on the rows, tensors where it does not."""
@@ -63,7 +66,8 @@ class GraphReader:
             array = to_array(tensor, origin or "a constant")
             dtype = self._dtypes.get(origin, "") if array.dtype.kind not in "biu" else ""
             # The tensor is kept as well: an id is that of another one once it is gone.
-            self._constants[id(tensor)] = tensor, Constant(array, origin, dtype)
+            fixed = id(tensor) not in self._trained
+            self._constants[id(tensor)] = tensor, Constant(array, origin, dtype, fixed)
         return self._constants[id(tensor)][1]
 
     def _call(self, node: Node, values: dict[Node, Any]) -> Any:
@@ -122,12 +126,15 @@ class GraphReader:
             options = {**options, "device": None}
         try:
             with torch.no_grad():
-                return node.target(*arguments, **options)  # type: ignore[operator]
+                made = node.target(*arguments, **options)  # type: ignore[operator]
         except (RuntimeError, TypeError, ValueError) as error:
             place = self._place(node, _operator_name(node))
             raise ModelLoadError(
                 f"{place}: it cannot be computed ahead of the rows: {first_line(error)}"
             ) from error
+        if any(id(each) in self._trained for each in _flat([arguments, options])):
+            self._trained.update({id(each): each for each in _flat(made) if isinstance(each, Tensor)})
+        return made
 
     def _place(self, node: Node, name: str) -> Place:
         stack = node.meta.get("nn_module_stack") or {}

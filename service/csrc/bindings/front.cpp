@@ -188,7 +188,8 @@ void register_events(nb::module_& m) {
       .value("writable", EventKind::writable)
       .value("failure", EventKind::failure)
       .value("bad_end", EventKind::bad_end)
-      .value("shortage", EventKind::shortage);
+      .value("shortage", EventKind::shortage)
+      .value("wanted", EventKind::wanted);
   nb::class_<Event>(m, "CallEvent")
       .def_ro("kind", &Event::kind)
       .def_ro("call", &Event::call)
@@ -254,6 +255,7 @@ void register_server(nb::module_& m) {
           "drain", [](FrontServer& self, size_t most) { return self.bridge().drain(most); },
           nb::arg("most") = SIZE_MAX)
       .def("publish_health", &publish_health, nb::arg("answers"))
+      .def("retry_waiting", [](FrontServer& self) { self.server().wake_applications(); })
       .def(
           "send",
           [](FrontServer& self, uint64_t call, nb::bytes message) {

@@ -30,15 +30,15 @@ class PythonThread {
 
 // A numpy view of the batch that shares ownership: a kernel that keeps the view reads later batches, never
 // freed memory.
-nb::object view(const BatchBuffer& buffer, std::size_t rows, std::size_t width) {
+nb::object view(const BatchBuffer& buffer, std::size_t first, std::size_t rows, std::size_t width) {
   auto* owner = new std::shared_ptr<float>(buffer.data());
   nb::capsule keeper(owner, [](void* p) noexcept { delete static_cast<std::shared_ptr<float>*>(p); });
-  return nb::cast(Array(owner->get(), {rows, width}, keeper));
+  return nb::cast(Array(owner->get() + first * width, {rows, width}, keeper));
 }
 
 }  // namespace
 
-void PythonKernel::run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
+void PythonKernel::run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
                        KernelResult& result) noexcept {
   if (!python_alive()) {
     result.failed = true;
@@ -49,7 +49,7 @@ void PythonKernel::run(const BatchBuffer& x, std::size_t rows, const BatchBuffer
   const nb::gil_scoped_acquire gil;
   try {
     nb::object strategy =
-        nb::handle(callable_.get())(view(x, rows, in_features_), view(y, rows, out_features_));
+        nb::handle(callable_.get())(view(x, first, rows, in_features_), view(y, first, rows, out_features_));
     result.strategy = nb::isinstance<nb::str>(strategy)
                           ? strategies_.insert(nb::cast<nb::str>(strategy).c_str()).first->c_str()
                           : "";

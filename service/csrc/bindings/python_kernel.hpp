@@ -14,7 +14,7 @@ class PythonKernel final : public Kernel {
  public:
   PythonKernel(std::shared_ptr<PyObject> callable, std::size_t in_features, std::size_t out_features)
       : callable_(std::move(callable)), in_features_(in_features), out_features_(out_features) {}
-  void run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
+  void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override;
   bool needs_python() const noexcept override { return true; }
 

@@ -43,8 +43,9 @@ void register_router(nb::module_& m) {
           "__init__",
           [](RouteEntry* self, std::string model, std::int64_t version, std::shared_ptr<Lane> fused,
              std::shared_ptr<Lane> unfused, Variant variant, bool allow_override, bool ready, bool loading,
-             std::size_t in_features, std::size_t out_features, std::uint32_t max_request_rows, double split,
-             bool withdrawn, const std::vector<std::tuple<std::string, std::size_t, bool>>& outputs,
+             bool on_demand, std::size_t in_features, std::size_t out_features,
+             std::uint32_t max_request_rows, double split, bool withdrawn,
+             const std::vector<std::tuple<std::string, std::size_t, bool>>& outputs,
              std::vector<std::int64_t> input_shape) {
             std::vector<Head> heads;
             std::size_t begin = 0;
@@ -60,6 +61,7 @@ void register_router(nb::module_& m) {
                                   allow_override,
                                   ready,
                                   loading,
+                                  on_demand,
                                   in_features,
                                   out_features,
                                   max_request_rows,
@@ -72,8 +74,8 @@ void register_router(nb::module_& m) {
           nb::kw_only(), nb::arg("model"), nb::arg("version"), nb::arg("fused") = nb::none(),
           nb::arg("unfused") = nb::none(), nb::arg("variant") = Variant::fused,
           nb::arg("allow_override") = false, nb::arg("ready") = true, nb::arg("loading") = false,
-          nb::arg("in_features"), nb::arg("out_features"), nb::arg("max_request_rows") = 4096,
-          nb::arg("split") = 0.0, nb::arg("withdrawn") = false,
+          nb::arg("on_demand") = false, nb::arg("in_features"), nb::arg("out_features"),
+          nb::arg("max_request_rows") = 4096, nb::arg("split") = 0.0, nb::arg("withdrawn") = false,
           nb::arg("outputs") = std::vector<std::tuple<std::string, std::size_t, bool>>{},
           nb::arg("input_shape") = std::vector<std::int64_t>{});
 
@@ -89,6 +91,8 @@ void register_router(nb::module_& m) {
   nb::class_<Router>(m, "Router", "Maps (model, version, variant) to a lane.")
       .def(nb::init<>())
       .def("publish", &Router::publish, nb::arg("entries"), "Replace all routes in one step.")
+      .def("update", &Router::update, nb::arg("models"), nb::arg("entries"),
+           "Replace the routes of some models in one step.")
       .def("resolve", &resolve, nb::arg("model"), nb::arg("version") = 0,
            nb::arg("variant") = Variant::unspecified, nb::arg("key") = "", nb::arg("request_id") = "",
            "Raises Refused.");

@@ -1,4 +1,5 @@
-// Settings that keep a background thread from slowing down the others.
+// How threads share cores: event loops first, then workers, then the background. All of it is best effort:
+// without these settings everything works, with longer waits.
 #pragma once
 
 namespace fused_mlp {
@@ -7,6 +8,12 @@ namespace fused_mlp {
 // behind the C interface then use no other core. SCHED_IDLE would be wrong: an unfused kernel holds the GIL
 // between its operations, and a starved thread must not hold the GIL.
 void lower_thread_priority() noexcept;
+
+// For an event loop: asks for short turns (Linux 6.12). Such a thread, when it wakes up, has its turn before
+// one with longer turns that is running. Its share of the core stays the same.
+void take_short_turns() noexcept;
+// For a worker, which computes for long: SCHED_BATCH, and turns of the usual length.
+void take_long_turns() noexcept;
 
 // Limits OpenMP (which torch uses) to one thread for kernels that the calling thread runs. Call it before
 // each run: torch sets the thread count itself on a thread's first call.

@@ -10,6 +10,7 @@ namespace fused_mlp {
 
 namespace {
 
+constexpr std::uint64_t kBlockRows = 16;
 constexpr std::string_view kKernelFailed = "the kernel failed; the reason is in the server's log";
 
 std::string_view detail_of(Status status) noexcept {
@@ -17,20 +18,9 @@ std::string_view detail_of(Status status) noexcept {
     case Status::cancelled:
       return "cancelled by the caller";
     case Status::deadline_expired:
-      return "the deadline expired in the queue, before the kernel ran";
+      return "the deadline expired in the queue, or would have before the kernel ended";
     default:
       return "the server is shutting down";
-  }
-}
-
-Refusal refusal_of(Status status) noexcept {
-  switch (status) {
-    case Status::cancelled:
-      return Refusal::cancelled;
-    case Status::deadline_expired:
-      return Refusal::deadline;
-    default:
-      return Refusal::draining;
   }
 }
 
@@ -39,9 +29,11 @@ Refusal refusal_of(Status status) noexcept {
 std::size_t BatchRunner::run(TakenBatch& batch) noexcept {
   const std::size_t tickets = batch.tickets();
   result_.failed = false;
+  spent_ = 0;
   // First, so that a cancelled or expired ticket does not wait for the kernel call of its batch mates.
   complete_dropped(batch);
   if (!batch.runnable.empty()) run_tickets(batch);
+  batch.lane->settle(batch.charged, spent_);
   batch.lane->metrics_.in_flight.fetch_sub(tickets, std::memory_order_relaxed);
   flush_sinks();
   if (result_.failed && on_error_) {
@@ -83,10 +75,6 @@ void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
   metrics.batch_rows.observe(batch.rows);
   metrics.compute_duration.observe(outcome.compute_ns);
   if (result_.failed) metrics.kernel_errors.fetch_add(1, std::memory_order_relaxed);
-  // Concurrent updates may be lost: this is an estimate.
-  const Nanos average = lane.ns_per_row_.load(std::memory_order_relaxed);
-  const Nanos sample = outcome.compute_ns / batch.rows;
-  lane.ns_per_row_.store(average == 0 ? sample : average + (sample - average) / 8, std::memory_order_relaxed);
 
   const float* y = outcome.y;
   for (const Ref<Ticket>& ticket : batch.runnable) {
@@ -118,13 +106,7 @@ void BatchRunner::compute(TakenBatch& batch, Outcome& outcome) noexcept {
       }
       x += ticket->rows() * lane.options_.in_features;
     }
-    const Nanos start = clock_.now();
-    lane.kernel_->run(x_, batch.rows, y_, result_);
-    outcome.compute_ns = std::max<Nanos>(0, clock_.now() - start);
-    batch.lane->metrics_.charge(batch.runnable.size(), start - batch.taken_at, outcome.compute_ns);
-    if (tracing()) [[unlikely]] {
-      record_span(TracePhase::kernel, 0, batch.rows, start, start + outcome.compute_ns, lane.options_.name);
-    }
+    run_slices(batch, outcome);
   } catch (const std::exception& error) {  // out of memory
     result_.failed = true;
     result_.error = error.what();
@@ -136,6 +118,46 @@ void BatchRunner::compute(TakenBatch& batch, Outcome& outcome) noexcept {
     outcome.y = y_.data().get();
     outcome.strategy = result_.strategy;
   }
+}
+
+void BatchRunner::run_slices(TakenBatch& batch, Outcome& outcome) {
+  Lane& lane = *batch.lane;
+  const std::uint32_t slice = slice_rows(batch);
+  // Reading a thread's CPU time is a system call: worth it where other threads may have had the core
+  // meanwhile.
+  Nanos gathered_at = batch.taken_at;
+  const bool by_cpu = between_ && !lane.needs_python_ && batch.charged >= kSlice / 8;
+  for (std::uint32_t first = 0; first < batch.rows && !result_.failed; first += slice) {
+    const std::uint32_t rows = std::min(slice, batch.rows - first);
+    if (first != 0) between_(batch, batch.rows - first);
+    const Nanos cpu_start = by_cpu ? clock_.thread_cpu() : 0;
+    const Nanos start = clock_.now();
+    if (first == 0) gathered_at = start;
+    lane.kernel_->run(x_, first, rows, y_, result_);
+    const Nanos took = std::max<Nanos>(0, clock_.now() - start);
+    outcome.compute_ns += took;
+    Nanos spent = by_cpu ? clock_.thread_cpu() - cpu_start : took;
+    if (const Nanos expected = lane.cost_.of(rows); expected > 0) spent = std::min(spent, 4 * expected);
+    spent_ += spent;
+    if (!result_.failed) lane.cost_.correct(rows, by_cpu ? spent : took);
+    if (tracing()) [[unlikely]] {
+      record_span(TracePhase::kernel, 0, rows, start, start + took, lane.options_.name);
+    }
+  }
+  lane.metrics_.charge(batch.runnable.size(), gathered_at - batch.taken_at, outcome.compute_ns);
+}
+
+// Equal slices, of whole kernel blocks (sixteen rows, or what the kernel makes of them).
+std::uint32_t BatchRunner::slice_rows(const TakenBatch& batch) const noexcept {
+  const Lane& lane = *batch.lane;
+  if (!between_ || lane.needs_python_) return batch.rows;
+  const CostEstimate& cost = lane.cost_;
+  const std::uint64_t most =
+      std::max<std::uint64_t>(1, cost.rows_within(std::max(kSlice, kSlicePerFixed * cost.fixed(batch.rows))));
+  if (batch.rows <= most) return batch.rows;
+  const std::uint64_t slices = (batch.rows + most - 1) / most;
+  const std::uint64_t even = (batch.rows + slices - 1) / slices;
+  return static_cast<std::uint32_t>((even + kBlockRows - 1) / kBlockRows * kBlockRows);
 }
 
 void BatchRunner::complete_traced(Ticket& ticket, const Outcome& outcome, const TakenBatch& batch) noexcept {

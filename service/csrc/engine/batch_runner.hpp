@@ -1,4 +1,5 @@
 // Runs batches on one thread, with buffers of its own: gather, run, complete the tickets, flush their sinks.
+// A worker runs large batches in slices, and lets others go first in between.
 #pragma once
 
 #include <functional>
@@ -13,9 +14,15 @@ namespace fused_mlp {
 class BatchRunner {
  public:
   using ErrorHook = std::function<void(const Lane&, std::string_view)>;
+  // Called between two slices of a batch, with the number of rows that are left.
+  using SliceHook = std::function<void(const TakenBatch& running, std::uint64_t left)>;
+  // A slice takes at least this long, and so many times the fixed part of a batch: that much is lost at most.
+  static constexpr Nanos kSlice = 300'000;
+  static constexpr Nanos kSlicePerFixed = 8;
 
-  BatchRunner(Clock& clock, const ErrorHook& on_error, ShadowWorker& shadow)
-      : clock_(clock), on_error_(on_error), shadow_(shadow) {}
+  // With a hook, it is a worker's.
+  BatchRunner(Clock& clock, const ErrorHook& on_error, ShadowWorker& shadow, SliceHook between = {})
+      : clock_(clock), on_error_(on_error), shadow_(shadow), between_(std::move(between)) {}
 
   // Completes every ticket of the batch, then releases the tickets and the lane. Returns their number.
   std::size_t run(TakenBatch& batch) noexcept;
@@ -24,6 +31,8 @@ class BatchRunner {
   void complete_dropped(TakenBatch& batch) noexcept;
   void run_tickets(TakenBatch& batch) noexcept;
   void compute(TakenBatch& batch, Outcome& outcome) noexcept;
+  void run_slices(TakenBatch& batch, Outcome& outcome);
+  std::uint32_t slice_rows(const TakenBatch& batch) const noexcept;
   void complete(Ticket& ticket, const Outcome& outcome) noexcept;
   void complete_traced(Ticket& ticket, const Outcome& outcome, const TakenBatch& batch) noexcept;
   void flush_sinks() noexcept;
@@ -31,9 +40,11 @@ class BatchRunner {
   Clock& clock_;
   const ErrorHook& on_error_;
   ShadowWorker& shadow_;
+  const SliceHook between_;
   BatchBuffer x_;
   BatchBuffer y_;
   KernelResult result_;
+  Nanos spent_ = 0;                     // on the batch: its lane is charged with it
   std::vector<CompletionSink*> sinks_;  // of the tickets completed so far, without duplicates
 };
 

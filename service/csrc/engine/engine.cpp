@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/background.hpp"
 #include "engine/batch_runner.hpp"
 #include "engine/busy_threads.hpp"
 #include "engine/scheduler.hpp"
@@ -18,7 +19,7 @@ class EngineCore {
   explicit EngineCore(EngineOptions given)
       : options(std::move(given)),
         clock(options.clock ? options.clock : std::make_shared<SteadyClock>()),
-        scheduler(*clock),
+        scheduler(*clock, options.workers),
         shadow(*clock, scheduler, {options.on_dispute, options.on_kernel_error}) {}
 
   EngineOptions options;
@@ -44,7 +45,16 @@ void run_batch(EngineCore& core, BatchRunner& runner, TakenBatch& batch) {
 }
 
 void work(const std::shared_ptr<EngineCore>& core) {
-  BatchRunner runner(*core->clock, core->options.on_kernel_error, core->shadow);
+  take_long_turns();
+  // What goes first between two slices of a batch has buffers of its own.
+  BatchRunner second(*core->clock, core->options.on_kernel_error, core->shadow);
+  TakenBatch between;
+  BatchRunner runner(*core->clock, core->options.on_kernel_error, core->shadow,
+                     [&](const TakenBatch& running, std::uint64_t left) {
+                       if (core->scheduler.take_between(running, left, between)) {
+                         run_batch(*core, second, between);
+                       }
+                     });
   TakenBatch batch;
   while (core->scheduler.wait_take(batch)) {
     const BusyScope busy;
@@ -109,8 +119,11 @@ void Engine::set_shadow(Shadow& shadow, double share, double tolerance) {
   if (changed) core_->shadow.cancel_backoff();
 }
 
-Status Engine::submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake) {
-  return core_->scheduler.submit(lane, std::move(ticket), wake);
+Status Engine::submit(Lane& lane, Ref<Ticket>&& ticket) {
+  Submission one{&lane, std::move(ticket)};
+  core_->scheduler.submit({&one, 1}, nullptr);
+  if (one.status != Status::ok) ticket = std::move(one.ticket);
+  return one.status;
 }
 
 void Engine::begin_drain() { core_->scheduler.begin_drain(); }
@@ -170,9 +183,11 @@ InlineRunner::InlineRunner(Engine& engine) : state_(std::make_unique<State>(engi
 
 InlineRunner::~InlineRunner() = default;
 
+void InlineRunner::submit(std::span<Submission> list) { state_->core->scheduler.submit(list, this); }
+
 bool InlineRunner::run_ready() {
   EngineCore* core = state_->core.get();
-  if (!core->scheduler.try_take(state_->batch)) return false;
+  if (!core->scheduler.try_take(state_->batch, this)) return false;
   run_batch(*core, state_->runner, state_->batch);
   return true;
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -27,11 +28,17 @@ struct EngineOptions {
   std::function<void(const std::shared_ptr<Shadow>&, const Dispute&)> on_dispute;
 };
 
-// Which thread runs a ticket that was just queued.
-enum class Wake : std::uint8_t {
-  worker,  // a worker: wake one if it sleeps
-  caller,  // the submitting thread, which calls InlineRunner::run_ready() soon: waking another thread costs
-           // more than a small kernel. Lanes that need Python or wait for batch mates wake a worker.
+// One ticket for a lane. Status::ok after submit: complete() will be called. Otherwise the caller keeps the
+// ticket, complete() is not called, the lane has counted the refusal, and the status is
+//   overloaded         the queue is full
+//   deadline_expired   the deadline has passed
+//   deadline_too_near  the tickets before it surely take longer than the deadline allows
+//   shutting_down      drain or stop has begun
+//   kernel_error       there is no memory for it
+struct Submission {
+  Lane* lane = nullptr;
+  Ref<Ticket> ticket;
+  Status status = Status::ok;
 };
 
 class Engine {
@@ -56,12 +63,8 @@ class Engine {
   // for at most the largest of all shares of the time. Throws std::invalid_argument unless 0 <= share <= 1.
   void set_shadow(Shadow& shadow, double share, double tolerance);
 
-  // Queues a ticket whose shape was validated. ok: complete() will be called. Otherwise the caller keeps the
-  // ticket, complete() is not called, the lane has counted the refusal, and the status is
-  //   overloaded        the queue is full
-  //   deadline_expired  the deadline has passed
-  //   shutting_down     drain or stop has begun
-  Status submit(Lane& lane, Ref<Ticket>&& ticket, Wake wake = Wake::worker);
+  // Queues a ticket whose shape was validated, for a worker.
+  Status submit(Lane& lane, Ref<Ticket>&& ticket);
 
   // Refuses new tickets as shutting_down; queued ones no longer wait for batch mates.
   void begin_drain();
@@ -86,9 +89,10 @@ class Engine {
 // destroys it on a worker. Call it before process exit, while everything that kernels use still exists.
 void join_abandoned_workers();
 
-// Lets an event loop act as a worker: after it has read and submitted all requests that had arrived
-// (Wake::caller), it runs the ready batches on its own thread. One per thread, with its own batch buffers.
-//   for (;;) { epoll_wait; read; submit...; while (runner.run_ready()) {} ; write; }
+// Lets an event loop act as a worker: it submits all requests that had arrived at once, then runs on its own
+// thread what takes no longer than about 100 us: waking another thread costs more than a small kernel. The
+// rest is for workers. One per thread, with its own batch buffers.
+//   for (;;) { epoll_wait; read; submit; while (runner.run_ready()) {} ; write; }
 class InlineRunner {
  public:
   explicit InlineRunner(Engine& engine);
@@ -96,8 +100,10 @@ class InlineRunner {
   InlineRunner(const InlineRunner&) = delete;
   InlineRunner& operator=(const InlineRunner&) = delete;
 
-  // Runs one ready batch of a lane that needs no Python and completes its tickets. Never blocks. False if no
-  // batch was ready.
+  // Queues tickets of any lanes with one lock. Call run_ready() soon, until it returns false.
+  void submit(std::span<Submission> list);
+  // Runs one ready batch of a lane that needs no Python, if it fits, and completes its tickets. Never blocks.
+  // False if there was none.
   bool run_ready();
 
  private:

@@ -26,10 +26,11 @@ float* BatchBuffer::reserve(std::size_t floats) {
   return data_.get();
 }
 
-void CapsuleKernel::run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
+void CapsuleKernel::run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
                         KernelResult& result) noexcept {
   std::array<char, kErrorBytes> error{};
-  const int code = kernel_->run(kernel_->ctx, x.data().get(), rows, y.data().get(), other_busy_threads(),
+  const int code = kernel_->run(kernel_->ctx, x.data().get() + first * kernel_->in_features, rows,
+                                y.data().get() + first * kernel_->out_features, other_busy_threads(),
                                 error.data(), error.size());
   if (code == 0) {
     result.strategy = kernel_->strategy(kernel_->ctx, rows);

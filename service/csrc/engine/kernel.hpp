@@ -33,10 +33,12 @@ struct KernelResult {
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  // x: (rows, in_features), y: (rows, out_features), float32, C-contiguous.
-  virtual void run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
+  // Runs the rows [first, first + rows) of x: (>= first + rows, in_features) into the same rows of
+  // y: (>= first + rows, out_features); float32, C-contiguous.
+  virtual void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
                    KernelResult& result) noexcept = 0;
-  // True if run() takes the GIL. Such kernels run on workers, never on an event loop.
+  // True if run() takes the GIL. Such kernels run on workers, never on an event loop, and each batch in one
+  // call: only native kernels promise the same bits for a row whatever rows share its call.
   virtual bool needs_python() const noexcept { return false; }
 };
 
@@ -45,7 +47,7 @@ class CapsuleKernel final : public Kernel {
  public:
   CapsuleKernel(const fused_mlp_kernel* kernel, std::shared_ptr<void> owner)
       : kernel_(kernel), owner_(std::move(owner)) {}
-  void run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
+  void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override;
 
  private:

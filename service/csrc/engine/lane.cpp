@@ -1,38 +1,24 @@
 #include "engine/lane.hpp"
 
 #include <algorithm>
-#include <cassert>
 
 namespace fused_mlp {
 
-LaneQueue::~LaneQueue() {
-  while (!empty()) pop();
-}
-
-void LaneQueue::push(Ref<Ticket> ticket) noexcept {
-  Ticket* added = ticket.leak();
-  added->next_ = nullptr;
-  (tail_ ? tail_->next_ : head_) = added;
-  tail_ = added;
-  rows_ += added->rows();
-}
-
-Ref<Ticket> LaneQueue::pop() noexcept {
-  Ticket* first = head_;
-  head_ = first->next_;
-  if (!head_) tail_ = nullptr;
-  first->next_ = nullptr;
-  rows_ -= first->rows();
-  return Ref<Ticket>::adopt(first);
-}
-
 Lane::Lane(LaneOptions options, std::unique_ptr<Kernel> kernel)
-    : options_(std::move(options)), kernel_(std::move(kernel)), needs_python_(kernel_->needs_python()) {}
+    : options_(std::move(options)),
+      kernel_(std::move(kernel)),
+      needs_python_(kernel_->needs_python()),
+      cost_(options_.cost) {}
+
+Nanos Lane::time_of(std::uint64_t rows) const noexcept {
+  const std::uint32_t batch = options_.max_batch_rows;
+  const std::uint64_t rest = rows % batch;
+  return static_cast<Nanos>(rows / batch) * cost_.of(batch) + (rest != 0 ? cost_.of(rest) : 0);
+}
 
 std::uint32_t Lane::retry_after_ms() const noexcept {
   const std::uint64_t rows = metrics_.queued_rows.load(std::memory_order_relaxed);
-  const auto ns_per_row = static_cast<std::uint64_t>(ns_per_row_.load(std::memory_order_relaxed));
-  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(rows * ns_per_row / 1'000'000, 1, 1000));
+  return static_cast<std::uint32_t>(std::clamp<Nanos>(time_of(rows) / 1'000'000, 1, 1000));
 }
 
 std::string Lane::refusal_text(Status status) const {
@@ -43,8 +29,14 @@ std::string Lane::refusal_text(Status status) const {
              std::to_string(retry_after_ms()) + " ms";
     case Status::deadline_expired:
       return "the deadline had expired when the request was read";
+    case Status::deadline_too_near:
+      return "the deadline cannot be met: " +
+             std::to_string(metrics_.queued_rows.load(std::memory_order_relaxed)) +
+             " rows are waiting; allow more time, or retry in " + std::to_string(retry_after_ms()) + " ms";
     case Status::shutting_down:
       return "the server is shutting down";
+    case Status::kernel_error:
+      return "out of memory";
     default:
       return status_name(status);
   }

@@ -7,7 +7,9 @@
 #include <memory>
 #include <string>
 
+#include "engine/cost.hpp"
 #include "engine/kernel.hpp"
+#include "engine/lane_queue.hpp"
 #include "engine/metrics.hpp"
 #include "engine/shadow.hpp"
 #include "engine/ticket.hpp"
@@ -21,27 +23,8 @@ struct LaneOptions {
   std::uint32_t max_batch_rows = 64;  // a larger request runs as a batch of its own
   std::uint32_t max_wait_us = 0;      // 0: no waiting; batches form while the previous one runs
   std::uint32_t queue_rows = 4096;    // capacity; an empty queue accepts one ticket of any size
-};
-
-// Tickets in order of arrival, as an intrusive list: queueing allocates nothing.
-class LaneQueue {
- public:
-  LaneQueue() = default;
-  LaneQueue(const LaneQueue&) = delete;
-  LaneQueue& operator=(const LaneQueue&) = delete;
-  ~LaneQueue();
-
-  bool empty() const noexcept { return head_ == nullptr; }
-  std::uint64_t rows() const noexcept { return rows_; }
-  const Ticket* front() const noexcept { return head_; }
-  static const Ticket* after(const Ticket* ticket) noexcept { return ticket->next_; }
-  void push(Ref<Ticket> ticket) noexcept;
-  Ref<Ticket> pop() noexcept;
-
- private:
-  Ticket* head_ = nullptr;
-  Ticket* tail_ = nullptr;
-  std::uint64_t rows_ = 0;
+  Cost cost;                          // measured; zeros: learned from the first batches
+  bool one_core = false;  // a kernel call uses one core: a large batch is shared between idle workers
 };
 
 class Lane : public std::enable_shared_from_this<Lane> {
@@ -59,12 +42,26 @@ class Lane : public std::enable_shared_from_this<Lane> {
     metrics_.requests.record(grpc_code, duration_ns);
   }
 
-  // Estimated time to run all queued rows, from the compute time per row of recent batches; 1 ms to 1 s.
+  // Its share of the time, relative to other lanes that have work. Greater than 0.
+  void set_weight(double weight) noexcept { weight_.store(weight, std::memory_order_relaxed); }
+  double weight() const noexcept { return weight_.load(std::memory_order_relaxed); }
+  const CostEstimate& cost() const noexcept { return cost_; }
+  // Estimated time of so many rows in batches, on one thread.
+  Nanos time_of(std::uint64_t rows) const noexcept;
+
+  // Estimated time to run all queued rows; 1 ms to 1 s.
   std::uint32_t retry_after_ms() const noexcept;
   // The error text for a ticket that submit() refused: which limit, and when to retry.
   std::string refusal_text(Status status) const;
 
  private:
+  // A batch of it has ended: `spent` instead of the estimate that it was charged.
+  void settle(Nanos charged, Nanos spent) noexcept {
+    virtual_ns_.fetch_add(static_cast<Nanos>(static_cast<double>(spent - charged) / weight()),
+                          std::memory_order_relaxed);
+    running_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
   friend class Scheduler;
   friend class BatchRunner;
   friend class Engine;
@@ -78,11 +75,17 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::shared_ptr<Shadow> shadow_owner_;
   std::atomic<Shadow*> shadow_{nullptr};
   LaneMetrics metrics_;
-  std::atomic<std::int64_t> ns_per_row_{0};  // moving average, for retry_after_ms
+  CostEstimate cost_;
+  std::atomic<double> weight_{1};
+  std::atomic<Nanos> virtual_ns_{0};       // time used, divided by the weight; see Scheduler
+  std::atomic<std::uint32_t> running_{0};  // batches
 
   // Guarded by the scheduler's mutex.
   LaneQueue queue_;
-  Nanos release_at_ = 0;  // when the queued tickets stop waiting for batch mates
+  Nanos release_at_ = 0;        // when the queued tickets stop waiting for batch mates
+  Nanos waits_since_ = 0;       // the arrival of the first ticket since a batch was taken
+  const void* loop_ = nullptr;  // the event loop that submitted them; null: a worker's, or of several loops
+  std::uint64_t turn_ = 0;      // when it was last served, as a number
   bool removed_ = false;
 };
 

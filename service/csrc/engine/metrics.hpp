@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "engine/histogram.hpp"
@@ -43,8 +44,17 @@ struct LaneMetrics {
     refused[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   }
 
+  // Whether it has counted anything: only then are there series of it.
+  bool used() const noexcept {
+    const auto counted = [](const auto& counter) { return counter.load(std::memory_order_relaxed) != 0; };
+    return counted(rows) || std::any_of(requests.codes.begin(), requests.codes.end(), counted) ||
+           std::any_of(refused.begin(), refused.end(), counted);
+  }
+
   // Each request of a batch is charged the whole of what its batch took.
   void charge(std::uint64_t requests, std::int64_t gather, std::int64_t compute) noexcept {
+    last_used_ns.store(std::chrono::steady_clock::now().time_since_epoch().count(),
+                       std::memory_order_relaxed);
     if (!metrics_on.load(std::memory_order_relaxed)) return;
     gather_ns.fetch_add(requests * static_cast<std::uint64_t>(std::max<std::int64_t>(0, gather)),
                         std::memory_order_relaxed);
@@ -59,6 +69,7 @@ struct LaneMetrics {
   std::array<std::atomic<std::uint64_t>, kRefusalCount> refused{};
   std::atomic<std::uint64_t> gather_ns{0};      // over requests: from the queue to the kernel call
   std::atomic<std::uint64_t> compute_ns{0};     // over requests: the kernel call
+  std::atomic<std::int64_t> last_used_ns{0};    // the end of the last batch: which model to unload first
   std::atomic<std::uint64_t> rows{0};           // accepted
   std::atomic<std::uint64_t> kernel_errors{0};  // batches
   std::atomic<std::uint64_t> queued_rows{0};    // gauge

@@ -1,6 +1,10 @@
 #include "engine/router.hpp"
 
+#include <algorithm>
+#include <map>
+#include <set>
 #include <stdexcept>
+#include <utility>
 
 namespace fused_mlp {
 
@@ -37,22 +41,16 @@ Variant choose_variant(const RouteEntry& entry, const RouteQuery& query) noexcep
   return lane_of(entry, other) && is_in_split(entry, query) ? other : entry.variant;
 }
 
-// Gives each entry that has no sampler the one of its model, creating it if needed.
-std::vector<RouteEntry> with_samplers(std::vector<RouteEntry> entries,
-                                      std::map<std::string, std::shared_ptr<ShareSampler>> samplers = {}) {
+std::map<std::string, std::vector<RouteEntry>> by_model(std::vector<RouteEntry> entries) {
+  std::map<std::string, std::vector<RouteEntry>> models;
   for (RouteEntry& entry : entries) {
-    if (entry.sampler) continue;
-    std::shared_ptr<ShareSampler>& sampler = samplers[entry.model];
-    if (!sampler) sampler = std::make_shared<ShareSampler>();
-    entry.sampler = sampler;
+    std::string name = entry.model;  // before the entry is moved
+    models[std::move(name)].push_back(with_heads(std::move(entry)));
   }
-  return entries;
+  return models;
 }
 
-std::vector<RouteEntry> with_heads(std::vector<RouteEntry> entries) {
-  for (RouteEntry& entry : entries) entry = fused_mlp::with_heads(std::move(entry));
-  return entries;
-}
+std::size_t hash_of(std::string_view name) noexcept { return std::hash<std::string_view>{}(name); }
 
 }  // namespace
 
@@ -81,38 +79,118 @@ const char* variant_name(Variant variant) noexcept {
   }
 }
 
-RouteTable::RouteTable(std::vector<RouteEntry> entries)
-    : entries_(with_heads(with_samplers(std::move(entries)))) {
-  for (const RouteEntry& entry : entries_) {
-    if (!models_[entry.model].versions.emplace(entry.version, &entry).second) {
+std::shared_ptr<const RouteTable::Model> RouteTable::make_model(std::vector<RouteEntry> versions) {
+  auto model = std::make_shared<Model>();
+  model->name = versions.front().model;
+  model->versions = std::move(versions);
+  std::sort(model->versions.begin(), model->versions.end(),
+            [](const RouteEntry& a, const RouteEntry& b) { return a.version < b.version; });
+  std::shared_ptr<ShareSampler> sampler;
+  for (const RouteEntry& entry : model->versions) {
+    if (&entry != &model->versions.front() && entry.version == (&entry)[-1].version) {
       throw std::invalid_argument(label(entry) + " is listed twice");
     }
+    if (!sampler) sampler = entry.sampler;
   }
-  for (auto& [name, model] : models_) {
-    model.preferred = std::prev(model.versions.end())->second;
-    for (const auto& [version, entry] : model.versions) {
-      if (entry->ready) model.preferred = entry;  // ascending order: ends at the highest that is ready
+  if (!sampler) sampler = std::make_shared<ShareSampler>();
+  model->preferred = &model->versions.back();
+  for (RouteEntry& entry : model->versions) {
+    entry.sampler = sampler;
+    if (entry.ready || entry.on_demand) model->preferred = &entry;  // ends at the highest that can answer
+  }
+  return model;
+}
+
+RouteTable::RouteTable(std::vector<RouteEntry> entries)
+    : RouteTable(RouteTable().replaced(std::move(entries))) {}
+
+RouteTable RouteTable::replaced(std::vector<RouteEntry> entries) const {
+  std::array<Shard, kShards> shards;
+  for (auto& [name, versions] : by_model(std::move(entries))) {
+    const Model* before = find(name);
+    if (before != nullptr) versions.front().sampler = before->versions.front().sampler;
+    const std::size_t hash = hash_of(name);
+    shards[hash % kShards].push_back({hash, make_model(std::move(versions))});
+  }
+  RouteTable table;
+  for (std::size_t i = 0; i < kShards; ++i) {
+    if (shards[i].empty()) continue;
+    std::sort(shards[i].begin(), shards[i].end(),
+              [](const Slot& a, const Slot& b) { return a.hash < b.hash; });
+    table.shards_[i] = std::make_shared<const Shard>(std::move(shards[i]));
+  }
+  return table;
+}
+
+RouteTable RouteTable::with(const std::vector<std::string>& models, std::vector<RouteEntry> entries) const {
+  std::map<std::string, std::vector<RouteEntry>> added = by_model(std::move(entries));
+  std::map<std::size_t, Shard> changed;  // by index
+  const auto shard_of = [&](std::size_t hash) -> Shard& {
+    const std::size_t index = hash % kShards;
+    const auto found = changed.find(index);
+    if (found != changed.end()) return found->second;
+    return changed.emplace(index, shards_[index] ? *shards_[index] : Shard{}).first->second;
+  };
+  const std::set<std::string_view> named(models.begin(), models.end());
+  for (const std::string_view name : named) {
+    std::erase_if(shard_of(hash_of(name)), [&](const Slot& slot) { return slot.model->name == name; });
+  }
+  for (auto& [name, versions] : added) {
+    if (!named.contains(name)) {
+      throw std::invalid_argument(label(versions.front()) + " is not among the models to replace");
     }
+    const Model* before = find(name);
+    if (before != nullptr) versions.front().sampler = before->versions.front().sampler;
+    const std::size_t hash = hash_of(name);
+    Shard& shard = shard_of(hash);
+    const auto place =
+        std::upper_bound(shard.begin(), shard.end(), hash,
+                         [](std::size_t value, const Slot& slot) { return value < slot.hash; });
+    shard.insert(place, {hash, make_model(std::move(versions))});
   }
+  RouteTable table = *this;
+  for (auto& [index, shard] : changed) {
+    table.shards_[index] = shard.empty() ? nullptr : std::make_shared<const Shard>(std::move(shard));
+  }
+  return table;
+}
+
+const RouteTable::Model* RouteTable::find(std::string_view name) const noexcept {
+  const std::size_t hash = hash_of(name);
+  const std::shared_ptr<const Shard>& shard = shards_[hash % kShards];
+  if (!shard) return nullptr;
+  auto slot = std::lower_bound(shard->begin(), shard->end(), hash,
+                               [](const Slot& each, std::size_t value) { return each.hash < value; });
+  for (; slot != shard->end() && slot->hash == hash; ++slot) {
+    if (slot->model->name == name) return slot->model.get();
+  }
+  return nullptr;
 }
 
 Route RouteTable::resolve(const RouteQuery& query) const {
-  const auto model = models_.find(query.model);
-  if (model == models_.end()) {
+  const Model* const model = find(query.model);
+  if (model == nullptr) {
     return refuse(Status::model_not_found, "model " + quote_name(query.model) + " is not served here");
   }
-  const RouteEntry* found = model->second.preferred;
+  const RouteEntry* found = model->preferred;
   if (query.version != 0) {
-    const auto version = model->second.versions.find(query.version);
-    if (version == model->second.versions.end()) {
+    const auto version =
+        std::lower_bound(model->versions.begin(), model->versions.end(), query.version,
+                         [](const RouteEntry& each, std::int64_t value) { return each.version < value; });
+    if (version == model->versions.end() || version->version != query.version) {
       return refuse(Status::version_not_found, "model " + quote_name(query.model) + " has no version " +
                                                    std::to_string(query.version) + "; the default is " +
                                                    std::to_string(found->version));
     }
-    found = version->second;
+    found = &*version;
   }
   const RouteEntry& entry = *found;
   if (!entry.ready) {
+    if (entry.on_demand) {
+      Route route = refuse(Status::not_loaded, label(entry) + " is not loaded yet");
+      route.entry = &entry;
+      return route;
+    }
     return refuse(
         Status::not_ready,
         label(entry) + (entry.loading ? " is still loading" : " could not be loaded; GetModel says why"));
@@ -139,24 +217,25 @@ Route RouteTable::resolve(const RouteQuery& query) const {
   return route;
 }
 
-Router::Router() : table_(std::make_shared<RouteTable>(std::vector<RouteEntry>{})) {}
+Router::Router() : table_(std::make_shared<RouteTable>()) {}
 
 void Router::publish(std::vector<RouteEntry> entries) {
-  std::map<std::string, std::shared_ptr<ShareSampler>> samplers;
+  const std::lock_guard lock(publishing_);
+  swap(std::make_shared<const RouteTable>(table()->replaced(std::move(entries))));
+}
+
+void Router::update(const std::vector<std::string>& models, std::vector<RouteEntry> entries) {
+  const std::lock_guard lock(publishing_);
+  swap(std::make_shared<const RouteTable>(table()->with(models, std::move(entries))));
+}
+
+void Router::swap(std::shared_ptr<const RouteTable> table) {
   {
     const std::lock_guard lock(mutex_);
-    samplers = samplers_;
-  }
-  std::shared_ptr<const RouteTable> table =
-      std::make_shared<RouteTable>(with_samplers(std::move(entries), std::move(samplers)));
-  {
-    const std::lock_guard lock(mutex_);
-    samplers_.clear();
-    for (const RouteEntry& entry : table->entries()) samplers_.try_emplace(entry.model, entry.sampler);
     table_.swap(table);
     generation_.fetch_add(1, std::memory_order_release);
   }
-  // The old table is destroyed here, outside the lock: that may destroy lanes and kernels.
+  // The old table is destroyed here, outside of that lock: that may destroy lanes and kernels.
 }
 
 std::shared_ptr<const RouteTable> Router::table() const {

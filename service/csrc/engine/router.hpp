@@ -1,16 +1,15 @@
-// Maps (model, version, variant) to a lane. The table is immutable; publishing replaces it as a whole. A
-// reference to an old table keeps its lanes alive.
+// Maps (model, version, variant) to a lane. A table is immutable; publishing makes a new one, which shares
+// the parts that stay the same. A reference to an old table keeps its lanes alive.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/lane.hpp"
@@ -41,7 +40,8 @@ struct RouteEntry {
   Variant variant = Variant::fused;  // for requests that name none
   bool allow_override = false;       // whether a request may name the other variant
   bool ready = true;
-  bool loading = false;  // not ready yet, but about to be
+  bool loading = false;    // not ready yet, but about to be
+  bool on_demand = false;  // not loaded: the first request for it has it loaded, and waits
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::uint32_t max_request_rows = 4096;
@@ -85,38 +85,51 @@ struct Route {
 
 class RouteTable {
  public:
+  RouteTable() = default;
   explicit RouteTable(std::vector<RouteEntry> entries);  // throws std::invalid_argument on duplicates
   Route resolve(const RouteQuery& query) const;
-  const std::vector<RouteEntry>& entries() const noexcept { return entries_; }
+  // This table without `models`, and with `entries`, all of which are of those models. Costs what the change
+  // does, not what the table holds. Throws std::invalid_argument.
+  RouteTable with(const std::vector<std::string>& models, std::vector<RouteEntry> entries) const;
+  // A new table with all of `entries`; models that this one has keep their samplers, so that shares stay
+  // exact.
+  RouteTable replaced(std::vector<RouteEntry> entries) const;
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const noexcept {
-      return std::hash<std::string_view>{}(text);
-    }
-  };
   struct Model {
-    std::map<std::int64_t, const RouteEntry*> versions;
+    std::string name;
+    std::vector<RouteEntry> versions;       // ascending
     const RouteEntry* preferred = nullptr;  // the default version
   };
+  struct Slot {
+    std::size_t hash;
+    std::shared_ptr<const Model> model;
+  };
+  using Shard = std::vector<Slot>;  // by hash
+  static constexpr std::size_t kShards = 256;
 
-  const std::vector<RouteEntry> entries_;
-  std::unordered_map<std::string, Model, Hash, std::equal_to<>> models_;
+  static std::shared_ptr<const Model> make_model(std::vector<RouteEntry> versions);
+  const Model* find(std::string_view name) const noexcept;
+
+  std::array<std::shared_ptr<const Shard>, kShards> shards_;  // null: empty
 };
 
 class Router {
  public:
   Router();
+  // Replaces all routes in one step.
   void publish(std::vector<RouteEntry> entries);
+  // Replaces the routes of these models in one step; a model without entries is no longer served.
+  void update(const std::vector<std::string>& models, std::vector<RouteEntry> entries);
   std::shared_ptr<const RouteTable> table() const;
   std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
  private:
-  mutable std::mutex mutex_;  // guards table_ and samplers_, not what they point to
+  void swap(std::shared_ptr<const RouteTable> table);
+
+  std::mutex publishing_;     // one new table at a time
+  mutable std::mutex mutex_;  // guards table_, not what it points to
   std::shared_ptr<const RouteTable> table_;
-  // By model. Outlive a table, so that shares stay exact.
-  std::map<std::string, std::shared_ptr<ShareSampler>> samplers_;
   std::atomic<std::uint64_t> generation_{1};
 };
 

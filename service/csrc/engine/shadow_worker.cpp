@@ -212,7 +212,7 @@ bool ShadowWorker::run(const Lane& lane, const Job& job, const BatchBuffer& y, N
   KernelResult result;
   const bool cpu = job.shadow->time_ == ShadowTime::cpu;
   const Nanos start = cpu ? clock_.thread_cpu() : clock_.now();
-  lane.kernel_->run(job.x, job.rows, y, result);
+  lane.kernel_->run(job.x, 0, job.rows, y, result);
   took = std::max<Nanos>(0, (cpu ? clock_.thread_cpu() : clock_.now()) - start);
   if (result.failed && hooks_.on_error)
     hooks_.on_error(lane, "in a shadow comparison, no request was affected: " + result.error);

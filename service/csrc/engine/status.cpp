@@ -19,6 +19,7 @@ constexpr std::array<Row, kStatusCount> kStatuses = {{
     {"model_not_found", 5},       // NOT_FOUND
     {"version_not_found", 5},     // NOT_FOUND
     {"not_ready", 14},            // UNAVAILABLE
+    {"not_loaded", 14},           // UNAVAILABLE
     {"variant_not_loaded", 9},    // FAILED_PRECONDITION
     {"override_not_allowed", 7},  // PERMISSION_DENIED
     {"overloaded", 8},            // RESOURCE_EXHAUSTED
@@ -26,6 +27,7 @@ constexpr std::array<Row, kStatusCount> kStatuses = {{
     {"cancelled", 1},             // CANCELLED
     {"shutting_down", 14},        // UNAVAILABLE
     {"kernel_error", 13},         // INTERNAL
+    {"deadline_too_near", 4},     // DEADLINE_EXCEEDED
 }};
 
 constexpr std::array<const char*, kRefusalCount> kRefusals = {"invalid_input", "queue_full", "deadline",
@@ -38,6 +40,20 @@ constexpr std::size_t kMaxNameBytes = 64;
 int grpc_code(Status status) noexcept { return kStatuses[static_cast<std::size_t>(status)].code; }
 const char* status_name(Status status) noexcept { return kStatuses[static_cast<std::size_t>(status)].name; }
 const char* refusal_name(Refusal refusal) noexcept { return kRefusals[static_cast<std::size_t>(refusal)]; }
+
+Refusal refusal_of(Status status) noexcept {
+  switch (status) {
+    case Status::overloaded:
+      return Refusal::queue_full;
+    case Status::cancelled:
+      return Refusal::cancelled;
+    case Status::deadline_expired:
+    case Status::deadline_too_near:
+      return Refusal::deadline;
+    default:
+      return Refusal::draining;
+  }
+}
 
 std::string quote_name(std::string_view name) {
   const bool cut = name.size() > kMaxNameBytes;

@@ -13,6 +13,7 @@ enum class Status : std::uint8_t {
   model_not_found,
   version_not_found,
   not_ready,
+  not_loaded,  // a front has it loaded, and asks again
   variant_not_loaded,
   override_not_allowed,
   overloaded,
@@ -20,8 +21,9 @@ enum class Status : std::uint8_t {
   cancelled,
   shutting_down,
   kernel_error,
+  deadline_too_near,  // refused at once: it would expire in the queue
 };
-inline constexpr int kStatusCount = static_cast<int>(Status::kernel_error) + 1;
+inline constexpr int kStatusCount = static_cast<int>(Status::deadline_too_near) + 1;
 
 // The numbers of google.rpc.Code, of which there are 17.
 inline constexpr int kGrpcCodeCount = 17;
@@ -40,6 +42,8 @@ enum class Refusal : std::uint8_t {
 };
 inline constexpr int kRefusalCount = static_cast<int>(Refusal::draining) + 1;
 const char* refusal_name(Refusal refusal) noexcept;
+// Why the engine did not run a ticket that ended, or was refused, with that status.
+Refusal refusal_of(Status status) noexcept;
 
 // Makes a name from a request safe to send back: quoted, cut to 64 bytes (never inside a UTF-8 sequence),
 // control characters replaced by '?'.

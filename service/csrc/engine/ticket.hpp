@@ -59,6 +59,7 @@ class Ticket {
   Nanos deadline_ns = 0;       // on the engine's clock; 0: none
   Nanos arrival_ns = 0;        // 0: the time of submit
   std::uint64_t trace_id = 0;  // 0: not traced
+  std::uint64_t flow = 0;      // whose it is, for example a connection: flows share a lane fairly
 
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
@@ -83,7 +84,9 @@ class Ticket {
   std::atomic<bool> cancelled_{false};
   std::uint32_t rows_;
   CompletionSink* sink_;
-  Ticket* next_ = nullptr;
+  Ticket* next_ = nullptr;  // of the same flow
+  double tag_ = 0;          // its place in the lane: see LaneQueue
+  bool for_loop_ = false;   // the event loop that submitted it will run it
 };
 
 }  // namespace fused_mlp

@@ -15,7 +15,7 @@ from fused_mlp.service import _engine
 from fused_mlp.service.errors import Answer, Code, EngineRefused, InvalidInput, answer
 from fused_mlp.service.fronts.python.fan_out import fan_out
 from fused_mlp.service.fronts.python.submission import Submitter
-from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.fronts.rpc import Call, Rpc, Want, rpcs_of
 from fused_mlp.service.variant import VARIANTS
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,13 @@ class RequestFailed(Exception):
 
 
 class Predictor:
-    def __init__(self, engine: _engine.Engine, router: _engine.Router, submitter: Submitter) -> None:
+    def __init__(
+        self, engine: _engine.Engine, router: _engine.Router, submitter: Submitter, want: Want | None = None
+    ) -> None:
         self._engine = engine
         self._router = router
         self._submitter = submitter
+        self._want = want
 
     def rpcs(self) -> list[Rpc]:
         rpcs = [
@@ -93,7 +96,7 @@ class Predictor:
             if request.variant is not _engine.Variant.unspecified:
                 variant = request.variant
             key = call.metadata.get(AB_KEY, "")
-            route = self._router.resolve(request.model, request.version, variant, key, request.request_id)
+            route = await self._route(request, variant, key)
             lane = route.lane
             rows = request.check_rows(route)
             traced = self._trace_decode(started, rows, lane) if _engine.tracing() else 0
@@ -125,6 +128,19 @@ class Predictor:
                 self._engine.record_unrouted(code, duration)
             else:
                 lane.record(code, duration)
+
+    async def _route(
+        self, request: _engine.PredictInput, variant: _engine.Variant, key: str
+    ) -> _engine.Route:
+        """Waits for a model that is loaded on demand. Raises Refused."""
+        while True:
+            try:
+                return self._router.resolve(request.model, request.version, variant, key, request.request_id)
+            except _engine.Refused as refused:
+                if refused.status is not _engine.Status.not_loaded or self._want is None:
+                    raise
+            # Shielded: the load is for others too, and goes on when this caller gives up.
+            await asyncio.shield(asyncio.wrap_future(self._want(request.model, request.version)))
 
     def _trace_decode(self, started: int, rows: int, lane: _engine.Lane) -> int:
         """The number under which the request is traced from here on."""

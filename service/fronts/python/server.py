@@ -101,6 +101,9 @@ class PythonFront:
     def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
         """Nothing to do: it asks the handler."""
 
+    def retry_waiting(self) -> None:
+        """Nothing to do: each request awaits its own."""
+
     def reload_tls(self) -> None:
         """Read the TLS files again, for new connections. Raises ValueError or OSError, and keeps what it had."""
         if self._credentials:

@@ -7,7 +7,7 @@ from html import escape
 from fused_mlp.service.ab.report import Report
 from fused_mlp.service.reports.ab.plots import distribution_plot, ratio_plot, timeline_plot
 from fused_mlp.service.reports.ab.wording import difference_text, ratio_text, value_text
-from fused_mlp.service.reports.page import key, name, page, said, section, table
+from fused_mlp.service.reports.page import facts, key, name, page, said, section, table
 
 _BOTH = {"fused": "fused", "unfused": "unfused"}
 
@@ -24,12 +24,11 @@ def html_report(report: Report) -> str:
     ]
     titles = ("", name("fused"), name("unfused"), "unfused / fused (95 % interval)")
     described = [*report.facts.items(), *(("note", note) for note in report.notes)]
-    facts = "".join(f"<dt>{escape(term)}</dt><dd>{escape(words)}</dd>" for term, words in described)
     plots = (
         section("Ratio, with its 95 % interval", ratio_plot(report))
         + section("Share of requests answered within a time", distribution_plot(report) + key(_BOTH))
         + section("Median latency over the run", timeline_plot(report) + key(_BOTH))
-        + section("How it was measured", f"<dl>{facts}</dl>")
+        + section("How it was measured", facts(described))
     )
     body = (
         f"<h1>{name('fused')} against {name('unfused')}: {escape(report.title)}</h1>"

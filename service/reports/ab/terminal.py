@@ -7,7 +7,7 @@ from rich.text import Text
 
 from fused_mlp.service.ab.report import Report
 from fused_mlp.service.reports.ab.wording import difference_text, ratio_text, value_text
-from fused_mlp.service.reports.terminal import plain_table
+from fused_mlp.service.reports.terminal import note_lines, plain_table
 
 
 def report_view(report: Report) -> RenderableType:
@@ -19,12 +19,11 @@ def report_view(report: Report) -> RenderableType:
         values = (value_text(row.fused, row.unit), value_text(row.unfused, row.unit))
         table.add_row(row.name, *values, ratio_text(row.ratio))
     facts = [Text(f"{name}: {text}", "dim") for name, text in report.facts.items()]
-    notes = [Text(f"note: {note}", "yellow") for note in report.notes]
     return Group(
         table,
         Text(difference_text(report.difference)),
         *facts,
-        *notes,
+        *note_lines(report.notes),
         Text(""),
         Text(report.verdict, "bold" if report.valid else "bold red"),
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from fused_mlp.kernels.profile import PROFILED, Difference, Point, Profile, Sweep
-from fused_mlp.service.reports.page import key, name, page, remark, said, section, table
+from fused_mlp.service.ab.report import not_valid
+from fused_mlp.service.reports.page import facts, key, name, page, remark, said, section, table
 from fused_mlp.service.reports.profile import wording
 from fused_mlp.service.reports.profile.flame_graph import LEGEND, flame_graph
 from fused_mlp.service.reports.profile.plots import heat_map, share_plot, time_plot
@@ -38,8 +39,12 @@ _OPERATORS: Columns = {
 
 
 def html_report(
-    profile: Profile, command: str, differences: Sequence[Difference] = (), sweep: Sweep | None = None
+    profile: Profile,
+    made: Mapping[str, str],
+    differences: Sequence[Difference] = (),
+    sweep: Sweep | None = None,
 ) -> str:
+    """`made`: date, machine, version and command (reports/provenance.py)."""
     sections = [
         _head(profile),
         _plots(profile),
@@ -49,13 +54,15 @@ def html_report(
         _steps(profile),
         _flames(profile),
         _sweep(sweep),
-        _method(profile, command),
+        _method(profile, made),
     ]
     return page(f"{profile.model} · fused-mlp profile", "".join(sections))
 
 
 def _head(profile: Profile) -> str:
     advice = "".join(said(_sentence(each)) for each in profile.advice)
+    notes = "".join(remark(escape(f"Note: {note}.")) for note in profile.notes)
+    invalid = said(not_valid(profile.problems), bad=True) if profile.problems else ""
     failures = "".join(
         said(f"{variant} was not profiled: {reason}", bad=True)
         for variant, reason in profile.failures.items()
@@ -63,7 +70,7 @@ def _head(profile: Profile) -> str:
     return (
         f"<h1>{escape(profile.model)}</h1>"
         f"<p class='soft'>{profile.parameters:,} parameters · {escape(wording.setting(profile))}<br>"
-        f"{escape(_sentence(wording.limits(profile)))}</p>{advice}{failures}"
+        f"{escape(_sentence(wording.limits(profile)))}</p>{invalid}{advice}{notes}{failures}"
     )
 
 
@@ -195,9 +202,8 @@ def _sweep(sweep: Sweep | None) -> str:
     return section("Where fusion pays", f"{title}<div class='scroll map'>{heat_map(sweep)}</div>{busy}")
 
 
-def _method(profile: Profile, command: str) -> str:
+def _method(profile: Profile, made: Mapping[str, str]) -> str:
     traces = "".join(f"<li><code>{escape(path)}</code></li>" for path in profile.traces.values())
     listed = f"<p>Traces, for ui.perfetto.dev or chrome://tracing:</p><ul>{traces}</ul>" if traces else ""
-    machine = ", ".join(f"{key} {value}" for key, value in profile.machine.items())
-    made = f"{escape(_sentence(profile.kernel or 'no fused kernel'))}<br>{escape(machine)}."
-    return section("How this was made", f"<p><code>{escape(command)}</code></p>{remark(made)}{listed}")
+    described = {"kernel": profile.kernel or "no fused kernel", "torch": profile.torch, **made}
+    return section("How this was made", facts(described.items()) + listed)

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fused_mlp.kernels.profile import Difference, Profile, Sweep
+from fused_mlp.service.ab.report import not_valid
 from fused_mlp.service.reports.profile import wording
-from fused_mlp.service.reports.terminal import VARIANT_STYLES, plain_table
+from fused_mlp.service.reports.terminal import VARIANT_STYLES, note_lines, plain_table
 
 _LEFT = ("variant", "bound by", "launched", "guessed", "step", "what", "")
 
@@ -34,6 +35,9 @@ def profile_view(profile: Profile, differences: Sequence[Difference] = ()) -> Re
             parts.append(Text(wording.left_out(profile), "dim"))
     parts.append(Text(""))
     parts += [Text(f"• {sentence}") for sentence in profile.advice]
+    parts += note_lines(profile.notes)
+    if profile.problems:
+        parts += [Text(""), Text(not_valid(profile.problems), "bold red")]
     return Group(*parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fused_mlp.kernels.cuda.check_models import Sketch
+from fused_mlp.kernels.cuda.check.models import Sketch
 from fused_mlp.models import MlpSpec
 
 

@@ -6,19 +6,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from typing import get_args
 
 import torch
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle, _patch_lang
 
-from fused_mlp.kernels.cuda import backend, selection, triton_programs
-from fused_mlp.kernels.cuda.architectures import ARCHITECTURES
-from fused_mlp.kernels.cuda.check_models import Sketch
-from fused_mlp.kernels.cuda.plans import precision_of
-from fused_mlp.kernels.cuda.rule import candidate_tiles
-from fused_mlp.kernels.cuda.tiles import Tile
-from fused_mlp.kernels.cuda.triton_programs import LayeredProgram, WholeProgram, launch
+from fused_mlp.kernels.cuda import backend
+from fused_mlp.kernels.cuda.check.models import Sketch
+from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.planning.plans import precision_of
+from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
+from fused_mlp.kernels.cuda.planning.tiles import Tile
+from fused_mlp.kernels.cuda.running import selection, triton_programs
+from fused_mlp.kernels.cuda.running.triton_programs import LayeredProgram, WholeProgram, launch
 from fused_mlp.kernels.selfcheck import BASELINE_OUTPUTS
 from fused_mlp.models import Activation, LayerWeights, Mlp, MlpSpec
 from fused_mlp.models.evaluation import evaluate
@@ -36,6 +38,16 @@ PROGRAMS = 36
 ACTIVATIONS = get_args(Activation)
 OUTPUTS = (*ACTIVATIONS, "softmax", "log_softmax")
 assert set(OUTPUTS) == {name for part in get_args(OutputActivation) for name in get_args(part)}
+
+
+patch_once = cache(_patch_lang)
+
+
+def call_device_function(self: InterpretedFunction, *arguments: object, **named: object) -> object:
+    """As the interpreter does it, which patches `triton.language` again for every call: most of its time. Launches do
+    so too, and what functions of its own library patch besides is never taken back."""
+    patch_once(self.fn)
+    return self.rewrite()(*arguments, **named)
 
 
 def program_class(tile: Tile) -> type[WholeProgram | LayeredProgram]:
@@ -149,10 +161,10 @@ def launches(dtype: str) -> Iterator[dict[str, object]]:
     """As many as the program says, and as the check's table says."""
     count = 0
 
-    def counting(*arguments: object) -> None:
+    def counting(*arguments: object) -> int:
         nonlocal count
         count += 1
-        launch(*arguments)
+        return launch(*arguments)
 
     triton_programs.launch = counting
     for spec, most in (
@@ -304,6 +316,7 @@ def minus_infinity(_: str) -> Iterator[dict[str, object]]:
 
 
 if __name__ == "__main__":
+    InterpretedFunction.__call__ = call_device_function
     groups = (widths, depths, batches, activations, formulas, idioms, programs, poison, minus_infinity)
     for group in (*groups, launches, invariance, served):
         for result in group(sys.argv[1]):

@@ -15,10 +15,10 @@ import torch
 
 from fused_mlp import kernels
 from fused_mlp.kernels.cuda.backend import build_triton
-from fused_mlp.kernels.cuda.contexts import BUCKETS
-from fused_mlp.kernels.cuda.rule import candidate_tiles
-from fused_mlp.kernels.cuda.runtime import TorchRuntime
-from fused_mlp.kernels.cuda.selection import is_batch_invariant
+from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
+from fused_mlp.kernels.cuda.running.contexts import BUCKETS
+from fused_mlp.kernels.cuda.running.runtime import TorchRuntime
+from fused_mlp.kernels.cuda.running.selection import is_batch_invariant
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
 from tests.kernels.cuda.idioms import written
@@ -60,8 +60,8 @@ def model(name: str, dtype: str) -> Mlp:
 
 def every_candidate(mlp: Mlp) -> list[object]:
     """Each tile that can run the model, with one launch context."""
-    from fused_mlp.kernels.cuda.contexts import LaunchContext
-    from fused_mlp.kernels.cuda.triton_programs import LayeredProgram, WholeProgram
+    from fused_mlp.kernels.cuda.running.contexts import LaunchContext
+    from fused_mlp.kernels.cuda.running.triton_programs import LayeredProgram, WholeProgram
 
     runtime = TorchRuntime(torch.device("cuda", torch.cuda.current_device()))
     architecture = runtime.architecture
@@ -78,8 +78,8 @@ def every_candidate(mlp: Mlp) -> list[object]:
 def test_every_tile_is_right_and_batch_invariant(name: str, dtype: str) -> None:
     from dataclasses import replace
 
-    from fused_mlp.kernels.cuda.contexts import ContextPool
-    from fused_mlp.kernels.cuda.kernel import CudaKernel
+    from fused_mlp.kernels.cuda.running.contexts import ContextPool
+    from fused_mlp.kernels.cuda.running.kernel import CudaKernel
 
     mlp = model(name, dtype)
     info = kernels.KernelInfo("fused", "triton", "cuda", "", "", dtype, 1)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fused_mlp.kernels import KernelError, KernelInfo
-from fused_mlp.kernels.cuda.contexts import BUCKETS, ContextPool, LaunchContext
-from fused_mlp.kernels.cuda.kernel import CudaKernel
+from fused_mlp.kernels.cuda.running.contexts import BUCKETS, ContextPool, LaunchContext
+from fused_mlp.kernels.cuda.running.kernel import CudaKernel
 from fused_mlp.models import Mlp
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram

@@ -12,12 +12,12 @@ import torch
 
 from fused_mlp.kernels import Backend, KernelError, KernelInfo, registry
 from fused_mlp.kernels.backends.eager import EagerKernel
-from fused_mlp.kernels.cuda.check_models import Sketch
-from fused_mlp.kernels.cuda.contexts import BUCKETS
-from fused_mlp.kernels.cuda.cublas import CublasProgram
-from fused_mlp.kernels.cuda.kernel import CudaKernel
-from fused_mlp.kernels.cuda.program import Program
-from fused_mlp.kernels.cuda.selection import Candidate, Trial, choose, select
+from fused_mlp.kernels.cuda.check.models import Sketch
+from fused_mlp.kernels.cuda.running.contexts import BUCKETS
+from fused_mlp.kernels.cuda.running.cublas import CublasProgram
+from fused_mlp.kernels.cuda.running.kernel import CudaKernel
+from fused_mlp.kernels.cuda.running.program import Program
+from fused_mlp.kernels.cuda.running.selection import Candidate, Trial, choose, select
 from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.importers.torch.writing import make_module
 from tests.kernels.cuda.cpu_runtime import CpuRuntime

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fused_mlp.kernels.cuda.architectures import ARCHITECTURES, Architecture, architecture_of
-from fused_mlp.kernels.cuda.check_jobs import jobs
-from fused_mlp.kernels.cuda.check_models import EXAMPLES, FUNCTIONS, NORMS, SOFTMAXES, Sketch
-from fused_mlp.kernels.cuda.launch_counts import eager_launches
-from fused_mlp.kernels.cuda.placement import Place, Y, place
-from fused_mlp.kernels.cuda.plans import layered_plans
-from fused_mlp.kernels.cuda.rule import candidate_tiles, tile_by_rule
-from fused_mlp.kernels.cuda.tiles import PRECISIONS, TILES, Precision
+from fused_mlp.kernels.cuda.check.jobs import jobs
+from fused_mlp.kernels.cuda.check.models import EXAMPLES, FUNCTIONS, NORMS, SOFTMAXES, Sketch
+from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES, Architecture, architecture_of
+from fused_mlp.kernels.cuda.planning.launch_counts import eager_launches
+from fused_mlp.kernels.cuda.planning.placement import Place, Y, place
+from fused_mlp.kernels.cuda.planning.plans import layered_plans
+from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
+from fused_mlp.kernels.cuda.planning.tiles import PRECISIONS, TILES, Precision
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import PARAMETERS, parse
 from fused_mlp.models.importers.torch.writing import make_module

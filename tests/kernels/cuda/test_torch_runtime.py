@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from fused_mlp.kernels.cuda import runtime
-from fused_mlp.kernels.cuda.runtime import TorchRuntime
+from fused_mlp.kernels.cuda.running import runtime
+from fused_mlp.kernels.cuda.running.runtime import TorchRuntime
 
 
 class RecordingStream:

@@ -408,7 +408,7 @@ IDIOMS = [
     (StdNorm, {}, None),
     (Lora, {}, "6-8"),
     (Cosine, {}, "6 -> 8 -> l2 -> 5"),
-    (Maxout, {}, "4 -> 8 | 8 -> max -> 4 | 4 -> max -> 2"),
+    (Maxout, {}, "4 -> 12 -> [0:8] | [4:12] -> max -> [0:4] | [4:8] -> max -> 2"),
     (Conditional, {}, "4-8 leaky_relu(x, 0.1)"),
     (Recurrent, {}, "4-4-4-4-2 relu"),
     (Ensemble, {}, None),

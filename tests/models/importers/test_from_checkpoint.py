@@ -260,7 +260,7 @@ def test_damaged_shards_and_indexes_are_refused(sharded):
         ({"x.weight": torch.ones(2, 2, dtype=torch.int8)}, "x: int8 weights are not served"),
         ({"x.weight": torch.ones(2, 2, dtype=torch.float64)}, "float64, which is not served"),
         ({"x.weight": torch.full((2, 2), torch.nan)}, "4 of 4 values are NaN"),
-        ({"0.weight": torch.ones(2, 3), "1.weight": torch.ones(2, 3)}, "1 takes 3 inputs, but 0 gives 2"),
+        ({"0.weight": torch.ones(2, 3), "1.weight": torch.ones(2, 3)}, "1: expected 3 features, got 2"),
         ({"in.weight": torch.ones(2, 2), "hidden.weight": torch.ones(2, 2)}, "order of hidden and in"),
         ({"fc1.weight": torch.ones(2, 2), "out.weight": torch.ones(2, 2)}, "order of fc1 and out"),
     ],

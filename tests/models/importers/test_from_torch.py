@@ -104,7 +104,7 @@ def test_layers_become_the_same_function(layers, summary):
         (lambda x: torch.log(1 + x.abs().sqrt()), "log(sqrt(abs(x)) + 1)"),
         (lambda x: torch.log1p(x.abs()), "log1p(abs(x))"),
         (torch.expm1, "expm1"),
-        (torch.sinh, "0.5 * (expm1(x) - expm1((-1) * x))"),
+        (torch.sinh, "sinh"),
     ],
 )
 def test_arithmetic_of_one_value_is_one_function(function, text):
@@ -127,18 +127,12 @@ def test_steps_and_tensors_have_the_names_of_the_module():
     state = PreNormTower().state_dict()
     assert set(mlp.tensors()) == set(state)
     assert "blocks.2.fc1" in [step.name for step in mlp.spec.steps]
-    assert models.parameter_names(PreNormTower()) == {name: name for name in state}
 
 
 def test_a_module_that_is_called_twice_has_its_weights_once():
     mlp = models.from_torch(Recurrent())
     assert [step.prefix for step in mlp.spec.steps if step.op == "linear"] == ["fc", "fc", "fc", "out"]
     assert mlp.spec.parameters == 4 * 4 + 4 + 4 * 2 + 2
-
-
-def test_parameters_that_are_folded_are_refused_by_name():
-    with pytest.raises(ModelLoadError, match=r"'0\.weight' is no weight or bias of a linear layer"):
-        models.parameter_names(nn.Sequential(nn.Linear(3, 2), batch_norm(2)))
 
 
 def test_outputs_keep_their_names_and_are_known_to_be_squeezed():
@@ -188,7 +182,7 @@ def test_nothing_is_rounded_without_being_asked():
     with pytest.raises(ModelLoadError, match=r"float32 \(layer 0: Linear\), float16 \(layer 2: Linear\)"):
         models.from_torch(mixed)
     assert models.from_torch(mixed, dtype="bfloat16").spec.dtype == "bfloat16"
-    with pytest.raises(ModelLoadError, match="dtype: expected float32, float16 or bfloat16, got 'int8'"):
+    with pytest.raises(ModelLoadError, match="dtype='int8': expected float32, float16 or bfloat16"):
         models.from_torch(nn.Linear(3, 2), dtype="int8")
 
 

@@ -90,8 +90,8 @@ def test_what_is_missing_or_of_no_use_is_said(state, small_mlp, tmp_path):
     root = tmp_path / "r"
     for source, options, text in (
         ("m.pt", {}, "holds no activations; say which one"),
-        ("ours", {"activation": "relu", "prefix": "x"}, "activation, prefix: of no use here"),
-        ("ours", {"output_activation": "softmax"}, "output_activation: of no use here"),
+        ("ours", {"activation": "relu", "prefix": "x"}, r"activation=\.\.\., prefix=\.\.\.: of no use here"),
+        ("ours", {"output_activation": "softmax"}, r"output_activation=\.\.\.: of no use here"),
         ("ours", {"labels": ["one"]}, "1 labels for 3 outputs"),
         ("ours", {"example": [1.0]}, "example: expected 5 values, got 1"),
         ("ours", {"version": 0}, "version: expected 1 or more, got 0"),

@@ -1,4 +1,4 @@
-"""Refusals say the line, why, and what to do: in Python to callers of Python, in options to those of the command."""
+"""Refusals say the line, why, and what to do, in words of Python; the command makes options of them."""
 
 import sys
 import warnings
@@ -73,10 +73,10 @@ def add(tmp_path):
 
 def test_imports_of_files_ask_for_their_own_options(tmp_path, add):
     (tmp_path / "thin.py").write_text("from torch import nn\n\ndef make():\n    return nn.ReLU()\n")
-    with pytest.raises(ModelLoadError, match="--row-shape"):
+    with pytest.raises(ModelLoadError, match=r"row_shape=\(784,\)"):
         add(f"{tmp_path}/thin.py:make")
     torch.save(Plain().state_dict(), tmp_path / "w.pt")
-    with pytest.raises(ModelLoadError, match=r"--activation relu.*model.py:factory --state-dict w\.pt"):
+    with pytest.raises(ModelLoadError, match=r"activation='relu'.*model.py:factory with state_dict='w\.pt'"):
         add(tmp_path / "w.pt")
     torch.save({"norm.weight": torch.ones(3)}, tmp_path / "norm.pt")
     with pytest.raises(ModelLoadError, match="linear layers and batch norms are read; import the module"):

@@ -88,6 +88,48 @@ def test_log_sum_exp_does_not_cancel(width):
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+def picking(order, function=None):
+    class Picking(nn.Module):
+        def forward(self, x):
+            return x[:, order] if function is None else function(x)[:, order]
+
+    return Picking()
+
+
+def test_a_nan_stays_in_the_features_that_it_is_in():
+    """As in torch: what is put in another order is not multiplied by zero."""
+    generator = np.random.default_rng(0)
+    for count in (5, 16, 64):
+        order = generator.permutation(64)[:count]
+        mlp = models.from_torch(picking(order), in_features=64)
+        assert {step.op for step in mlp.spec.steps} == {"slice", "concat"}
+        x = generator.normal(0, 1, (64, 64))
+        x[np.arange(64), np.arange(64)] = np.nan
+        np.testing.assert_array_equal(evaluate(mlp, x), x[:, order])
+
+
+@pytest.mark.parametrize("function", [None, torch.tanh])
+@pytest.mark.parametrize("width", [12, 300])
+def test_another_order_after_a_product_is_one_of_its_weight(function, width):
+    order = torch.randperm(width, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, width), picking(order, function))
+    mlp = models.from_torch(module)
+    assert [step.op for step in mlp.spec.steps] == ["linear"] + ["elementwise"] * (function is not None)
+    got, expected = answers(module, [[1, 2, 3, 4], [-1, 5, 2, 2]])
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_limits_of_their_own_are_exact_for_each_feature():
+    low, high = torch.tensor([-1e9, -1.0, 0.5]), torch.tensor([1e9, 1e-3, 1e9])
+    module = written(lambda self, x: self.fc(x).clamp(low.to(x.dtype), high.to(x.dtype)))
+    mlp = models.from_torch(module)
+    x = np.random.default_rng(0).normal(0, 1e-3, (20, 4)).astype(np.float32)
+    with torch.no_grad():
+        expected = module.double()(torch.from_numpy(x).double()).numpy()
+    np.testing.assert_allclose(evaluate(mlp, x), expected, rtol=1e-5)
+
+
 def one_row_is_different(self, x):
     y = self.fc(x)
     return y * 2 if x.shape[0] == 1 else y

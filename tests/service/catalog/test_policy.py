@@ -35,6 +35,16 @@ def test_one_policy_may_be_meant_for_all_models(caplog: pytest.LogCaptureFixture
     assert "FUSED_MLP_POLICY names" not in caplog.text
 
 
+def test_the_weight_of_a_model_is_that_of_its_lanes() -> None:
+    service = load(policy='{"digits": {"weight": 2.5, "allow_override": true}}')
+    (digits,) = service.catalog.models()
+    lanes = digits.versions[0].lanes
+    assert {variant: lane.weight for variant, lane in lanes.items()} == {"fused": 2.5, "unfused": 2.5}
+    service.catalog.set_policy({"weight": 4}, "digits")
+    service.close()
+    assert [lane.weight for lane in lanes.values()] == [4, 4]
+
+
 def test_a_model_may_have_a_policy_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSED_MLP_SPLIT", "0.5")
     monkeypatch.setenv("FUSED_MLP_POLICY", '{"digits": {"variant": "unfused", "shadow": 0.01}}')

@@ -46,7 +46,7 @@ def shadow(add_shadow: Callable[[str], Shadow]) -> Shadow:
 
 def version_of(mlp: Mlp, fused: Kernel) -> ServedVersion:
     infos = (fused.describe(), EagerKernel(mlp, "cpu", None).describe())
-    return ServedVersion("m", 1, "READY", mlp=mlp, kernels=infos, fused=fused)
+    return ServedVersion("m", 1, "READY", kernels=infos, fused=fused)
 
 
 def judge_outputs(
@@ -57,7 +57,7 @@ def judge_outputs(
     fused = run(right, x) if fused is None else fused
     unfused = run(EagerKernel(mlp, "cpu", None), x) if unfused is None else unfused
     dispute = Dispute(shadow, 0.5, 0.5, x.tobytes(), fused.tobytes(), unfused.tobytes())
-    return judge(version_of(mlp, right), dispute)
+    return judge(version_of(mlp, right), mlp, dispute)
 
 
 def in_dtype(mlp: Mlp, dtype: str) -> Mlp:
@@ -121,7 +121,7 @@ def test_a_kernel_that_went_wrong_is_found_where_the_bound_is_too_wide(shadow: S
     right, off = run(CpuKernel(mlp, 1), x), Off(mlp, 1)
     assert judge_outputs(shadow, mlp, x, fused=1.01 * right)[0] is Verdict.within_bound
     dispute = Dispute(shadow, 0.01, 0.01, x.tobytes(), run(off, x).tobytes(), right.tobytes())
-    verdict, reason = judge(version_of(mlp, off), dispute)
+    verdict, reason = judge(version_of(mlp, off), mlp, dispute)
     assert verdict is Verdict.fused_wrong
     assert "fused no longer passes its check at load" in reason
 

@@ -121,6 +121,52 @@ def test_import_refuses_in_one_line(cli, tmp_path):
     assert cli("import", tmp_path / "none.onnx", *args, "--map", "a").code == 2
 
 
+def test_import_asks_for_its_own_options(cli, tmp_path):
+    """Readers speak to callers in Python; what the command says can be typed."""
+    from safetensors.torch import save_file
+
+    (tmp_path / "made.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef thin(): return nn.ReLU()\n\ndef net(): return nn.Linear(3, 2)\n\n"
+        "def double(): return nn.Linear(3, 2).double()\n\n"
+        "def mixed(): return nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).half())\n"
+    )
+    torch.save({"fc.weight": torch.ones(2, 2)}, tmp_path / "w.pt")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "whole.pt")
+    torch.save({"0.weight": torch.ones(2, 2).double()}, tmp_path / "double.pt")
+    save_file(
+        {"c_fc.weight": torch.ones(4, 4), "c_proj.weight": torch.ones(4, 4)}, tmp_path / "gpt2.safetensors"
+    )
+    save_file({"in.weight": torch.ones(2, 2), "out.weight": torch.ones(2, 2)}, tmp_path / "order.safetensors")
+    save_file({"x.qweight": torch.ones(2, 2)}, tmp_path / "quantised.safetensors")
+    save_file({"x.weight": torch.ones(2)}, tmp_path / "norm.safetensors")
+    relu = ["--activation", "relu"]
+    for source, options, text in (
+        ("made.py:thin", [], "--row-shape 784 or --row-shape 3,8"),
+        ("made.py:double", [], "round them with --dtype float32"),
+        ("made.py:mixed", [], "choose one with --dtype"),
+        ("made.py:net", relu, "--activation: of no use here"),
+        ("made.py:net", ["--dtype", "int4"], "--dtype int4: expected float32, float16 or bfloat16"),
+        (
+            "w.pt",
+            [],
+            "such as --activation relu, or import the module with it: model.py:factory with --state-dict w.pt",
+        ),
+        ("whole.pt", [], "with --unsafe-pickle if you trust the file"),
+        ("double.pt", relu, "--dtype float32"),
+        ("gpt2.safetensors", relu, "say which with --no-transposed or --transposed"),
+        ("order.safetensors", relu, "give --map"),
+        ("order.safetensors", [*relu, "--map", "a=b"], "--map: 'a' is not a name such as layers.0.weight"),
+        ("order.safetensors", [*relu, "--map", "a=b", "--prefix", "in"], "give --prefix or --map, not both"),
+        ("quantised.safetensors", relu, "narrow --prefix or give --map"),
+        ("norm.safetensors", relu, "model.py:factory with --state-dict"),
+    ):
+        told = cli("import", f"{tmp_path}/{source}", "-r", tmp_path / "repo", "-n", "net", *options)
+        assert told.code == 1, source
+        assert text in told.err
+        assert "=" not in told.err.replace("layers.0", "")
+        assert told.err.count("\n") == 1
+
+
 def test_serve_has_an_option_and_a_variable_for_every_setting(cli):
     text = cli("serve", "--help").out
     for name in Settings.model_fields:

@@ -29,9 +29,10 @@ def test_policies_are_shown_and_changed(policy):
     assert max(map(len, shown.out.splitlines())) <= 80
     changed = policy("set", "digits", "--split", "0.1", "--allow-override", "--on-mismatch", "unfused")
     assert changed.code == 0, changed.err
-    assert changed.out.splitlines()[-1].split() == ["digits", "fused", "0.1", "allowed", "-", "unfused"]
+    assert changed.out.splitlines()[-1].split() == ["digits", "fused", "0.1", "allowed", "-", "unfused", "1"]
     (digits,) = json.loads(policy("get", "digits", "--json").out)
     assert (digits["split"], digits["allow_override"], digits["on_mismatch"]) == (0.1, True, "unfused")
+    assert policy("set", "digits", "--weight", "2.5").out.splitlines()[-1].split()[-1] == "2.5"
     everywhere = json.loads(policy("set", "--no-allow-override", "--split", "0", "--json").out)
     assert [each["allow_override"] for each in everywhere] == [False, False]
 
@@ -40,6 +41,7 @@ def test_policies_are_shown_and_changed(policy):
     ("args", "says"),
     [
         (["set", "digits", "--split", "2"], "split: expected less than or equal to 1, got 2.0"),
+        (["set", "digits", "--weight", "0"], "weight: expected greater than 0, got 0.0"),
         (["set", "nope", "--split", "0.1"], "model 'nope' is not served here"),
         (["get", "nope"], "model 'nope' is not served here"),
     ],

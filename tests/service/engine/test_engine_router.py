@@ -146,6 +146,8 @@ def test_kernel_is_told_how_many_other_threads_are_busy():
     both_run = threading.Barrier(2, timeout=30)
 
     def run(ctx, x, count, y, busy, error, error_size):
+        if busy == 2**32 - 1:
+            return 0  # measured by add_lane, alone
         both_run.wait()  # so that the first cannot finish before the second begins
         busy_threads.append(busy)
         both_run.wait()

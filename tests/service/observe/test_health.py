@@ -10,7 +10,7 @@ async def test_watcher_hears_the_state_now_and_each_change() -> None:
     health.set("digits", Serving.SERVING)
     assert await anext(watch) is Serving.SERVING
     health.set("other", Serving.SERVING)  # wakes the watcher, tells it nothing
-    health.remove("digits")
+    health.update({}, removed=["digits"])
     assert await anext(watch) is Serving.SERVICE_UNKNOWN
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
 
@@ -17,8 +18,11 @@ from fused_mlp.service.observe.http import MOST_CONNECTIONS, MetricsServer, Page
 LARGE = b"x" * (64 << 20)  # more than sockets take
 
 
-def pages(render: Callable[[str], tuple[bytes, str]] = lambda _: (b"metrics\n", "text/plain")) -> Pages:
-    return Pages(render=render, not_ready=lambda: "loading models", status=lambda: "{}")
+Render = Callable[[str, Collection[str]], tuple[bytes, str]]
+
+
+def pages(render: Render = lambda *_: (b"metrics\n", "text/plain")) -> Pages:
+    return Pages(render=render, not_ready=lambda: "loading models", status=lambda _: "{}")
 
 
 @pytest.fixture
@@ -85,7 +89,7 @@ def test_a_request_has_one_deadline_however_its_bytes_come(
 
 
 def test_a_client_that_does_not_read_is_cut_off_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = MetricsServer("127.0.0.1", 0, pages(lambda _: (LARGE, "text/plain")))
+    server = MetricsServer("127.0.0.1", 0, pages(lambda *_: (LARGE, "text/plain")))
     try:
         with connect(server) as connection:
             connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -144,7 +148,7 @@ def test_one_connection_serves_many_requests(server: MetricsServer) -> None:
 def test_a_page_that_fails_is_an_error_and_the_next_is_served(caplog: pytest.LogCaptureFixture) -> None:
     answers = iter([(b"fine", "text/plain")])
 
-    def render(accept: str) -> tuple[bytes, str]:
+    def render(accept: str, _: Collection[str]) -> tuple[bytes, str]:
         if accept == "broken":
             raise ValueError("no such metric")
         return next(answers)
@@ -158,6 +162,56 @@ def test_a_page_that_fails_is_an_error_and_the_next_is_served(caplog: pytest.Log
         assert "no such metric" in caplog.text
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize(
+    ("accepted", "compressed"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.5", True),
+        ("*", True),
+        ("identity", False),
+        ("gzip;q=0, deflate", False),
+        ("*;q=0.0", False),
+        ("gzip;q=0, *", False),
+        ("", False),
+    ],
+)
+def test_large_pages_are_compressed_for_those_who_ask(accepted: str, compressed: bool) -> None:
+    text = b"fused_mlp_rows_total 1.0\n" * 1000
+    server = MetricsServer("127.0.0.1", 0, pages(lambda *_: (text, "text/plain")))
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        for path, size in (("/metrics", len(text)), ("/healthz", 3)):
+            connection.request("GET", path, headers={"Accept-Encoding": accepted})
+            response = connection.getresponse()
+            body = response.read()
+            if size > 1000 and compressed:
+                assert response.headers["Content-Encoding"] == "gzip"
+                assert len(body) < len(text) / 10
+                assert gzip.decompress(body) == text
+            else:
+                assert response.headers["Content-Encoding"] is None
+                assert len(body) == size
+    finally:
+        connection.close()
+        server.stop()
+
+
+def test_names_of_series_are_handed_on(server: MetricsServer) -> None:
+    asked = []
+
+    def render(_: str, names: Collection[str]) -> tuple[bytes, str]:
+        asked.append(tuple(names))
+        return b"", "text/plain"
+
+    named = MetricsServer("127.0.0.1", 0, pages(render))
+    try:
+        for path in ("/metrics", "/metrics?name[]=a_total&x=1&name%5B%5D=b%5Fc"):
+            assert get(named, path)[0] == 200
+        assert asked == [(), ("a_total", "b_c")]
+    finally:
+        named.stop()
 
 
 def test_it_stops_with_connections_open() -> None:

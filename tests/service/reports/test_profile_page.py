@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,14 @@ from fused_mlp.kernels.profile import (
     random_mlp,
 )
 from fused_mlp.service.reports.profile.html_report import html_report
+from tests.support.browser import LAPTOP, PHONE, open_browser, resize
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="chromium and its driver are not installed here"
-)
+MADE = {
+    "date": "2030-01-02 03:04 UTC",
+    "machine": "M1, 2 cores",
+    "version": "9.9",
+    "command": "fused-mlp profile <&>",
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +35,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cells = tuple(SweepCell(batch, width, 40.0, 10.0 * batch) for batch in (1, 8) for width in (64, 512))
     guesses = compare(parse_expectation("ops=7,launches=5"), found.points)
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(
-        html_report(found, "fused-mlp profile <&>", guesses, Sweep("24-48-24 gated gelu", 1, cells))
-    )
+    path.write_text(html_report(found, MADE, guesses, Sweep("24-48-24 gated gelu", 1, cells)))
     return path
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,800"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = open_browser("performance")
     yield driver
     driver.quit()
 
@@ -62,20 +56,25 @@ def test_opens_without_an_error_and_fetches_nothing(browser: Any, page: Path) ->
     ]
     assert [message for message in asked if "file://" not in message and "data:," not in message] == []
     assert browser.execute_script("return document.querySelectorAll('svg').length") >= 7
-    assert "<&>" in browser.find_element("tag name", "body").text  # escaped, not markup
+    text = browser.find_element("tag name", "body").text
+    assert all(words in text for words in MADE.values())  # and the command escaped, not markup
 
 
-def test_fits_a_laptop(browser: Any, page: Path) -> None:
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_fits_the_screen(browser: Any, page: Path, size: tuple[int, int]) -> None:
+    resize(browser, size)
     browser.get(page.as_uri())
-    width, inner = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
-    assert width <= inner
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    wide = "return [...document.querySelectorAll('table')].filter(t => t.scrollWidth > t.parentElement.clientWidth)"
+    assert browser.execute_script(wide) == []  # flame graphs may scroll, figures are all in sight
+    cut = "return [...document.querySelectorAll('td')].filter(c => c.scrollWidth > c.clientWidth)"
+    assert browser.execute_script(cut) == []
 
 
 def test_is_dark_where_the_system_is(browser: Any, page: Path) -> None:
     colours = {}
     for scheme in ("light", "dark"):
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        resize(browser, LAPTOP, dark=scheme == "dark")
         browser.get(page.as_uri())
         colours[scheme] = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert colours == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}

@@ -45,7 +45,7 @@ def _vector(node: Node, inputs: list[Value], at: int, shape: Sequence[int]) -> C
     array = array_of(given, node)
     assert isinstance(given, Constant)
     same = array.shape == tuple(shape)
-    return given if same else Constant(np.broadcast_to(array, tuple(shape)), "", given.dtype)
+    return given if same else given.of(np.broadcast_to(array, tuple(shape)))
 
 
 def _instance_norm(reader: RowsReader, node: Node, x: Rows, inputs: list[Value]) -> Rows:

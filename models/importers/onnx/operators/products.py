@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Constant
@@ -37,14 +39,14 @@ def product(builder: Builder, node: Node, inputs: list[Value]) -> Value:
             raise ModelLoadError(
                 f"{node.where}: expected a bias with one value per feature, got {bias.shape}"
             )
-        bias = _times(Constant(bias.array.reshape(-1), bias.origin, bias.dtype), attributes.get("beta", 1.0))
+        bias = _times(replace(bias, array=bias.array.reshape(-1)), attributes.get("beta", 1.0))
     return builder.linear(left, _times(weight, attributes.get("alpha", 1.0)), bias)
 
 
 def _times(tensor: Constant, factor: float) -> Constant:
-    return tensor if factor == 1.0 else Constant(tensor.exact * factor, "", tensor.dtype)
+    return tensor if factor == 1.0 else tensor.of(tensor.exact * factor)
 
 
 def transposed(matrix: Constant) -> Constant:
     """Keeps its name, so that steps are called what the weights are."""
-    return Constant(matrix.array.T, matrix.origin, matrix.dtype)
+    return replace(matrix, array=matrix.array.T)

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
-import numpy as np
 from torch import Tensor
 
 from fused_mlp.models import formula
@@ -34,11 +33,10 @@ def _arithmetic(op: Combination) -> Callable[..., Rows]:
     def read(call: Call, left: Any, right: Any, *, alpha: float = 1) -> Rows:
         other = call.operand(right)
         if alpha != 1:
-            other = (
-                call.builder.arithmetic("multiply", other, float(alpha))
-                if isinstance(other, Rows)
-                else Constant(np.asarray(other.exact if isinstance(other, Constant) else other) * alpha)
-            )
+            if isinstance(other, Rows):
+                other = call.builder.arithmetic("multiply", other, float(alpha))
+            else:
+                other = other.of(other.exact * alpha) if isinstance(other, Constant) else other * alpha
         return call.builder.arithmetic(op, call.operand(left), other)
 
     return read
@@ -120,47 +118,19 @@ def _pow(call: Call, x: Any, exponent: Any) -> Rows:
 # Functions of one value
 
 
-def _formula(text: str) -> Reader:
-    tree = formula.parse(text).root
-    return lambda call, x: call.builder.apply(x, tree)
+def _function(name: str) -> Reader:
+    return lambda call, x, *numbers: call.builder.function(name, x, *numbers)
 
 
-for _name, _text in {
-    "relu": "relu",
-    "silu": "silu",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "selu": "selu",
-    "relu6": "relu6",
-    "hardswish": "hardswish",
-    "hardsigmoid": "hardsigmoid",
-    "mish": "mish",
-    "exp": "exp",
-    "exp2": "exp(0.6931471805599453 * x)",
-    "expm1": "expm1",
-    "log": "log",
-    "log2": "log(x) / 0.6931471805599453",
-    "log10": "log(x) / 2.302585092994046",
-    "log1p": "log1p",
-    "sign": "sign",
-    "sgn": "sign",
-    "sqrt": "sqrt",
-    "rsqrt": "1 / sqrt(x)",
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "sin(x) / cos(x)",
-    "sinh": "0.5 * (expm1(x) - expm1(-1 * x))",
-    "cosh": "0.5 * (exp(x) + exp(-1 * x))",
-    "asinh": "log(x + sqrt(x * x + 1))",
-    "abs": "abs",
-    "erf": "erf",
-    "erfc": "1 - erf(x)",
-    "square": "square",
-    "reciprocal": "reciprocal",
-    "neg": "-x",
-    "log_sigmoid": "-softplus(-x)",
-}.items():
-    OPERATORS[_name] = _formula(_text)
+# What a formula has under the same name, with the same numbers behind it. Those that differ follow.
+for _name in (*formula.PARAMETERS, *formula.SUGAR):
+    OPERATORS[_name] = _function(_name)
+OPERATORS["sgn"] = _function("sign")
+
+
+@reads("neg")
+def _neg(call: Call, x: Rows) -> Rows:
+    return call.builder.arithmetic("multiply", x, -1.0)
 
 
 @reads("gelu")
@@ -176,16 +146,6 @@ def _elu(call: Call, x: Rows, alpha: float = 1, scale: float = 1, input_scale: f
     return made if scale == 1 else call.builder.arithmetic("multiply", made, float(scale))
 
 
-@reads("leaky_relu")
-def _leaky_relu(call: Call, x: Rows, slope: float = 0.01) -> Rows:
-    return call.builder.function("leaky_relu", x, slope)
-
-
-@reads("celu")
-def _celu(call: Call, x: Rows, alpha: float = 1) -> Rows:
-    return call.builder.function("celu", x, alpha)
-
-
 @reads("rrelu")
 def _rrelu(
     call: Call, x: Rows, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any
@@ -193,11 +153,6 @@ def _rrelu(
     if training:
         raise ModelLoadError(f"it draws random slopes in eval mode too: {DROPS}")
     return call.builder.function("leaky_relu", x, (lower + upper) / 2)
-
-
-@reads("softplus")
-def _softplus(call: Call, x: Rows, beta: float = 1, threshold: float = 20) -> Rows:
-    return call.builder.function("softplus", x, beta, threshold)
 
 
 @reads("softshrink")

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.importers.building.nodes import Constant
 from fused_mlp.models.importers.building.rows import (
     Rows,
     reshaped,
@@ -197,6 +197,6 @@ def _group_norm(
     for op, tensor in (("multiply", weight), ("add", bias)):
         if tensor is not None:
             constant = call.constant(tensor)
-            vector = Constant(constant.array.reshape(shape), constant.origin, constant.dtype)
+            vector = replace(constant, array=constant.array.reshape(shape))
             made = call.builder.arithmetic(op, made, vector)  # type: ignore[arg-type]
     return made

@@ -147,7 +147,7 @@ class PuppetKernel final : public Kernel {
       : stage_(std::move(stage)), in_features_(in_features), python_(python) {}
   ~PuppetKernel() override { stage_->freed = true; }
   bool needs_python() const noexcept override { return python_; }
-  void run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y,
+  void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override {
     {
       std::unique_lock lock(stage_->mutex);
@@ -164,7 +164,9 @@ class PuppetKernel final : public Kernel {
       }
     }
     if (stage_->during) stage_->during();
-    for (std::size_t row = 0; row < rows; ++row) y.data().get()[row] = 2 * x.data().get()[row * in_features_];
+    for (std::size_t row = first; row < first + rows; ++row) {
+      y.data().get()[row] = 2 * x.data().get()[row * in_features_];
+    }
     result.strategy = "puppet";
   }
 
@@ -190,8 +192,14 @@ struct Rig {
   Ref<Probe> ticket(float value, std::uint32_t rows = 1, Inbox* into = nullptr) {
     return make_ref<Probe>(rows, kWidth, value, into ? into : &inbox);
   }
-  Status submit(Lane& lane, const Ref<Probe>& probe, Wake wake = Wake::worker) {
-    return engine.submit(lane, Ref<Ticket>(Ref<Probe>(probe)), wake);
+  Status submit(Lane& lane, const Ref<Probe>& probe) {
+    return engine.submit(lane, Ref<Ticket>(Ref<Probe>(probe)));
+  }
+  // As an event loop that will run it.
+  Status submit_here(Lane& lane, const Ref<Probe>& probe) {
+    Submission one{&lane, Ref<Ticket>(Ref<Probe>(probe))};
+    runner.submit({&one, 1});
+    return one.status;
   }
   // Submits a new ticket that must be accepted.
   Ref<Probe> send(Lane& lane, float value, std::uint32_t rows = 1);

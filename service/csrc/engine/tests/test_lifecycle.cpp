@@ -53,7 +53,7 @@ TEST(worker_keeps_the_time_for_a_caller_without_a_timer) {
   auto lane = rig.add_lane(options);
   auto probe = rig.ticket(1);
   rig.clock->wait_asleep(1);
-  CHECK_EQ(rig.submit(*lane, probe, Wake::caller), Status::ok);
+  CHECK_EQ(rig.submit_here(*lane, probe), Status::ok);
   CHECK_EQ(rig.run_all(), 0);
   rig.clock->wait_deadline(rig.clock->now() + 100'000);
   rig.clock->advance(100'000);
@@ -68,8 +68,8 @@ TEST(worker_keeps_the_time_for_tickets_that_a_caller_left_queued) {
   options.max_wait_us = 100;
   auto lane = rig.add_lane(options);
   rig.clock->wait_asleep(1);
-  CHECK_EQ(rig.submit(*lane, rig.ticket(1, 2), Wake::caller), Status::ok);  // full at once
-  CHECK_EQ(rig.submit(*lane, rig.ticket(1, 1), Wake::caller), Status::ok);
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1, 2)), Status::ok);  // full at once
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1, 1)), Status::ok);
   CHECK_EQ(rig.run_all(), 1);
   rig.clock->wait_deadline(rig.clock->now() + 100'000);
   rig.clock->advance(100'000);
@@ -82,7 +82,7 @@ TEST(event_loop_that_runs_its_own_batches_wakes_no_worker) {
   auto python = rig.add_lane({}, /*python=*/true);
   rig.clock->wait_asleep(1);
   for (int i = 0; i < 100; ++i) {
-    CHECK_EQ(rig.submit(*lane, rig.ticket(1), Wake::caller), Status::ok);
+    CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
     CHECK_EQ(rig.run_all(), 1);
   }
   rig.send(*python, 1);
@@ -95,7 +95,7 @@ TEST(python_lane_wakes_a_worker_even_with_wake_caller) {
   Rig rig(1);
   auto lane = rig.add_lane({}, /*python=*/true);
   auto probe = rig.ticket(1);
-  CHECK_EQ(rig.submit(*lane, probe, Wake::caller), Status::ok);
+  CHECK_EQ(rig.submit_here(*lane, probe), Status::ok);
   rig.inbox.wait_for(1);
   CHECK_EQ(probe->outcome.status, Status::ok);
 }

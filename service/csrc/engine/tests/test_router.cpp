@@ -87,6 +87,60 @@ TEST(published_routes_replace_all_others) {
   CHECK(!router.table()->resolve({"digits"}).ok());
 }
 
+RouteEntry named(const std::string& model, std::shared_ptr<Lane> fused) {
+  RouteEntry result = entry(1, std::move(fused));
+  result.model = model;
+  return result;
+}
+
+TEST(an_update_changes_the_named_models_only) {
+  Rig rig;
+  Router router;
+  auto lane = rig.add_lane();
+  auto other = rig.add_lane();
+  std::vector<RouteEntry> many;
+  for (int i = 0; i < 1000; ++i) many.push_back(named("m" + std::to_string(i), lane));
+  router.publish(many);
+  const std::shared_ptr<const RouteTable> before = router.table();
+  router.update({"m7", "m8", "new"}, {named("m7", other), named("new", other)});
+  const std::shared_ptr<const RouteTable> after = router.table();
+  CHECK_EQ(after->resolve({"m7"}).lane, other.get());
+  CHECK_EQ(after->resolve({"new"}).lane, other.get());
+  CHECK_EQ(after->resolve({"m8"}).status, Status::model_not_found);
+  CHECK_EQ(before->resolve({"m7"}).lane, lane.get());
+  CHECK_EQ(before->resolve({"m8"}).lane, lane.get());
+  for (int i = 9; i < 1000; ++i) {
+    const std::string name = "m" + std::to_string(i);
+    CHECK_EQ(after->resolve({name}).lane, lane.get());
+    // Not a copy: the cost of an update does not grow with the table.
+    CHECK_EQ(after->resolve({name}).entry, before->resolve({name}).entry);
+  }
+  bool thrown = false;
+  try {
+    router.update({"m9"}, {named("m10", other)});
+  } catch (const std::invalid_argument&) {
+    thrown = true;
+  }
+  CHECK(thrown);
+  CHECK_EQ(router.table()->resolve({"m10"}).lane, lane.get());
+}
+
+TEST(a_version_on_demand_is_chosen_and_named) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  RouteEntry unloaded = entry(2, nullptr);
+  unloaded.ready = false;
+  unloaded.on_demand = true;
+  RouteEntry broken = entry(3, nullptr);
+  broken.ready = false;
+  const RouteTable table({entry(1, lane), unloaded, broken});
+  const Route route = table.resolve({"digits"});
+  CHECK_EQ(route.status, Status::not_loaded);
+  CHECK_EQ(route.entry->version, 2);
+  CHECK_EQ(table.resolve({"digits", 1}).lane, lane.get());
+  CHECK_EQ(table.resolve({"digits", 3}).status, Status::not_ready);
+}
+
 TEST(every_status_has_a_code_and_a_name) {
   CHECK_EQ(grpc_code(Status::ok), 0);
   CHECK_EQ(grpc_code(Status::invalid_input), 3);

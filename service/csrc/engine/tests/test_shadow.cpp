@@ -17,9 +17,12 @@ const float kNan = std::nanf("");
 class WrongKernel final : public Kernel {
  public:
   explicit WrongKernel(float factor) : factor_(factor) {}
-  void run(const BatchBuffer& x, std::size_t rows, const BatchBuffer& y, KernelResult&) noexcept override {
-    for (std::size_t row = 0; row < rows; ++row) y.data().get()[row] = 2 * x.data().get()[row * Rig::kWidth];
-    y.data().get()[rows - 1] *= factor_;
+  void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
+           KernelResult&) noexcept override {
+    for (std::size_t row = first; row < first + rows; ++row) {
+      y.data().get()[row] = 2 * x.data().get()[row * Rig::kWidth];
+    }
+    y.data().get()[first + rows - 1] *= factor_;
   }
 
  private:

@@ -59,8 +59,13 @@ void submit_many(World& world, Inbox& inbox, int seed, bool inline_runner, Tally
     const std::shared_ptr<const RouteTable> table = world.router.table();  // keeps the lane alive
     const Route route = table->resolve({"m", 0, i % 2 == 0 ? Variant::unspecified : Variant::unfused});
     CHECK(route.ok());
-    const Status status = world.engine.submit(*route.lane, Ref<Ticket>(Ref<Probe>(probe)),
-                                              inline_runner ? Wake::caller : Wake::worker);
+    Submission one{route.lane, Ref<Ticket>(Ref<Probe>(probe))};
+    if (inline_runner) {
+      runner.submit({&one, 1});
+    } else {
+      one.status = world.engine.submit(*route.lane, std::move(one.ticket));
+    }
+    const Status status = one.status;
     if (status == Status::ok) {
       tally.accepted.push_back(probe);
       tally.values.push_back(value);

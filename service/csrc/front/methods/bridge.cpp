@@ -78,6 +78,12 @@ void Bridge::on_failure(std::string_view request_id, std::string_view text) {
   offer(std::move(event));
 }
 
+void Bridge::on_wanted(std::string_view model, int64_t version) {
+  Event event(EventKind::wanted, std::to_string(version));
+  event.path = model;
+  push(std::move(event));
+}
+
 void Bridge::on_bad_end(End why, std::string_view peer, std::string_view reason, int64_t now_ns) {
   Event event(EventKind::bad_end, std::string(reason));
   event.path = peer;

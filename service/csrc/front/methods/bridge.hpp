@@ -28,6 +28,7 @@ enum class EventKind : uint8_t {
   failure,     // a prediction ended as INTERNAL: `path` is its id, `body` what to log
   bad_end,     // of a connection: `path` is its peer, `body` why
   shortage,    // a call was refused for lack of memory: the same
+  wanted,      // a request waits for a model: `path` is its name, `body` the version
 };
 
 struct Event {
@@ -81,6 +82,7 @@ class Bridge final : public FailureLog {
   // The same for events that a peer can cause in any number. False: too much waits for Python.
   bool offer(Event&& event);
   void on_failure(std::string_view request_id, std::string_view text) override;
+  void on_wanted(std::string_view model, int64_t version) override;
   // One line in kBadEndInterval and reason goes to the log; it says how many were left out.
   void on_bad_end(End why, std::string_view peer, std::string_view reason, int64_t now_ns);
   void on_shortage(std::string_view peer, std::string_view reason);

@@ -1,7 +1,8 @@
-// Where requests that ended as INTERNAL are reported, so that the id sent to the caller can be found in the
-// log.
+// What predictions tell Python: requests that ended as INTERNAL, so that the id sent to the caller can be
+// found in the log, and models that have to be loaded.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 namespace fused_mlp::front {
@@ -9,6 +10,8 @@ namespace fused_mlp::front {
 class FailureLog {
  public:
   virtual void on_failure(std::string_view request_id, std::string_view text) = 0;
+  // A request waits for this version, which is loaded on demand.
+  virtual void on_wanted(std::string_view /*model*/, int64_t /*version*/) {}
 
  protected:
   ~FailureLog() = default;

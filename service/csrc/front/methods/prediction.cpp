@@ -1,6 +1,7 @@
 #include "front/methods/prediction.hpp"
 
 #include <random>
+#include <utility>
 
 #include "engine/trace.hpp"
 #include "front/grpc/framing.hpp"
@@ -35,7 +36,17 @@ void Prediction::start(Call& call, Message&& message, const Codec& codec) {
   holders_.store(1, std::memory_order_relaxed);
   join(call);
   try {
-    if (decode() && choose_lane()) submit(trace_begin_ns);
+    if (!decode()) return;
+  } catch (const std::exception&) {
+    return fail(Status::kernel_error, kOutOfMemory);
+  }
+  proceed(trace_begin_ns);
+}
+
+void Prediction::proceed(Nanos trace_begin_ns) {
+  waiting_ = false;
+  try {
+    if (choose_lane()) submit(trace_begin_ns);
   } catch (const std::exception&) {  // the engine does not have it
     holders_.store(1, std::memory_order_relaxed);
     fail(Status::kernel_error, kOutOfMemory);
@@ -83,6 +94,11 @@ bool Prediction::choose_lane() {
     table_ = &table;
     ++table_->users;
   }
+  if (route.status == Status::not_loaded) {
+    owner_.wait_for(*this, *route.entry);
+    waiting_ = true;
+    return false;
+  }
   if (!route.ok()) {
     fail(route.status, route.error);
     return false;
@@ -102,18 +118,25 @@ void Prediction::submit(Nanos trace_begin_ns) {
   ticket_.emplace(check.rows, &owner_.loop(), *this);
   ticket_->deadline_ns = call_->deadline_ns();
   ticket_->arrival_ns = started_ns_;
+  ticket_->flow = call_->peer();
   if (trace_begin_ns != 0) [[unlikely]] {
     ticket_->trace_id = next_trace_id();
     record_span(TracePhase::decode, ticket_->trace_id, check.rows, trace_begin_ns,
                 owner_.engine().clock().now(), lane_->options().name);
   }
+  owner_.add_to_round(*lane_, *ticket_);
   holders_.store(2, std::memory_order_relaxed);
-  auto ticket = Ref<Ticket>::adopt(&*ticket_);
-  const Status status = owner_.engine().submit(*lane_, std::move(ticket), Wake::caller);
-  if (status == Status::ok) return owner_.on_submitted();
-  static_cast<void>(ticket.leak());  // refused: the engine never had it
+}
+
+Prediction& Prediction::of(Ticket& ticket) { return static_cast<EngineTicket&>(ticket).prediction(); }
+
+void Prediction::on_refused(Status status) noexcept {
   holders_.store(1, std::memory_order_relaxed);
-  fail(status, lane_->refusal_text(status));
+  try {
+    fail(status, lane_->refusal_text(status));
+  } catch (const std::exception&) {
+    fail(status, kOutOfMemory);
+  }
 }
 
 // Its bytes are charged before they exist: what the engine computes cannot be held back any more.
@@ -252,6 +275,10 @@ void Prediction::abandon(int code) {
   if (ticket_) ticket_->cancel();
   if (!counted_) count(code);
   counted_ = true;
+  if (!std::exchange(waiting_, false)) return;
+  owner_.stop_waiting(*this);
+  status_ = Status::cancelled;
+  owner_.loop().post(this);  // not here: its call is in the middle of ending
 }
 
 // ---- 4. Recycling, on the loop, once it is answered and the engine has dropped the ticket. ----

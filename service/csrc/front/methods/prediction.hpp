@@ -23,10 +23,15 @@ class Prediction final : public Delivery {
   explicit Prediction(Predictor& owner) : owner_(owner) {}
 
   void start(Call& call, Message&& message, const Codec& codec);
+  // Choose a lane and submit: after it has waited for its model.
+  void proceed(Nanos trace_begin_ns = 0);
   void deliver() noexcept override;
   // Its call ended early. What the engine still computes for it is thrown away.
   void abandon(int code);
   void reset();  // for the next request
+  // The engine did not take it.
+  void on_refused(Status status) noexcept;
+  static Prediction& of(Ticket& ticket);  // a ticket of add_to_round
 
   // The unfinished requests of a call.
   static Prediction* first_of(const Call& call) { return static_cast<Prediction*>(call.attachment); }
@@ -39,6 +44,7 @@ class Prediction final : public Delivery {
     EngineTicket(uint32_t rows, CompletionSink* sink, Prediction& prediction)
         : Ticket(rows, sink), prediction_(prediction) {}
     ~EngineTicket() override = default;
+    Prediction& prediction() { return prediction_; }
 
    protected:
     void gather(float* dst) noexcept override { prediction_.gather(dst); }
@@ -85,6 +91,7 @@ class Prediction final : public Delivery {
   ByteBuffer answer_;
   std::string error_;
   bool counted_ = false;  // its call ended before it did
+  bool waiting_ = false;  // for its model
   bool answered_ = false;
   std::atomic<int> holders_{0};  // the loop, and the engine while it has the ticket; the last one recycles
 };

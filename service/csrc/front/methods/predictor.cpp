@@ -41,10 +41,49 @@ void Predictor::recycle(Prediction* prediction) noexcept {
   free_.push_back(prediction);
 }
 
+void Predictor::submit_round() {
+  if (round_.empty()) return;
+  submitting_.swap(round_);  // an answer may let its caller's next request in
+  runner_.submit(submitting_);
+  for (Submission& each : submitting_) {
+    if (each.status == Status::ok) continue;
+    Prediction& refused = Prediction::of(*each.ticket);
+    static_cast<void>(each.ticket.leak());  // the engine never had it
+    refused.on_refused(each.status);
+  }
+  submitting_.clear();
+  submitted_ = true;
+}
+
 bool Predictor::run_ready() {
+  submit_round();
   if (!submitted_) return false;
   submitted_ = runner_.run_ready();
   return submitted_;
+}
+
+void Predictor::wait_for(Prediction& prediction, const RouteEntry& entry) {
+  if (waiting_.empty()) {
+    waiting_generation_ = routes_.current().generation;
+    wanted_.clear();
+  }
+  // Python knows of it once the routes say that it is loading.
+  if (!entry.loading && wanted_.emplace(entry.model, entry.version).second) {
+    failures_.on_wanted(entry.model, entry.version);
+  }
+  waiting_.push_back(&prediction);  // last: if anything throws, it does not wait
+}
+
+void Predictor::stop_waiting(const Prediction& prediction) noexcept { std::erase(waiting_, &prediction); }
+
+void Predictor::tick() {
+  routes_.refresh();
+  if (waiting_.empty() || routes_.current().generation == waiting_generation_) return;
+  // Those whose model is still not loaded wait again.
+  const std::vector<Prediction*> waited = std::exchange(waiting_, {});
+  wanted_.clear();
+  waiting_generation_ = routes_.current().generation;
+  for (Prediction* prediction : waited) prediction->proceed();
 }
 
 void Predictor::abandon(Call& call, int code) {

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "codec/codec.hpp"
@@ -28,8 +31,8 @@ class Predictor {
   // The call ended early; `code` is what its unfinished requests are counted under.
   void abandon(Call& call, int code);
   void count_unrouted(int code, int64_t duration_ns) { engine_.unrouted().record(code, duration_ns); }
-  bool run_ready();  // batches on this thread; true: call again
-  void tick() { routes_.refresh(); }
+  bool run_ready();  // submits the round, then runs a batch on this thread; true: call again
+  void tick();
   bool idle() const { return in_use_ == 0; }
 
   // For its predictions:
@@ -37,17 +40,31 @@ class Predictor {
   Engine& engine() { return engine_; }
   LoopRoutes& routes() { return routes_; }
   FailureLog& failures() { return failures_; }
-  void on_submitted() { submitted_ = true; }
+  // Submitted with all others that have arrived, under one lock.
+  void add_to_round(Lane& lane, Ticket& ticket) {
+    round_.push_back({&lane, {}});  // may throw: then the ticket stays its owner's
+    round_.back().ticket = Ref<Ticket>::adopt(&ticket);
+  }
+  // Until the routes change: its version is loaded on demand.
+  void wait_for(Prediction& prediction, const RouteEntry& entry);
+  void stop_waiting(const Prediction& prediction) noexcept;
   void recycle(Prediction* prediction) noexcept;
 
  private:
+  void submit_round();
+
   Loop& loop_;
   Engine& engine_;
   FailureLog& failures_;
   InlineRunner runner_;
   LoopRoutes routes_;
   std::vector<Prediction*> free_;
+  std::vector<Prediction*> waiting_;  // for a model, oldest first
+  std::set<std::pair<std::string, int64_t>>
+      wanted_;                       // what they were told to wait for since the routes changed
+  uint64_t waiting_generation_ = 0;  // of the routes that they saw
   size_t in_use_ = 0;
+  std::vector<Submission> round_, submitting_;
   bool submitted_ = false;
 };
 

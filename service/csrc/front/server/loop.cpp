@@ -17,6 +17,7 @@
 #include <exception>
 #include <system_error>
 
+#include "engine/background.hpp"
 #include "engine/busy_threads.hpp"
 
 namespace fused_mlp::front {
@@ -25,8 +26,8 @@ namespace {
 constexpr int kEventsPerRound = 256;
 constexpr int kAcceptsPerRound = 64;
 constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kRound_ns =
-    2 * kMillisecond;  // for reading, and again for computing, before epoll is asked
+constexpr int64_t kRound_ns = kMillisecond / 2;     // for reading, before epoll is asked
+constexpr int64_t kCompute_ns = kMillisecond / 10;  // for computing: a batch that takes longer is a worker's
 constexpr int64_t kNewConnectionCost_ns =
     kMillisecond;  // a new connection comes after those that have cost little
 constexpr int64_t kUnnoticed_ns = 50 * kMillisecond;  // a longer step is a stall of ours
@@ -334,12 +335,13 @@ void Loop::visit(Connection& connection, uint32_t events) {
   connection.spent_ns += now_ns_ - begin_ns;
 }
 
-void Loop::deliver() {
+bool Loop::deliver() {
   Delivery* posted = mailbox_.take_posted();
-  if (posted == nullptr) return;
+  if (posted == nullptr) return false;
   look_at_clock(
       kUnnoticed_ns);  // answers are timed by it, and computing them took time since the round began
   Mailbox::deliver_all(posted);
+  return true;
 }
 
 void Loop::write_dirty() {
@@ -350,12 +352,12 @@ void Loop::write_dirty() {
   writing_.clear();
 }
 
-// Answers of one batch leave before the next batch is run.
+// Answers of one batch leave before the next batch is run. An answer may let its caller's next request in.
 void Loop::compute() {
-  const int64_t end_ns = now_ns_ + kRound_ns;
+  const int64_t end_ns = now_ns_ + kCompute_ns;
   do {
     computing_ = work();
-    deliver();
+    computing_ |= deliver();
     write_dirty();
   } while (computing_ && now_ns_ < end_ns);
 }
@@ -438,6 +440,7 @@ void Loop::on_unassigned(size_t connections) noexcept {
 
 void Loop::run() {
   this_thread_loop = this;
+  take_short_turns();
   // OpenSSL writes to sockets without MSG_NOSIGNAL: a peer that hung up must not end the process.
   sigset_t broken_pipe;
   sigemptyset(&broken_pipe);

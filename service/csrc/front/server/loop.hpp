@@ -103,7 +103,7 @@ class Loop final : public CompletionSink {
   void place(int fd) noexcept;
   void accept(int most);
   void stop_listening();
-  void deliver();
+  bool deliver();
   void compute();
   void write_dirty();
   void sweep();

@@ -109,6 +109,10 @@ bool Server::wait_drained(std::chrono::nanoseconds timeout) {
   });
 }
 
+void Server::wake_applications() {
+  for (auto& loop : loops_) loop->run_soon([each = loop.get()] { each->application().tick(); });
+}
+
 void Server::stop() {
   for (auto& loop : loops_) loop->stop();
 }

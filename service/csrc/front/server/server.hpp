@@ -44,6 +44,8 @@ class Server {
   // Until every connection is closed. False if the time ran out.
   bool wait_drained(std::chrono::nanoseconds timeout);
   void stop();
+  // Calls tick() of every application soon: something that requests wait for has changed.
+  void wake_applications();
   // Of TlsContext; from any thread.
   void reload_tls() {
     if (tls_ != nullptr) tls_->reload();

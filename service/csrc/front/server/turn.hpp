@@ -11,7 +11,7 @@ namespace fused_mlp::front {
 
 class Turn {
  public:
-  static constexpr int64_t kVisit_ns = 1'000'000;
+  static constexpr int64_t kVisit_ns = 250'000;
 
   explicit Turn(const Clock& clock) : clock_(clock) {}
   void begin(int64_t now_ns) {

@@ -12,8 +12,9 @@ class ToyKernel final : public Kernel {
  public:
   explicit ToyKernel(bool left_to_workers) : left_to_workers_(left_to_workers) {}
   bool needs_python() const noexcept override { return left_to_workers_; }
-  void run(const BatchBuffer& x, size_t rows, const BatchBuffer& y, KernelResult& result) noexcept override {
-    for (size_t row = 0; row < rows; ++row) {
+  void run(const BatchBuffer& x, size_t first, size_t rows, const BatchBuffer& y,
+           KernelResult& result) noexcept override {
+    for (size_t row = first; row < first + rows; ++row) {
       const float* in = x.data().get() + row * kInputs;
       float* out = y.data().get() + row * kOutputs;
       if (in[0] == kPoison) {

@@ -1,0 +1,8 @@
+"""See run.py."""
+
+import sys
+
+from fused_mlp.kernels.cuda.check.run import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""What runs on the GPU, in Triton's dialect of Python."""
+
+from typing import Any
+
+from fused_mlp.kernels.cuda.device.layer_kernel import layer_kernel
+from fused_mlp.kernels.cuda.device.row_kernel import row_kernel
+from fused_mlp.kernels.cuda.device.whole_kernel import whole_kernel
+from fused_mlp.kernels.cuda.planning.plans import KernelName
+
+KERNELS: dict[KernelName, Any] = {"whole": whole_kernel, "layer": layer_kernel, "row": row_kernel}

@@ -1,0 +1,88 @@
+"""`layered`: a product in one launch, with what follows it in the epilogue: bias, function, combination with another
+value, function; then a norm or softmax, if a tile holds whole rows. A gated product computes both projections and
+function(gate) * up in that one launch."""
+
+import triton
+import triton.language as tl
+
+from fused_mlp.kernels.cuda.device.functions import apply, finish, normalize, rounded
+
+
+@triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
+def layer_kernel(
+    x_ptr,
+    z_ptr,
+    w_ptr,
+    b_ptr,
+    y_ptr,
+    rows,
+    IN: tl.constexpr,
+    X_AT: tl.constexpr,
+    X_ROW: tl.constexpr,
+    W_ROW: tl.constexpr,
+    N_PADDED: tl.constexpr,
+    OUT: tl.constexpr,
+    Z_AT: tl.constexpr,
+    Z_ROW: tl.constexpr,
+    Z_ELEMENT: tl.constexpr,
+    Y_AT: tl.constexpr,
+    Y_ROW: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GATE: tl.constexpr,
+    FUNCTION: tl.constexpr,
+    COMBINE: tl.constexpr,
+    SWAPPED: tl.constexpr,
+    THEN: tl.constexpr,
+    NORM: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    LAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """x: IN columns from X_AT on in rows X_ROW apart; y and z alike, OUT columns. w: (N_PADDED, W_ROW), zero-padded,
+    followed by the gate's where GATE, its function, is not None; b: (N_PADDED,) float32, likewise, then weight and
+    bias of the norm. z is read where COMBINE is not empty. LAST follows the norm. N_PADDED and W_ROW are multiples of
+    BLOCK_N and BLOCK_K, so only x, y and z need masks."""
+    dtype = w_ptr.dtype.element_ty
+    blocks = tl.cdiv(rows, BLOCK_M)
+    # Neighbouring programs share a weight tile and differ in rows: each weight is read from memory once.
+    row = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = (tl.program_id(0) // blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
+    live = row < rows
+    k = tl.arange(0, BLOCK_K)
+    x_tile = x_ptr + row[:, None] * X_ROW + X_AT + k[None, :]
+    w_tile = w_ptr + n.to(tl.int64)[None, :] * W_ROW + k[:, None]
+    up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start in range(0, IN, BLOCK_K):
+        x = tl.load(x_tile + start, mask=live[:, None] & (start + k < IN)[None, :], other=0.0).to(dtype)
+        up = tl.dot(x, tl.load(w_tile + start), up, input_precision=PRECISION)
+        if GATE is not None:
+            gate = tl.dot(x, tl.load(w_tile + N_PADDED * W_ROW + start), gate, input_precision=PRECISION)
+
+    up += tl.load(b_ptr + n)[None, :]
+    b_ptr += N_PADDED
+    if GATE is not None:
+        gate += tl.load(b_ptr + n)[None, :]
+        b_ptr += N_PADDED
+        up = apply(gate, GATE) * up
+    inside = live[:, None] & (n < OUT)[None, :]
+    z = up
+    if COMBINE != "":
+        z = rounded(
+            tl.load(z_ptr + row[:, None] * Z_ROW + Z_AT + n[None, :], mask=inside, other=0.0), Z_ELEMENT
+        )
+    up = finish(up, z, FUNCTION, COMBINE, SWAPPED, THEN)
+    if NORM != "":
+        tl.static_assert(OUT <= BLOCK_N, "the tile must hold whole rows: use row_kernel")
+        up = normalize((up,), (OUT,), NORM, EPS)[0]
+    if WEIGHT:
+        up = up * tl.load(b_ptr + n)[None, :]
+    if BIAS:
+        up = up + tl.load(b_ptr + N_PADDED + n)[None, :]
+    up = apply(up, LAST)
+    y_tile = y_ptr + row[:, None] * Y_ROW + Y_AT + n[None, :]
+    tl.store(y_tile, up.to(y_ptr.dtype.element_ty), mask=inside)

@@ -1,0 +1,1 @@
+"""What is launched for a model on an architecture, as data. Imports neither torch nor triton."""

@@ -1,0 +1,235 @@
+"""What each strategy launches, as data: kernel, compile-time constants, pointer types, grid. Both the
+launcher and the ahead-of-time check read it, so that what is checked is what runs. Imports no triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fused_mlp.kernels.cuda.planning.placement import SCRATCH, Place, Task, X, place
+from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, stages_of
+from fused_mlp.kernels.cuda.planning.tiles import Precision, Tile
+from fused_mlp.kernels.cuda.planning.whole_steps import norm_name, pad, plan_whole
+from fused_mlp.kernels.fusion import Product, join
+from fused_mlp.models import MlpSpec
+from fused_mlp.models.formula import parse
+from fused_mlp.models.spec import Gated, Norm
+
+KernelName = Literal["whole", "layer", "row"]
+ELEMENT_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+ROW_BLOCK = 1024
+# The most registers of a thread. Left alone (None), ptxas makes room for more programs per multiprocessor and may spill
+# a value for that; given the hardware's 255 it loads further ahead, and may spill then. Which of the two spills depends
+# on the program, so there is a second try. First 255 in `whole`, whose programs have a multiprocessor each.
+WHOLE_REGISTERS = (255, None)
+LAYERED_REGISTERS = (None, 255)
+_IDENTITY = parse("x")
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """One launch. `pointers` are the Triton element types of the tensors, in the order of the kernel's arguments."""
+
+    kernel: KernelName
+    pointers: tuple[str, ...]
+    constants: Mapping[str, object]
+    block_m: int
+    column_blocks: int
+    warps: int
+    stages: int
+    registers: tuple[int | None, ...] = LAYERED_REGISTERS
+
+    @property
+    def options(self) -> tuple[Mapping[str, int | None], ...]:
+        """As Triton's compiler and its launcher call them; the second ones for a kernel that spills with the first."""
+        return tuple(
+            {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": most} for most in self.registers
+        )
+
+    def grid(self, rows: int) -> int:
+        return -(-rows // self.block_m) * self.column_blocks
+
+
+def precision_of(spec: MlpSpec, tf32: bool) -> Precision:
+    if spec.dtype != "float32":
+        return "half"
+    return "tf32" if tf32 else "ieee"
+
+
+def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
+    """The single launch of `whole`."""
+    element = ELEMENT_TYPES[spec.dtype]
+    return LaunchPlan(
+        kernel="whole",
+        pointers=("fp32", element, "fp32", "fp32"),
+        constants={
+            "IN": spec.in_features,
+            "OUT": spec.out_features,
+            "STEPS": plan_whole(spec, tile).steps,
+            "CHUNK": tile.chunk,
+            "BLOCK_M": tile.block_m,
+            "BLOCK_K": tile.block_k,
+            "PRECISION": _dot_precision(tile),
+        },
+        block_m=tile.block_m,
+        column_blocks=1,
+        warps=tile.warps,
+        stages=tile.stages,
+        registers=WHOLE_REGISTERS,
+    )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of `layered`: its plan, what it computes, and the buffers that it reads and writes. `tail`: the row pass
+    in a product's epilogue."""
+
+    plan: LaunchPlan
+    stage: Product | RowPass
+    tail: RowPass | None
+    buffers: tuple[int, int, int]  # source, other (the source again where there is none), target
+
+
+def layered_plans(spec: MlpSpec, tile: Tile) -> list[LaunchPlan]:
+    return [launch.plan for launch in layered_launches(spec, tile)[0]]
+
+
+def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[Launch], tuple[int, ...]]:
+    """One launch per product and per row pass that no epilogue takes; and the rows of the buffers between them."""
+    stages, tails = _with_tails(spec, tile)
+    placement = place(spec, stages)
+    element = ELEMENT_TYPES[spec.dtype]
+    launches: list[Launch] = []
+    for task in placement.tasks:
+        places = (task.source, task.other or task.source, task.target)
+        x, z, y = (_pointer(each, element) for each in places)
+        tail = tails.get(task.stage.name) if isinstance(task.stage, Product) else None
+        if isinstance(task.stage, Product):
+            width = spec.widths_by_name[task.stage.step.input]
+            plan = _product_plan(task, tail, width, tile, (x, z, element, "fp32", y))
+        else:
+            width = spec.widths_by_name[task.stage.source]
+            plan = _row_plan(task, width, element, (x, z, "fp32", y))
+        launches.append(
+            Launch(plan, task.stage, tail, (places[0].buffer, places[1].buffer, places[2].buffer))
+        )
+    return launches, placement.scratch
+
+
+def _with_tails(spec: MlpSpec, tile: Tile) -> tuple[tuple[Stage, ...], dict[str, RowPass]]:
+    """The stages, with row passes over rows that a tile holds taken into the products before them; and those passes, by
+    the name of the product, which is then that of the pass."""
+    tails: dict[str, RowPass] = {}
+
+    def grow(product: Stage, row: Stage) -> Product | None:
+        if not isinstance(product, Product) or not isinstance(row, RowPass) or product.name in tails:
+            return None
+        if row.combined is not None or spec.widths_by_name[row.name] > tile.block_n:
+            return None
+        tails[row.name] = row
+        return replace(product, name=row.name)
+
+    return tuple(join(spec, stages_of(spec), lambda stage: stage, grow)), tails
+
+
+def _product_plan(
+    task: Task, tail: RowPass | None, width: int, tile: Tile, pointers: tuple[str, str, str, str, str]
+) -> LaunchPlan:
+    product = task.stage
+    assert isinstance(product, Product)
+    element = pointers[2]
+    out = product.step.out_features
+    n_padded = pad(out, tile.block_n)
+    return LaunchPlan(
+        kernel="layer",
+        pointers=pointers,
+        constants={
+            "IN": width,
+            **_at("X", task.source),
+            "W_ROW": pad(width, tile.block_k),
+            "N_PADDED": n_padded,
+            "OUT": out,
+            **_at("Z", task.other),
+            "Z_ELEMENT": _rounding(task.other, element),
+            **_at("Y", task.target),
+            "BLOCK_M": tile.block_m,
+            "BLOCK_N": tile.block_n,
+            "BLOCK_K": tile.block_k,
+            "GATE": product.step.formula if isinstance(product.step, Gated) else None,
+            **_epilogue(product),
+            **_normalization(tail),
+            "LAST": _IDENTITY if tail is None else tail.function,
+            "PRECISION": _dot_precision(tile),
+        },
+        block_m=tile.block_m,
+        column_blocks=n_padded // tile.block_n,
+        warps=tile.warps,
+        stages=tile.stages,
+    )
+
+
+def _row_plan(task: Task, width: int, element: str, pointers: tuple[str, ...]) -> LaunchPlan:
+    row = task.stage
+    assert isinstance(row, RowPass)
+    block = min(ROW_BLOCK, max(32, 1 << (width - 1).bit_length()))
+    return LaunchPlan(
+        kernel="row",
+        pointers=pointers,
+        constants={
+            "WIDTH": width,
+            **_at("X", task.source),
+            "X_ELEMENT": _rounding(task.source, element),
+            **_at("Z", task.other),
+            "Z_ELEMENT": _rounding(task.other, element),
+            **_at("Y", task.target),
+            "BLOCK": block,
+            **_normalization(row),
+            **_epilogue(row),
+        },
+        block_m=1,
+        column_blocks=1,
+        warps=min(4, block // 32),
+        stages=2,
+    )
+
+
+def _at(letter: str, place: Place | None) -> dict[str, object]:
+    return {
+        f"{letter}_AT": 0 if place is None else place.column,
+        f"{letter}_ROW": 0 if place is None else place.row,
+    }
+
+
+def _pointer(place: Place, element: str) -> str:
+    return "fp32" if place.buffer < SCRATCH else element
+
+
+def _rounding(place: Place | None, element: str) -> str:
+    """The input is in float32, whatever the model's dtype."""
+    return element if place is not None and place.buffer == X else "fp32"
+
+
+def _epilogue(stage: Product | RowPass) -> dict[str, object]:
+    combined = stage.combined
+    return {
+        "FUNCTION": stage.function,
+        "COMBINE": "" if combined is None else combined.op,
+        "SWAPPED": combined is not None and combined.swapped,
+        "THEN": stage.then,
+    }
+
+
+def _normalization(row: RowPass | None) -> dict[str, object]:
+    normalized = None if row is None else row.normalized
+    scaled = None if row is None else row.scaled
+    return {
+        "NORM": "" if normalized is None else norm_name(normalized),
+        "EPS": normalized.eps if isinstance(normalized, Norm) else 0.0,
+        "WEIGHT": scaled is not None and scaled.weight,
+        "BIAS": scaled is not None and scaled.bias,
+    }
+
+
+def _dot_precision(tile: Tile) -> str:
+    return "tf32" if tile.precision == "tf32" else "ieee"

@@ -1,0 +1,2 @@
+"""Weights, buffers, streams and graphs: what runs a plan on a device, and which plan serves. Only `triton_programs`
+imports triton."""

@@ -1,0 +1,161 @@
+"""`cublas`: torch's GEMMs and operators under a CUDA graph, the candidate to beat on large widths. Imports no
+triton."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fused_mlp.kernels.cuda.planning.launch_counts import function_launches, norm_launches
+from fused_mlp.kernels.cuda.running.program import Allocate
+from fused_mlp.kernels.fusion import FusedStep, Product, fuse
+from fused_mlp.models import Mlp
+from fused_mlp.models.formula import Formula
+from fused_mlp.models.importers.torch.formulas import FUNCTIONS
+from fused_mlp.models.importers.torch.modules import function_module, normalize
+from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES, to_tensor
+from fused_mlp.models.spec import INPUT, Affine, Combine, Concat, Elementwise, Gated, Norm, Slice, Softmax
+
+
+class CublasProgram:
+    """Bias always, relu and tanh-gelu where they can, in the GEMM's epilogue; a gated product multiplies by
+    both of its matrices at once. Temporaries come from the graph's private pool."""
+
+    label = "cublas"
+
+    def __init__(self, mlp: Mlp, device: torch.device) -> None:
+        spec = mlp.spec
+        self._outputs = [(output.value, spec.columns(output.name)) for output in spec.outputs]
+        self._dtype = TORCH_DTYPES[spec.dtype]
+        self._steps = fuse(spec)
+        self._tensors = _tensors(mlp, self._steps, device)
+        last: dict[str, int] = {}
+        for index, step in enumerate(self._steps):
+            last.update(dict.fromkeys(step.sources, index))
+        kept = {value for value, _ in self._outputs}
+        # Values that no later step reads are let go, so that the graph's pool uses their memory again.
+        self._done = [
+            [name for name, at in last.items() if at == index and name not in kept]
+            for index in range(len(self._steps))
+        ]
+        # The copies to y, and the cast of x.
+        self.launches = len(self._outputs) + (spec.dtype != "float32")
+        self.launches += sum(_launches(step, device) for step in self._steps)
+
+    def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
+        return ()
+
+    @torch.inference_mode()
+    def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
+        values = {INPUT: x[:rows].to(self._dtype)}
+        for step, done in zip(self._steps, self._done, strict=True):
+            values[step.name] = self._run(step, [values[source] for source in step.sources])
+            for name in done:
+                del values[name]
+        for value, columns in self._outputs:
+            y[:rows, columns].copy_(values[value])
+
+    def _run(self, step: FusedStep, sources: list[Tensor]) -> Tensor:  # noqa: PLR0911 - a table of steps
+        x = sources[0]
+        match step:
+            case Product():
+                return self._product(step, sources)
+            case Elementwise():
+                return _apply(step.formula, x)
+            case Norm():
+                weight, bias = self._tensors.get(step.prefix, (None, None))
+                return normalize(x, step.kind, step.eps, weight, bias)
+            case Affine():
+                weight, bias = self._tensors.get(step.prefix, (None, None))
+                x = x if weight is None else x * weight
+                return x if bias is None else x + bias
+            case Softmax():
+                return torch.softmax(x, -1) if step.op == "softmax" else torch.log_softmax(x, -1)
+            case Combine():
+                return _combine(step.op, *sources)
+            case Concat():
+                return torch.cat(sources, 1)
+            case Slice():
+                return x[:, step.start : step.stop]
+        raise AssertionError(step)  # a linear step is always a product
+
+    def _product(self, step: Product, sources: list[Tensor]) -> Tensor:
+        x = sources[0]
+        weight, bias = self._tensors[step.step.prefix]
+        assert weight is not None
+        assert bias is not None
+        function = step.function
+        if isinstance(step.step, Gated):
+            up, gate = torch.addmm(bias, x, weight.t()).chunk(2, dim=1)
+            x = _apply(step.step.formula, gate) * up
+        elif _in_epilogue(step, x.device):
+            x = torch._addmm_activation(bias, x, weight.t(), use_gelu=function.text == "gelu_tanh")
+        else:
+            x = torch.addmm(bias, x, weight.t())
+        if not _in_epilogue(step, x.device):
+            x = _apply(function, x)
+        if step.combined is not None:
+            pair = (sources[1], x) if step.combined.swapped else (x, sources[1])
+            x = _combine(step.combined.op, *pair)
+        return _apply(step.then, x)
+
+
+def _tensors(
+    mlp: Mlp, steps: tuple[FusedStep, ...], device: torch.device
+) -> dict[str, tuple[Tensor | None, Tensor | None]]:
+    """Weight and bias by the prefix of their names; both halves of a gate in one, a missing bias of a product zero."""
+    found: dict[str, tuple[Tensor | None, Tensor | None]] = {}
+    for each in steps:
+        step = each.step if isinstance(each, Product) else each
+        if step.prefix in found or not step.shapes(mlp.spec.source_widths(step)):
+            continue
+        halves = ("", "gate_") if isinstance(step, Gated) else ("",)
+        pair: list[Tensor | None] = []
+        for name in ("weight", "bias"):
+            parts = [mlp.tensor(step, f"{half}{name}") for half in halves]
+            tensors = [to_tensor(part) for part in parts if part is not None]
+            pair.append(torch.cat(tensors).to(device) if tensors else None)
+        if isinstance(each, Product) and pair[1] is None:
+            assert pair[0] is not None
+            pair[1] = torch.zeros(pair[0].shape[0], dtype=pair[0].dtype, device=device)
+        found[step.prefix] = (pair[0], pair[1])
+    return found
+
+
+def _apply(formula: Formula, x: Tensor) -> Tensor:
+    if formula.is_identity:
+        return x
+    result: Tensor = function_module(formula)(x)
+    return result
+
+
+def _combine(op: str, a: Tensor, b: Tensor) -> Tensor:
+    result: Tensor = FUNCTIONS[op](a, b)
+    return result
+
+
+def _in_epilogue(product: Product, device: torch.device) -> bool:
+    """torch's fused GELU is the tanh form on CUDA (and the exact one on a CPU), so exact GELU runs on its
+    own."""
+    if isinstance(product.step, Gated):
+        return False
+    name = product.function.text
+    return name == "relu" or (name == "gelu_tanh" and device.type == "cuda")
+
+
+def _launches(step: FusedStep, device: torch.device) -> int:
+    match step:
+        case Product():
+            count = 1 + function_launches(step.then) + (step.combined is not None)
+            if isinstance(step.step, Gated):
+                count += function_launches(step.step.formula) + 1
+            return count + (0 if _in_epilogue(step, device) else function_launches(step.function))
+        case Elementwise():
+            return function_launches(step.formula)
+        case Norm():
+            return norm_launches(step)
+        case Affine():
+            return step.weight + step.bias
+        case Slice():
+            return 0
+    return 1

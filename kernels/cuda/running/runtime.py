@@ -1,0 +1,127 @@
+"""The CUDA calls the launcher makes, as a seam: `Runtime` says what they mean, `TorchRuntime` makes them
+through torch.cuda. Nothing above this module touches a stream, a graph or an event, so a CPU double can
+stand in."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fused_mlp.kernels.cuda.planning.architectures import Architecture, architecture_of
+
+# torch hands out its 32 streams in turn, so two contexts may share one. Work that one of them enqueued while
+# the other is being captured would end up in that graph and not run: each stream has a lock, by its handle.
+_STREAM_LOCKS: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+# Entering a capture synchronizes the device, which another capture under way would not survive.
+_CAPTURE_LOCK = threading.Lock()
+
+
+class Graph(Protocol):
+    """Captured work. It reads and writes the buffers it was captured with, wherever their contents come
+    from."""
+
+    def replay(self) -> None:
+        """Enqueue the captured work on the current stream."""
+
+
+class Stream(Protocol):
+    def synchronize(self) -> None:
+        """Wait, without the GIL, until everything enqueued on this stream is done."""
+
+
+class Runtime(Protocol):
+    device: torch.device
+
+    def stream(self) -> Stream:
+        """A stream of its own: work on it runs beside that of other streams."""
+
+    def use(self, stream: Stream, *, follow: bool = False) -> AbstractContextManager[object]:
+        """Within it, this thread's copies, launches and replays go to `stream`, and no other thread's do. It
+        ends after `synchronize`. With `follow` they run after all that this thread's own stream holds."""
+
+    def host_buffer(self, shape: tuple[int, ...]) -> Tensor:
+        """Page-locked float32, so that copies from and to it are asynchronous."""
+
+    def device_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Zeroed memory on the device."""
+
+    def capture(self, stream: Stream, body: Callable[[], None]) -> Graph:
+        """Run `body` once for its warm-up (compilation, lazy loading), then record it without running it."""
+
+    def seconds_per_replay(self, stream: Stream, graph: Graph) -> float:
+        """Time on the device: the best of a few runs of replays."""
+
+
+class TorchRuntime:
+    """One CUDA device through torch.cuda."""
+
+    TIMED_RUNS = 5
+    TIMED_REPLAYS = 20
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    @property
+    def architecture(self) -> Architecture | None:
+        major, minor = torch.cuda.get_device_capability(self.device)
+        return architecture_of(10 * major + minor)
+
+    def stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def use(self, stream: Stream, *, follow: bool = False) -> Iterator[None]:
+        assert isinstance(stream, torch.cuda.Stream)
+        with _STREAM_LOCKS[stream.cuda_stream]:
+            if follow:  # under the lock too: a wait would become part of another's capture
+                stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(stream):
+                yield
+
+    def host_buffer(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float32, pin_memory=True)
+
+    def device_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def capture(self, stream: Stream, body: Callable[[], None]) -> Graph:
+        assert isinstance(stream, torch.cuda.Stream)
+        # First on the loading thread's own stream, where buffers and weights were filled: it may compile for
+        # seconds, which must not hold the lock of a stream that others serve on.
+        body()
+        with self.use(stream, follow=True):
+            body()  # what is allocated per stream, such as cuBLAS's workspace
+            stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: other versions keep serving (and allocating) on other threads while this one loads.
+        with (
+            _CAPTURE_LOCK,
+            _STREAM_LOCKS[stream.cuda_stream],
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+        ):
+            body()
+        return graph
+
+    def seconds_per_replay(self, stream: Stream, graph: Graph) -> float:
+        best = float("inf")
+        with self.use(stream):
+            graph.replay()
+            for _ in range(self.TIMED_RUNS):
+                start, end = _timing_event(), _timing_event()
+                start.record()
+                for _ in range(self.TIMED_REPLAYS):
+                    graph.replay()
+                end.record()
+                end.synchronize()
+                best = min(best, start.elapsed_time(end) * 1e-3 / self.TIMED_REPLAYS)
+        return best
+
+
+def _timing_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

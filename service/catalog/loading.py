@@ -1,0 +1,111 @@
+"""From a version in the repository to one that serves, or that says why it cannot. Runs on threads that load, several
+at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.models import ModelLoadError
+from fused_mlp.models.repository import FoundModel, FoundVersion, Repository
+from fused_mlp.service.catalog.building import KernelBuilder
+from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.catalog.stored_weights import StoredWeights, without_path
+from fused_mlp.service.settings.policy import Policy
+
+MOST_THREADS = 8  # half of a load holds the GIL
+
+
+class Loader:
+    """`release` gets versions that were loaded and will not be published."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        builder: KernelBuilder,
+        policy: Callable[[str], Policy],
+        release: Callable[[Iterable[ServedVersion]], None],
+    ) -> None:
+        self._repository = repository
+        self._builder = builder
+        self._policy = policy
+        self._release = release
+
+    def load_all(self, found: list[FoundModel]) -> dict[str, ServedModel]:
+        pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores(), len(found)), "load")
+        try:
+            return {model.name: model for model in pool.map(self.load, found)}
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def load(self, found: FoundModel) -> ServedModel:
+        policy = self._policy(found.name)
+        versions: list[ServedVersion] = []
+        try:
+            for version in found.versions:
+                versions.append(self.load_version(found.name, version, policy))
+        except BaseException:
+            self._release(versions)  # they were never published
+            raise
+        return ServedModel(found.name, tuple(versions)).under(policy)
+
+    def load_version(self, name: str, found: FoundVersion, policy: Policy) -> ServedVersion:
+        try:
+            mlp = self._repository.read(found)
+        except ModelLoadError as error:
+            # Callers are told the reason too, but not where the repository lies on this machine.
+            reason = without_path(self._repository, error)
+            return ServedVersion(name, found.version, "UNAVAILABLE", reason)
+        mlp = self._builder.in_precision(mlp, f"{name}/{found.version}")
+        served = ServedVersion(
+            name,
+            found.version,
+            "READY",
+            spec=mlp.spec,
+            example=mlp.example,
+            weights=StoredWeights.of(self._repository, found, mlp),
+            precision=mlp.precision,
+            precision_error=mlp.error,
+        )
+        return self._builder.with_kernels(served, policy, mlp)
+
+    def still_loading(self, found: FoundModel) -> ServedModel:
+        versions = (ServedVersion(found.name, v.version, "LOADING", "still loading") for v in found.versions)
+        return ServedModel(found.name, tuple(versions)).under(self._policy(found.name))
+
+    def not_loaded(self, found: FoundModel) -> ServedModel:
+        """Not loaded: on demand, unless it cannot be."""
+        versions = []
+        for v in found.versions:
+            if v.model_file is None:
+                reason = without_path(self._repository, ModelLoadError(v.problem or ""))
+                versions.append(ServedVersion(found.name, v.version, "UNAVAILABLE", reason))
+                continue
+            waiting = ServedVersion(
+                found.name,
+                v.version,
+                "UNAVAILABLE",
+                spec=v.spec,
+                example=v.model_file.example,
+                precision=v.model_file.precision,
+                precision_error=v.model_file.error,
+            )
+            versions.append(on_demand(waiting, StoredWeights(self._repository, v)))
+        return ServedModel(found.name, tuple(versions)).under(self._policy(found.name))
+
+
+def on_demand(version: ServedVersion, weights: StoredWeights) -> ServedVersion:
+    """The same version, not loaded."""
+    return ServedVersion(
+        version.model,
+        version.version,
+        "UNAVAILABLE",
+        "not loaded: the first request for it loads it",
+        spec=version.spec,
+        example=version.example,
+        weights=weights,
+        precision=version.precision,
+        precision_error=version.precision_error,
+        on_demand=True,
+    )

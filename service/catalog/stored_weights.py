@@ -1,0 +1,58 @@
+"""Where the weights of a served version are: its kernels have packed copies of their own, so the originals are not kept
+but read again for the few who need them (a further kernel, the referee)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from fused_mlp.models import Mlp, ModelLoadError
+from fused_mlp.models.precision import to_precision
+from fused_mlp.models.quantization import Precision
+from fused_mlp.models.repository import FoundVersion, Repository
+from fused_mlp.models.version_directory import stored_tensors
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """`digest`: of the weights that were loaded; those read again have to be the same. None: not loaded yet.
+    `precision`: what they were loaded in, except of the steps `kept`; the files may have another one."""
+
+    repository: Repository
+    found: FoundVersion
+    digest: bytes | None = None
+    precision: Precision = "float32"
+    kept: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, repository: Repository, found: FoundVersion, mlp: Mlp) -> StoredWeights:
+        kept = frozenset(mlp.error.kept) if mlp.error is not None else frozenset[str]()
+        return cls(repository, found, digest_of(mlp), mlp.precision, kept)
+
+    def read(self) -> Mlp:
+        """Raises ModelLoadError, also when the files have changed. Callers may be told: no path is in the text."""
+        try:
+            mlp = to_precision(self.repository.read(self.found), self.precision, self.kept)
+        except ModelLoadError as error:
+            raise ModelLoadError(f"its weights cannot be read again: {self.without_path(error)}") from error
+        if digest_of(mlp) != self.digest:
+            raise ModelLoadError("its files have changed since it was loaded; load it again")
+        return mlp
+
+    def without_path(self, error: ModelLoadError) -> str:
+        return without_path(self.repository, error)
+
+
+def digest_of(mlp: Mlp) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for array in stored_tensors(mlp).values():
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.digest()
+
+
+def without_path(repository: Repository, error: Exception) -> str:
+    """The reason without where the repository lies on this machine."""
+    return str(error).replace(f"{repository.root}{os.sep}", "")

@@ -1,0 +1,57 @@
+// How long a batch of a lane takes, by its rows: a fixed part (weights are read once) and a part per row.
+// Both are measured when the lane is made; what batches really took then corrects them, each size for itself.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/clock.hpp"
+
+namespace fused_mlp {
+
+class Kernel;
+
+struct Cost {
+  double fixed_ns = 0;
+  double row_ns = 0;
+};
+
+// On the calling thread alone, with rows of zeros. Zeros if the kernel fails.
+Cost measure_cost(Kernel& kernel, std::size_t in_features, std::size_t out_features, const Clock& clock);
+
+// Relaxed atomics: concurrent corrections may be lost, which an estimate can bear.
+class CostEstimate {
+ public:
+  // Zeros: unknown. Every batch is then estimated at 0, until the first one that took some time.
+  explicit CostEstimate(Cost measured) noexcept : fixed_ns_(measured.fixed_ns), row_ns_(measured.row_ns) {}
+
+  Nanos of(std::uint64_t rows) const noexcept;
+  // The part of it that does not depend on the number of rows.
+  Nanos fixed(std::uint64_t rows) const noexcept;
+  // The most rows that take no longer than that; 0 if a single one does.
+  std::uint64_t rows_within(Nanos budget) const noexcept;
+  // So many rows take as long as the fixed part.
+  std::uint64_t rows_worth_fixed() const noexcept;
+  // Batches of about that size have been run.
+  bool known(std::uint64_t rows) const noexcept {
+    return ratios_[size_of(rows)].load(std::memory_order_relaxed) > 0;
+  }
+  void correct(std::uint64_t rows, Nanos took) noexcept;
+  // A request was refused for this estimate: nothing will correct it if all are.
+  void doubt(std::uint64_t rows) noexcept;
+
+ private:
+  static constexpr std::size_t kSizes = 14;  // 1, 2-3, 4-7, ..., 8192 and more rows
+  static std::size_t size_of(std::uint64_t rows) noexcept;
+  double ratio(std::size_t size) const noexcept;
+  double shape(double rows) const noexcept {
+    return fixed_ns_.load(std::memory_order_relaxed) + row_ns_.load(std::memory_order_relaxed) * rows;
+  }
+
+  std::atomic<double> fixed_ns_, row_ns_;
+  std::array<std::atomic<float>, kSizes> ratios_{};  // took / shape, a moving average; 0: no batch yet
+};
+
+}  // namespace fused_mlp

@@ -1,0 +1,32 @@
+"""Where the figures of a report come from: when, on which machine, with which version, by which command. Needs no
+kernel: `fused-mlp ab` runs where only the client is installed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import sys
+import time
+from importlib.metadata import version as package_version
+from pathlib import Path
+
+
+def provenance() -> dict[str, str]:
+    """Of this process, now."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "machine": f"{processor()}, {cores} cores, {platform.system()} {platform.release()}",
+        "version": f"fused-mlp {package_version('fused-mlp')}, Python {platform.python_version()}",
+        "command": shlex.join(["fused-mlp", *sys.argv[1:]]),
+    }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

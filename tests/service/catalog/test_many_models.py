@@ -1,0 +1,160 @@
+"""Hundreds of models in one catalog: what a change costs, what is kept of a model, what is said about all of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fused_mlp import models
+from fused_mlp.kernels import KernelUnavailable
+from fused_mlp.service import _engine
+from fused_mlp.service.app import Service
+from fused_mlp.service.catalog.catalog import MOST_NAMED, Catalog
+from fused_mlp.service.observe.banner import MOST_LISTED
+from fused_mlp.service.observe.metrics import EngineCollector, Exposition
+from fused_mlp.service.settings.settings import load_settings
+from tests.support.fleet import make_fleet, tiny_mlp
+
+COUNT = 300
+
+
+class CountingRouter:
+    """A router that counts the entries it is given."""
+
+    def __init__(self) -> None:
+        self.router = _engine.Router()
+        self.entries = 0
+
+    def update(self, names: Collection[str], entries: Collection[_engine.RouteEntry]) -> None:
+        self.entries += len(entries)
+        self.router.update(list(names), list(entries))
+
+    def taken(self) -> int:
+        taken, self.entries = self.entries, 0
+        return taken
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make_fleet(tmp_path, COUNT)
+    return tmp_path
+
+
+@pytest.fixture
+def service(root: Path) -> Iterator[Service]:
+    made = Service(load_settings(model_repository=root))
+    yield made
+    made.close()
+
+
+def loaded(service: Service) -> Catalog:
+    service.catalog.scan()
+    service.catalog.load_all()
+    return service.catalog
+
+
+def test_each_change_publishes_the_routes_of_what_it_changes(root: Path) -> None:
+    engine, router = _engine.Engine(workers=1), CountingRouter()
+    catalog = Catalog(load_settings(model_repository=root), engine, router)  # type: ignore[arg-type]
+    try:
+        catalog.scan()
+        catalog.load_all()
+        assert router.taken() == 2 * COUNT  # as loading, and as loaded
+        catalog.load("m007")
+        catalog.set_policy({"allow_override": False}, "m008")
+        assert router.taken() == 2
+        catalog.unload("m009")
+        assert router.taken() == 0
+        catalog.set_policy({"split": 0.0})
+        assert router.taken() == COUNT - 1
+        for name, known in (("m007", True), ("m009", False)):
+            if known:
+                assert router.router.resolve(name).model == name
+            else:
+                with pytest.raises(_engine.Refused, match="not served here"):
+                    router.router.resolve(name)
+    finally:
+        engine.stop()
+
+
+def test_threads_do_not_grow_with_models(service: Service) -> None:
+    before = threading.active_count()
+    loaded(service)
+    assert threading.active_count() == before
+
+
+def test_weights_are_read_again_for_a_kernel_that_a_policy_needs_later(service: Service) -> None:
+    catalog = loaded(service)
+    catalog.set_policy({"variant": "unfused"}, "m001")
+    served = catalog.find("m001")
+    assert list(served.lanes) == ["fused", "unfused"]
+    x = np.ones((2, 4), np.float32)
+    assert served.weights is not None
+    np.testing.assert_array_equal(
+        served.weights.read().tensors()["layers.0.bias"], tiny_mlp().tensors()["layers.0.bias"]
+    )
+    assert served.fused is not None
+    assert served.fused(x).shape == (2, 3)
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_changed_files_are_not_mixed_with_what_was_loaded(
+    service: Service, root: Path, tmp_path: Path, change: str
+) -> None:
+    catalog = loaded(service)
+    weights = root / "m000" / "1" / "model.safetensors"
+    weights.unlink()
+    if change == "replaced":
+        models.save(tiny_mlp(seed=2), tmp_path / ".other" / "1")
+        (tmp_path / ".other" / "1" / "model.safetensors").rename(weights)
+    expected = {
+        "replaced": "m001/1: its files have changed since it was loaded; load it again",
+        "removed": "m001/1: its weights cannot be read again: m001/1/model.safetensors: no such file",
+    }
+    with pytest.raises(KernelUnavailable) as refused:
+        catalog.set_policy({"variant": "unfused"}, "m001")
+    assert str(refused.value) == expected[change]
+    assert catalog.find("m001").variant == "fused"
+
+
+def test_start_is_told_in_a_summary_with_the_first_broken_versions(
+    service: Service, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = [f"m{number:03}" for number in range(100, 100 + MOST_NAMED + 2)]
+    for name in broken:
+        (root / name).unlink()
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1" / "model.json").write_text("{")
+    with caplog.at_level(logging.INFO):
+        loaded(service)
+    assert f"versions loaded: {COUNT - len(broken)} of {COUNT} models, in" in caplog.text
+    lines = [record.getMessage() for record in caplog.records if "not served" in record.getMessage()]
+    assert len(lines) == MOST_NAMED + 1
+    assert lines[0].startswith("m100/1 is not served: m100/1/model.json: ")
+    assert lines[-1] == "and 2 more are not served, see /status.json"
+    service.front = type("Front", (), {"name": "native"})()
+    text = service.banner()
+    assert f"models   {COUNT}, of which {COUNT - len(broken)} versions are served" in text
+    assert text.count("NOT SERVED") == MOST_NAMED
+    assert "and 2 more are not served, see /status.json" in text
+    assert len(text.splitlines()) < MOST_LISTED + MOST_NAMED
+
+
+def test_models_without_traffic_have_one_series_each(service: Service) -> None:
+    catalog = loaded(service)
+    catalog.find("m005").lanes["fused"].record(0, 1000)
+    exposition = Exposition(EngineCollector(service.engine, catalog, "native"))
+    body, _ = exposition.render("text/plain")
+    series = [line for line in body.decode().splitlines() if line.startswith("fused_mlp_")]
+    assert sum('model="m004"' in line for line in series) == 1
+    assert sum('model="m005"' in line for line in series) > 100
+    only, _ = exposition.render("text/plain", ["fused_mlp_requests_total"])
+    (line,) = [line for line in only.decode().splitlines() if not line.startswith("#")]
+    assert line == 'fused_mlp_requests_total{code="OK",model="m005",variant="fused",version="1"} 1.0'
+    family, _ = exposition.render("text/plain", ["fused_mlp_batch_rows"])
+    assert "fused_mlp_batch_rows_bucket{" in family.decode()

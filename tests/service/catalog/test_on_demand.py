@@ -1,0 +1,292 @@
+"""FUSED_MLP_LOAD=lazy: models are loaded with the first request for them, and unloaded when there is no room."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from fused_mlp import kernels, models
+from fused_mlp.kernels import Backend, Kernel
+from fused_mlp.kernels.backends.cpu import CpuKernel
+from fused_mlp.models import Mlp
+from fused_mlp.protos import open_inference_pb2 as pb
+from fused_mlp.protos.stubs import Stub
+from fused_mlp.service.catalog import on_demand
+from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.client.retry import RetryPolicy
+from tests.support.fleet import WIDTH, make_fleet, tiny_mlp
+from tests.support.puppet import PuppetService
+
+X = np.ones((1, WIDTH), np.float32)
+
+
+class Gate:
+    """Holds back the building of kernels while it is closed."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.reset()
+
+    def reset(self) -> None:
+        self.open.set()
+        self.entered = threading.Semaphore(0)
+        self.built = 0
+
+    def build(self, mlp: Mlp, threads: int | None) -> Kernel:
+        self.entered.release()
+        assert self.open.wait(30)
+        self.built += 1
+        return CpuKernel(mlp, threads)
+
+
+GATE = Gate()
+kernels.register(Backend("gated", "fused", "cpu", -2, lambda _: None, GATE.build))
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    GATE.reset()
+    yield GATE
+    GATE.open.set()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make_fleet(tmp_path, 4)
+    return tmp_path
+
+
+class Lazy(PuppetService):
+    def __init__(self, front: str, root: Path, **settings: object) -> None:
+        given = {
+            "front": front,
+            "model_repository": root,
+            "load": "lazy",
+            "backend": "gated",
+            "allow_load": True,
+        }
+        super().__init__(**{**given, **settings})
+
+    def __enter__(self) -> Lazy:
+        super().__enter__()
+        self.client = Client(self.target, retry=RetryPolicy(attempts=1))
+        self.channel = grpc.insecure_channel(self.target)
+        self.stub = Stub(self.channel, pb, "GRPCInferenceService")
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.client.close()
+        self.channel.close()
+        super().__exit__(*details)
+
+    def states(self) -> dict[str, tuple[str, str]]:
+        return {
+            m.name: (m.state, m.reason) for m in self.stub.RepositoryIndex(pb.RepositoryIndexRequest()).models
+        }
+
+    def loaded(self) -> set[str]:
+        return {name for name, (state, _) in self.states().items() if state == "READY"}
+
+    def predict(self, name: str, timeout_s: float = 30) -> np.ndarray:
+        return self.client.predict(name, X, timeout_s=timeout_s).output
+
+
+@pytest.fixture
+def lazy(front: str, root: Path, gate: Gate) -> Iterator[Lazy]:
+    with Lazy(front, root) as running:
+        yield running
+
+
+def expected(seed: int = 1) -> np.ndarray:
+    return kernels.compile(tiny_mlp(seed), variant="fused", device="cpu")(X)
+
+
+def test_names_and_shapes_are_known_before_anything_is_loaded(lazy: Lazy, gate: Gate) -> None:
+    assert lazy.states()["m002"] == ("UNAVAILABLE", "not loaded: the first request for it loads it")
+    assert lazy.client.health("m002") == "SERVING"
+    assert lazy.stub.ModelReady(pb.ModelReadyRequest(name="m002")).ready
+    info = lazy.client.model("m002").version()
+    assert (info.in_features, info.kernels) == (WIDTH, ())
+    metadata = lazy.stub.ModelMetadata(pb.ModelMetadataRequest(name="m002"))
+    assert list(metadata.inputs[0].shape) == [-1, WIDTH]
+    assert gate.built == 0
+
+
+def test_the_list_of_models_says_which_are_loaded(lazy: Lazy) -> None:
+    lazy.predict("m001")
+    command = [sys.executable, "-m", "fused_mlp.service.cli", "models", "--target", lazy.target]
+    shown = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"}
+    )
+    lines = {name: line for line in shown.stdout.splitlines() for name in ("m001", "m002") if name in line}
+    assert "fused" in lines["m001"], shown
+    assert "4-8-3 relu" in lines["m002"]
+    assert "UNAVAILABLE: not loaded: the first request for it loads it" in lines["m002"]
+
+
+def test_the_first_request_loads_and_is_answered(lazy: Lazy, gate: Gate) -> None:
+    np.testing.assert_array_equal(lazy.predict("m001"), expected())
+    assert lazy.loaded() == {"m001"}
+    np.testing.assert_array_equal(lazy.predict("m001"), expected())
+    tensor = pb.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=[1, WIDTH])
+    request = pb.ModelInferRequest(model_name="m003", inputs=[tensor], raw_input_contents=[X.tobytes()])
+    assert lazy.stub.ModelInfer(request).raw_output_contents[0] == expected().tobytes()
+    results = [item.result.output for item in lazy.client.stream("m002", [X, X])]
+    np.testing.assert_array_equal(results, [expected(), expected()])
+    assert lazy.loaded() == {"m001", "m002", "m003"}
+    assert gate.built == 3
+    with pytest.raises(PredictError, match=r"expected .* got"):
+        lazy.client.predict("m000", np.ones((1, 9), np.float32))
+
+
+def test_only_callers_of_a_model_wait_for_it_and_it_is_loaded_once(lazy: Lazy, gate: Gate) -> None:
+    lazy.predict("m000")
+    gate.open.clear()
+    with ThreadPoolExecutor(5) as callers:
+        waiting = [callers.submit(lazy.predict, "m001") for _ in range(5)]
+        assert gate.entered.acquire(timeout=30)  # of m000
+        assert gate.entered.acquire(timeout=30)
+        assert lazy.states()["m001"] == ("LOADING", "still loading")
+        np.testing.assert_array_equal(lazy.predict("m000"), expected())
+        assert lazy.client.health("m001") == "SERVING"
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{lazy.service.metrics_port}/metrics", timeout=10
+        ) as page:
+            assert b'state="LOADING"' in page.read()
+        assert not any(future.done() for future in waiting)
+        gate.open.set()
+        for future in waiting:
+            np.testing.assert_array_equal(future.result(30), expected())
+    assert gate.built == 2
+
+
+def test_a_waiting_caller_has_its_deadline_and_may_give_up(lazy: Lazy, gate: Gate) -> None:
+    gate.open.clear()
+    with pytest.raises(PredictError) as failed:
+        lazy.predict("m001", timeout_s=0.2)
+    assert failed.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    infer = lazy.stub.ModelInfer.future(pb.ModelInferRequest(model_name="m001"))
+    stream = lazy.client.stream("m001", [X])
+    infer.cancel()
+    stream.close() if hasattr(stream, "close") else None
+    gate.open.set()
+    np.testing.assert_array_equal(lazy.predict("m001"), expected())
+    assert gate.built == 1
+
+
+def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
+    lazy: Lazy, root: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(on_demand, "FIRST_PAUSE_S", 0.05)
+    weights = root / "m000" / "1" / "model.safetensors"
+    right = weights.read_bytes()
+    weights.write_bytes(right[:-4] + b"\0\0\xc0\x7f")  # NaN
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            with pytest.raises(PredictError) as failed:
+                lazy.predict("m001")
+            assert failed.value.code is grpc.StatusCode.UNAVAILABLE
+            assert "could not be loaded; GetModel says why" in str(failed.value)
+            assert "NaN or infinite" in lazy.states()["m001"][1]
+            lazy.wait_for(lambda: lazy.client.health("m001") == "SERVING")  # it may be tried again
+    lines = [r.getMessage() for r in caplog.records if "m001/1 cannot be loaded" in r.getMessage()]
+    assert len(lines) == 1
+    assert str(root) not in lines[0]
+    weights.write_bytes(right)
+    np.testing.assert_array_equal(lazy.predict("m001"), expected())
+
+
+def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: Gate) -> None:
+    size = CpuKernel(tiny_mlp(), 1).memory_bytes
+    with Lazy(front, root, max_loaded_bytes=2 * size) as lazy:
+        for name in ("m000", "m001", "m000"):
+            lazy.predict(name)
+        lazy.predict("m002")
+        assert lazy.loaded() == {"m000", "m002"}
+        assert lazy.states()["m001"][0] == "UNAVAILABLE"
+        np.testing.assert_array_equal(lazy.predict("m001"), expected())
+        assert lazy.loaded() == {"m001", "m002"}
+
+
+def test_a_model_with_requests_is_never_unloaded(
+    front: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_demand, "MOST_WAIT_FOR_ROOM_S", 0.1)
+    size = 4 * tiny_mlp().spec.parameters
+    with Lazy(front, root, backend="puppet", max_loaded_bytes=size) as lazy:
+        lazy.predict("m000")
+        lazy.use_last_kernel()
+        lazy.hold()
+        with ThreadPoolExecutor(1) as caller:
+            held = caller.submit(lazy.predict, "m000")
+            lazy.wait_entered()
+            with pytest.raises(PredictError) as failed:
+                lazy.predict("m001")
+            assert failed.value.code is grpc.StatusCode.UNAVAILABLE
+            assert lazy.states()["m001"][1].startswith("no room: ")
+            assert lazy.loaded() == {"m000"}
+            lazy.release()
+            assert held.result(30).shape == (1, 3)
+
+
+def test_a_model_larger_than_all_room_says_so(front: str, root: Path) -> None:
+    with Lazy(front, root, max_loaded_bytes=10) as lazy:
+        with pytest.raises(PredictError):
+            lazy.predict("m000")
+        assert lazy.states()["m000"][1].endswith("more than the 10 of FUSED_MLP_MAX_LOADED_BYTES")
+
+
+@pytest.mark.parametrize("change", ["unload", "load"])
+def test_a_change_while_it_is_loaded_wins(lazy: Lazy, root: Path, gate: Gate, change: str) -> None:
+    gate.open.clear()
+    with ThreadPoolExecutor(2) as callers:
+        waiting = callers.submit(lazy.predict, "m001")
+        assert gate.entered.acquire(timeout=30)
+        if change == "unload":
+            lazy.stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="m001"))
+            gate.open.set()
+            with pytest.raises(PredictError) as failed:
+                waiting.result(30)
+            assert failed.value.code is grpc.StatusCode.NOT_FOUND
+        else:
+            models.save(tiny_mlp(seed=2), root / "m000" / "2")
+            load = callers.submit(
+                lazy.stub.RepositoryModelLoad, pb.RepositoryModelLoadRequest(model_name="m001")
+            )
+            assert gate.entered.acquire(timeout=30)  # of the reload
+            gate.open.set()
+            load.result(30)
+            assert waiting.result(30).shape == (1, 3)
+            np.testing.assert_array_equal(lazy.predict("m001"), expected(seed=2))
+    names = [
+        lane.name
+        for model in lazy.service.catalog.models()
+        for v in model.versions
+        for lane in v.lanes.values()
+    ]
+    assert len(names) == len(set(names)) == (0 if change == "unload" else 2)
+
+
+def test_a_server_stops_while_a_model_is_loaded(front: str, root: Path, gate: Gate) -> None:
+    with ThreadPoolExecutor(1) as caller:
+        with Lazy(front, root, drain_timeout_s=0.2) as lazy:
+            gate.open.clear()
+            waiting = caller.submit(lazy.predict, "m001")
+            assert gate.entered.acquire(timeout=30)
+            threading.Timer(1.0, gate.open.set).start()
+            began = time.monotonic()
+        assert time.monotonic() - began < 20
+        with pytest.raises(PredictError):
+            waiting.result(30)
