@@ -33,7 +33,7 @@ struct AvxVnni : Avx2Integers {
   using Value = std::uint8_t;
   static constexpr std::size_t kGroup = 4;
   static constexpr std::int32_t kOffset = 128;
-  static constexpr double kSpeed = 4.0;
+  static constexpr double kSpeed = 3.0;
   using Weights = __m256i;
   static Weights load(const std::int8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));

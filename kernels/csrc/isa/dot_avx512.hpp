@@ -27,7 +27,7 @@ struct Avx512Vnni : Avx512Integers {
   using Value = std::uint8_t;
   static constexpr std::size_t kGroup = 4;
   static constexpr std::int32_t kOffset = 128;
-  static constexpr double kSpeed = 4.0;
+  static constexpr double kSpeed = 3.0;
   using Weights = __m512i;
   static Weights load(const std::int8_t* p) { return _mm512_loadu_si512(p); }
   static Sum dot(Sum sum, Inputs x, Weights w) {

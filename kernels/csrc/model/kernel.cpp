@@ -54,7 +54,10 @@ MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char*
       stages_.push_back({i, i + 1});
     }
   }
-  planner_ = std::make_unique<Planner>(program_, stages_.size(), isa_, threads_, wake);
+  // Few rows are quantized by every thread for itself, which takes no stage.
+  const auto quantizes = [&](const Stage& stage) { return ops[stage.first].quantizes; };
+  const auto stages = stages_.size() - std::count_if(stages_.begin(), stages_.end(), quantizes);
+  planner_ = std::make_unique<Planner>(program_, stages, isa_, threads_, wake);
   api_ = {FUSED_MLP_KERNEL_ABI, this, program_.in_features(), program_.out_features(), run_c, strategy_c};
 }
 

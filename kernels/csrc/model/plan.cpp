@@ -48,14 +48,15 @@ class CostModel {
         multiply_adds_per_us_(isa.panel == 32     ? 80e3
                               : isa.max_rows >= 6 ? 45e3
                                                   : 10e3),
+        int8_speed_(isa.int8_speed),
         far_bytes_per_us_(program.streamed() ? kMemoryBytesPerUs : kL3BytesPerUs),
         stages_(static_cast<double>(stages)) {
     for (const Op& op : program.ops()) {
       if (!op.product) continue;
       const auto panel = static_cast<double>(isa.panel) * static_cast<double>(op.layer.in);
       const Precision precision = op.layer.precision;
-      const Work each{precision == Precision::kInt8 ? panel / isa.int8_speed : panel,
-                      panel * static_cast<double>(bytes_per_weight(precision))};
+      Work each{.bytes = panel * static_cast<double>(bytes_per_weight(precision))};
+      (precision == Precision::kInt8 ? each.int8 : each.float32) = panel;
       products_.push_back({each, op.layer.panels});
       work_.add(each, static_cast<double>(op.layer.panels));
     }
@@ -78,11 +79,13 @@ class CostModel {
 
  private:
   struct Work {
-    double multiply_adds = 0;  // of one row, in float32, or as many as take the time of those in int8
-    double bytes = 0;          // of weights
+    double float32 = 0;  // multiply-adds of one row
+    double int8 = 0;
+    double bytes = 0;  // of weights
 
     void add(const Work& other, double times) {
-      multiply_adds += other.multiply_adds * times;
+      float32 += other.float32 * times;
+      int8 += other.int8 * times;
       bytes += other.bytes * times;
     }
   };
@@ -92,16 +95,20 @@ class CostModel {
   };
 
   double microseconds(std::size_t rows, const Work& work, unsigned threads) const {
-    // A tile of few rows is bound by FMA latency: it costs as much as one of half the maximum rows.
-    const double effective = std::max(static_cast<double>(rows), max_rows_ / 2.0);
+    // A tile of few rows is bound by FMA latency: it costs as much as one of half the maximum rows. The sums
+    // of int8 are in no order, and its tiles are bound by reading the weights at most.
+    const auto count = static_cast<double>(rows);
+    const double multiply_adds =
+        std::max(count, max_rows_ / 2.0) * work.float32 + count * work.int8 / int8_speed_;
     const bool in_l2 = work.bytes <= 0.8 * l2_bytes();
     const double bandwidth =
         in_l2 ? kL2BytesPerUs : far_bytes_per_us_ * std::pow(threads, kMemoryScaling - 1.0);
-    return std::max(effective * work.multiply_adds / multiply_adds_per_us_, work.bytes / bandwidth);
+    return std::max(multiply_adds / multiply_adds_per_us_, work.bytes / bandwidth);
   }
 
   double max_rows_;
   double multiply_adds_per_us_;
+  double int8_speed_;
   double far_bytes_per_us_;  // of weights beyond the L2 cache
   double stages_;
   Work work_;  // of all products

@@ -94,7 +94,8 @@ class Program {
   bool streamed() const { return streamed_; }  // its weights are read from memory on every call
   bool multiplies_input() const { return multiplies_input_; }       // as it is, not quantized
   std::size_t scratch_per_row() const { return scratch_per_row_; }  // floats
-  std::size_t memory_bytes() const;                                 // of packed weights and vectors
+  std::size_t quantized_per_row() const { return quantized_floats_ > 0 ? strides_.back() : 0; }
+  std::size_t memory_bytes() const;  // of packed weights and vectors
 
  private:
   void add(const ProductSource& source, const Isa& isa);

@@ -56,10 +56,12 @@ std::size_t MlpKernel::x_stride(std::size_t rows) const {
   return aliases ? width + kLineFloats : width;
 }
 
-MlpKernel::Frame::Frame(const MlpKernel& kernel, const float* x, std::size_t rows, float* y)
+MlpKernel::Frame::Frame(const MlpKernel& kernel, const float* x, std::size_t rows, float* y, unsigned copies)
     : rows(rows),
       x_stride(kernel.x_stride(rows)),
-      scratch(rows * (kernel.program_.scratch_per_row() + (x_stride == kernel.in_features() ? 0 : x_stride))),
+      first_copy(rows *
+                 (kernel.program_.scratch_per_row() + (x_stride == kernel.in_features() ? 0 : x_stride))),
+      scratch(first_copy + (copies - 1) * rows * kernel.program_.quantized_per_row()),
       bases{const_cast<float*>(x), y, scratch.data()} {
   const std::size_t width = kernel.in_features();
   if (x_stride == width) return;
@@ -69,10 +71,10 @@ MlpKernel::Frame::Frame(const MlpKernel& kernel, const float* x, std::size_t row
 }
 
 // All rows of the frame, panels [first, last).
-void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t first,
-                            std::size_t last) const {
+void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t first, std::size_t last,
+                            unsigned copy) const {
   const Op& op = program_.ops()[index];
-  const LayerCall call = {.x = frame.at(op.in),
+  const LayerCall call = {.x = frame.at(op.in, copy),
                           .x_stride = frame.stride(op.in),
                           .rows = frame.rows,
                           .y = frame.at(op.out),
@@ -98,14 +100,15 @@ void MlpKernel::run_product_recorded(std::size_t index, const LayerCall& call) c
 }
 
 // Rows [row, row + rows) of the frame.
-void MlpKernel::run_rows(std::size_t index, const Frame& frame, std::size_t row, std::size_t rows) const {
+void MlpKernel::run_rows(std::size_t index, const Frame& frame, std::size_t row, std::size_t rows,
+                         unsigned copy) const {
   const Op& op = program_.ops()[index];
   const RowCall call = {.x = frame.at(op.in) + row * frame.stride(op.in),
                         .x_stride = frame.stride(op.in),
                         .other = frame.at(op.other) + row * frame.stride(op.other),
                         .other_stride = frame.stride(op.other),
                         .rows = rows,
-                        .y = frame.at(op.out) + row * op.out.stride,
+                        .y = frame.at(op.out, copy) + row * op.out.stride,
                         .y_stride = op.out.stride};
   if (recording_phases()) [[unlikely]]
     return run_rows_recorded(index, call);
@@ -187,6 +190,8 @@ struct MlpKernel::StageJob {
   };
   static constexpr std::size_t kMaxChunks = 15 * 64;
   static constexpr std::size_t kMaxStages = 256;
+  // So many rows are quantized by every thread for itself: that takes less than a barrier.
+  static constexpr std::size_t kFewRows = 5;
 
   const MlpKernel& kernel;
   const Frame& frame;
@@ -212,17 +217,22 @@ struct MlpKernel::StageJob {
     return (op.layer.panels + wanted * unit - 1) / (wanted * unit) * unit;
   }
 
-  void run_chunk(const Stage& stage, std::size_t first, std::size_t last) const {
+  void run_chunk(const Stage& stage, std::size_t first, std::size_t last, unsigned copy) const {
     if (kernel.program_.ops()[stage.first].product) {
-      return kernel.run_product(stage.first, frame, first, last);
+      return kernel.run_product(stage.first, frame, first, last, copy);
     }
     for (std::size_t op = stage.first; op < stage.last; ++op) kernel.run_rows(op, frame, first, last - first);
   }
 
   void work(unsigned participant) {
+    const bool few = frame.rows <= kFewRows;
     for (std::size_t s = 0; s < kernel.stages_.size(); ++s) {
-      const Stage& stage = kernel.stages_[s];
-      const Op& op = kernel.program_.ops()[stage.first];
+      Stage stage = kernel.stages_[s];
+      const std::vector<Op>& ops = kernel.program_.ops();
+      if (few && ops[stage.last - 1].quantizes && --stage.last == stage.first) continue;
+      const Op& op = ops[stage.first];
+      bool quantizes = few && op.product && op.layer.precision == Precision::kInt8;
+      const unsigned copy = quantizes ? participant : 0;
       const std::size_t size = op.product ? op.layer.panels : frame.rows;
       const std::size_t step = chunk_size(op);
       const std::size_t chunks = (size + step - 1) / step;
@@ -235,7 +245,9 @@ struct MlpKernel::StageJob {
         if ((claimed.load(std::memory_order_relaxed) & bit) != 0) continue;
         if ((claimed.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) continue;
         const std::size_t first = chunk * step;
-        run_chunk(stage, first, std::min(first + step, size));
+        if (quantizes) kernel.run_rows(stage.first - 1, frame, 0, frame.rows, copy);
+        quantizes = false;
+        run_chunk(stage, first, std::min(first + step, size), copy);
         // Release this chunk's output; the threads that see the stage done acquire it.
         if (state.done.fetch_add(1, std::memory_order_acq_rel) + 1 == chunks) state.done.notify_all();
       }
@@ -248,7 +260,7 @@ struct MlpKernel::StageJob {
 
 void MlpKernel::run_stages(const Plan& plan, const float* x, std::size_t rows, float* y) const {
   if (stages_.size() > StageJob::kMaxStages) return run_row_blocks({plan.strategy, 1, rows}, x, rows, y);
-  const Frame frame(*this, x, rows, y);
+  const Frame frame(*this, x, rows, y, rows <= StageJob::kFewRows ? plan.threads : 1);
   StageJob job(*this, frame, plan.threads);
   Pool::shared().run(plan.threads - 1, StageJob::task, &job);
 }
