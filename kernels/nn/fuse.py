@@ -4,6 +4,7 @@ a FusedMLP of it. Owns which modules are tried; what an MLP is, `fused_mlp.from_
 from __future__ import annotations
 
 import inspect
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,8 @@ from fused_mlp.kernels.errors import KernelError
 from fused_mlp.kernels.nn.fused_module import FusedMLP
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.spec import Gated, Linear
+
+log = logging.getLogger(__name__)
 
 # A single product has nothing to be fused with but its activation, and may be read by other code (`lm_head.weight`).
 _FEWEST_PRODUCTS = 2
@@ -78,7 +81,10 @@ class _Walk:
         """Why it is no MLP; empty if it is replaced."""
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)) or _inputs(module) != 1:
             return f"{type(module).__name__} does not take one tensor"
-        kind = (type(module), tuple((name, p.shape) for name, p in module.named_parameters()))
+        kind = (
+            tuple((name, type(part), part.extra_repr()) for name, part in module.named_modules()),
+            tuple((name, p.shape) for name, p in module.named_parameters()),
+        )
         if kind in self._refused:
             return self._refused[kind]
         try:
@@ -86,6 +92,10 @@ class _Walk:
         except (ModelLoadError, KernelError) as error:
             self._refused[kind] = str(error)
             return str(error)
+        except Exception as error:  # a user's forward: the other blocks are replaced all the same
+            log.exception("%s could not be read", path)
+            self._refused[kind] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            return self._refused[kind]
         products = [step for step in fused.spec.steps if isinstance(step, (Linear, Gated))]
         if fused.rows_only:
             self._refused[kind] = "it takes (rows, features) only"

@@ -390,7 +390,7 @@ def _takes_leading_dimensions(module: nn.Module, spec: MlpSpec) -> bool:
         for part, training in modes.items():
             part.training = training
     return all(
-        b.shape[:2] == (2, 3) and torch.allclose(a, b.flatten(0, 1), rtol=1e-2, atol=1e-2)
+        b.shape == (2, 3, *a.shape[1:]) and torch.allclose(a, b.flatten(0, 1), rtol=1e-2, atol=1e-2)
         for a, b in zip(expected, got, strict=True)
     )
 

@@ -76,6 +76,7 @@ def from_torch(
     refused. Before it is handed out, the program is compared with the module itself, both in float64, on random
     rows. `precision` keeps the weights in bfloat16 or int8, if that costs at most 5 % of the largest output: see
     `fused_mlp.models.precision.reduce_precision`, which takes rows of yours to measure it on."""
+    example = _one_tensor(example)
     mlp = read_module(module, example, in_features=in_features, dtype=dtype).mlp
     if precision is not None:
         mlp = reduce_precision(mlp, precision)
@@ -194,6 +195,15 @@ def _answers(
     return [each.double().reshape(len(rows), -1).numpy() for each in answers]
 
 
+def _one_tensor(example: Any) -> Any:
+    """A tuple of arguments, as torch.export takes them, is not an array of rows."""
+    if isinstance(example, (tuple, list)) and any(isinstance(each, Tensor) for each in example):
+        if len(example) != 1:
+            raise ModelLoadError(f"example: expected one tensor, which is the input, got {len(example)}")
+        return example[0]
+    return example
+
+
 def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
     if example is None:
         if in_features is None:
@@ -201,7 +211,7 @@ def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
         if in_features < 1:
             raise ModelLoadError(f"in_features: expected 1 or more, got {in_features}")
         return (in_features,)
-    sizes = tuple(np.shape(example.detach().cpu().numpy() if isinstance(example, Tensor) else example))
+    sizes = tuple(example.shape if isinstance(example, Tensor) else np.shape(example))
     shape = sizes[1:] if len(sizes) > 1 else sizes
     if not shape or 0 in shape:
         raise ModelLoadError(f"example: expected rows of shape (rows, ...), got shape {sizes}")
@@ -213,7 +223,8 @@ def _row_shape(example: Any, in_features: int | None) -> tuple[int, ...] | None:
 def _with_example(mlp: Mlp, example: Any) -> Mlp:
     values = example.detach().cpu().double().numpy() if isinstance(example, Tensor) else np.asarray(example)
     row = values.reshape(-1)[: mlp.spec.in_features].astype(np.float32)
-    return mlp.annotated(example=row.tolist()) if np.isfinite(row).all() else mlp
+    usable = len(row) == mlp.spec.in_features and np.isfinite(row).all()  # zeros(0, 7) has a shape and no row
+    return mlp.annotated(example=row.tolist()) if usable else mlp
 
 
 def _check_signature(module: nn.Module) -> None:

@@ -149,8 +149,9 @@ class OnDemand:
         known = isinstance(error, (ModelLoadError, KernelError))
         reason = without_path(self._repository, error) if known else "internal error"
         count, before = self._failures.get(key, (0, ""))
-        self._failures[key] = count + 1, reason
-        pause_s = pause_after(count + 1)
+        count = 0 if isinstance(error, NoRoom) else count + 1
+        self._failures[key] = count, reason
+        pause_s = pause_after(count)
         if reason != before:  # told once
             log.error("%s/%d cannot be loaded: %s", *key, reason, exc_info=None if known else error)
         with self._table.lock:
@@ -201,6 +202,10 @@ class OnDemand:
         return True
 
 
+class NoRoom(ModelLoadError):
+    """The files are right; others are in use."""
+
+
 class Room:
     """How many bytes of kernels may be loaded; None: any number."""
 
@@ -217,8 +222,8 @@ class Room:
         unload: Callable[[ServedVersion], bool],
     ) -> None:
         """Unload what was used least recently until `size` bytes fit, and keep them for `key` until give_back().
-        `unload` returns whether it did. Raises ModelLoadError when they cannot fit, or others are in use for too
-        long."""
+        `unload` returns whether it did. Raises ModelLoadError when they cannot fit, NoRoom when others are in use
+        for too long."""
         if self._most_bytes is None:
             return
         if size > self._most_bytes:
@@ -228,7 +233,7 @@ class Room:
         until = time.monotonic() + MOST_WAIT_FOR_ROOM_S
         while not self._try_take(key, size, loaded, unload):
             if time.monotonic() > until:
-                raise ModelLoadError(
+                raise NoRoom(
                     "no room: the models that fill FUSED_MLP_MAX_LOADED_BYTES are in use; retry later"
                 )
             time.sleep(_POLL_S)
@@ -250,7 +255,9 @@ class Room:
             versions = [v for v in loaded() if (v.model, v.version) != key]
             excess = sum(v.memory_bytes for v in versions) + others + size - self._most_bytes
             before = time.monotonic_ns() - int(LEAST_STAY_S * 1e9)
-            idle = (v for v in versions if (v.has_run or v.loaded_ns <= before) and not v.in_flight)
+            idle = [v for v in versions if (v.has_run or v.loaded_ns <= before) and not v.in_flight]
+            if sum(v.memory_bytes for v in idle) < excess:
+                return False  # unloading all of them would not help
             for version in sorted(idle, key=lambda v: v.last_used_ns):
                 if excess <= 0:
                     break
@@ -263,4 +270,4 @@ class Room:
 
 
 def pause_after(failures: int) -> float:
-    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10))
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(max(failures - 1, 0), 10))

@@ -55,7 +55,7 @@ def change(
         str | None, typer.Option(metavar="log|unfused", help="What to do when the variants differ.")
     ] = None,
     weight: Annotated[
-        float | None, typer.Option(metavar="0..1000", help="Share of the time beside other models.")
+        float | None, typer.Option(metavar="0.01..1000", help="Share of the time beside other models.")
     ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:

@@ -29,7 +29,7 @@ class Policy(BaseModel):
     shadow_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     on_mismatch: OnMismatch = "log"
     # Its share of the time beside other models that have work: docs/scheduling.md.
-    weight: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 1.0
+    weight: Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)] = 1.0
 
     def given(self) -> dict[str, object]:
         """The fields that were named, not those left at their defaults."""

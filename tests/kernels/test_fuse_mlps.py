@@ -115,3 +115,31 @@ def test_outputs_of_a_transformers_model_stay_as_they_are(kind):
     with torch.no_grad():
         got, wanted = model(input_ids=ids)[0], twin(input_ids=ids)[0]
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+class Pairs(nn.Module):
+    """Its answer to (a, b, features) has (a, b) in front, but is another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 1)
+        self.factors = nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, x):
+        squared = (x @ self.factors).pow(2) - x.pow(2) @ self.factors.pow(2)
+        return (self.linear(x) + squared.sum(1, keepdim=True)).squeeze()
+
+
+def test_a_module_that_computes_more_dimensions_otherwise_does_not_stop_the_others():
+    model = nn.ModuleDict({"first": FeedForward(8), "pairs": Pairs(), "last": FeedForward(8)})
+    fusion = fused_mlp.fuse_mlps(model.eval())
+    assert set(fusion.replaced) == {"first", "last"}
+    assert "pairs" in fusion.kept
+
+
+def test_modules_of_the_same_shapes_are_judged_one_by_one():
+    def block(function: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), function, nn.Linear(16, 8))
+
+    fusion = fused_mlp.fuse_mlps(nn.ModuleDict({"a": block(nn.Hardshrink()), "b": block(nn.ReLU())}).eval())
+    assert set(fusion.replaced) == {"b"}

@@ -21,22 +21,28 @@ nb::tuple as_tuple(const Bounds& bounds) {
   return nb::tuple(list);
 }
 
+void add(const RequestMetrics& metrics, RequestSnapshot& result) {
+  for (int code = 0; code < kGrpcCodeCount; ++code) {
+    const std::uint64_t count = read(metrics.codes[static_cast<std::size_t>(code)]);
+    if (count > 0) result.codes[code] += count;
+  }
+  metrics.duration.add_to(result.duration);
+}
+
 }  // namespace
 
 RequestSnapshot snapshot(const RequestMetrics& metrics) {
   RequestSnapshot result;
-  for (int code = 0; code < kGrpcCodeCount; ++code) {
-    const std::uint64_t count = read(metrics.codes[static_cast<std::size_t>(code)]);
-    if (count > 0) result.codes[code] = count;
-  }
-  result.duration = metrics.duration.snapshot();
+  add(metrics, result);
   return result;
 }
 
 LaneSnapshot snapshot(const LaneMetrics& metrics) {
   LaneSnapshot result;
-  result.requests = snapshot(metrics.requests);
-  result.queue_duration = metrics.queue_duration.snapshot();
+  metrics.counts.each([&](const RequestCounts& each) {
+    add(each.requests, result.requests);
+    each.queue_duration.add_to(result.queue_duration);
+  });
   result.compute_duration = metrics.compute_duration.snapshot();
   result.batch_rows = metrics.batch_rows.snapshot();
   for (int i = 0; i < kReleaseCount; ++i) {

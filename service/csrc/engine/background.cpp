@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -54,11 +55,11 @@ struct TurnAttributes {
   std::uint64_t period_ns = 0;
 };
 
-void set_turns(int policy, std::uint64_t turn_ns) noexcept {
+void set_turns(int policy, int nicer, std::uint64_t turn_ns) noexcept {
   if (sched_getscheduler(0) != SCHED_OTHER) return;  // an operator has chosen another one for the process
   TurnAttributes attributes;
   attributes.policy = static_cast<std::uint32_t>(policy);
-  attributes.nice = getpriority(PRIO_PROCESS, 0);
+  attributes.nice = std::min(getpriority(PRIO_PROCESS, 0) + nicer, 19);
   attributes.runtime_ns = turn_ns;
   [[maybe_unused]] const long done = syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
@@ -72,9 +73,9 @@ void lower_thread_priority() noexcept {
   [[maybe_unused]] const int nice = setpriority(PRIO_PROCESS, 0, 19);  // on Linux: of this thread only
 }
 
-void take_short_turns() noexcept { set_turns(SCHED_OTHER, 100'000); }
+void take_short_turns() noexcept { set_turns(SCHED_OTHER, 0, 100'000); }
 
-void take_long_turns() noexcept { set_turns(SCHED_BATCH, 3'000'000); }
+void step_back() noexcept { set_turns(SCHED_BATCH, 5, 500'000); }
 
 void limit_openmp_to_one_thread() noexcept {
   static const std::vector<SetThreads> runtimes = find_runtimes();

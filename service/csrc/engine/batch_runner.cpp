@@ -68,6 +68,7 @@ void BatchRunner::complete_dropped(TakenBatch& batch) noexcept {
 void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
   Lane& lane = *batch.lane;
   LaneMetrics& metrics = lane.metrics_;
+  RequestCounts& counts = metrics.counts.mine();
   Outcome outcome;
   compute(batch, outcome);
 
@@ -81,7 +82,7 @@ void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
     outcome.y = y;
     outcome.rows = ticket->rows();
     outcome.queue_ns = std::max<Nanos>(0, batch.taken_at - ticket->arrival_ns);
-    metrics.queue_duration.observe(outcome.queue_ns);
+    counts.queue_duration.observe(outcome.queue_ns);
     if (ticket->trace_id == 0) [[likely]] {
       complete(*ticket, outcome);
     } else {
@@ -127,6 +128,7 @@ void BatchRunner::run_slices(TakenBatch& batch, Outcome& outcome) {
   // meanwhile.
   Nanos gathered_at = batch.taken_at;
   const bool by_cpu = between_ && !lane.needs_python_ && batch.charged >= kSlice / 8;
+  Nanos whole = 0;
   for (std::uint32_t first = 0; first < batch.rows && !result_.failed; first += slice) {
     const std::uint32_t rows = std::min(slice, batch.rows - first);
     if (first != 0) between_(batch, batch.rows - first);
@@ -139,11 +141,14 @@ void BatchRunner::run_slices(TakenBatch& batch, Outcome& outcome) {
     Nanos spent = by_cpu ? clock_.thread_cpu() - cpu_start : took;
     if (const Nanos expected = lane.cost_.of(rows); expected > 0) spent = std::min(spent, 4 * expected);
     spent_ += spent;
+    whole += spent;
     if (!result_.failed) lane.cost_.correct(rows, by_cpu ? spent : took);
     if (tracing()) [[unlikely]] {
       record_span(TracePhase::kernel, 0, rows, start, start + took, lane.options_.name);
     }
   }
+  // Deadlines are judged by whole batches.
+  if (slice < batch.rows && !result_.failed) lane.cost_.correct(batch.rows, whole);
   lane.metrics_.charge(batch.runnable.size(), gathered_at - batch.taken_at, outcome.compute_ns);
 }
 

@@ -16,7 +16,7 @@ constexpr std::size_t kProbeRows = 32;  // enough to tell the part per row from 
 constexpr double kAssumedFixedRows = 8;
 // A thread that was descheduled during a batch reports far too much: down fast, up slowly, never by much.
 constexpr double kDown = 0.25, kUp = 1.0 / 16, kMostUp = 4;
-constexpr float kDoubt = 0.97f;
+constexpr double kDoubt = 0.97;
 
 // While it lives, kernels on this thread use no other core.
 class AloneScope {
@@ -96,13 +96,11 @@ std::uint64_t CostEstimate::rows_worth_fixed() const noexcept {
   return row > 0 ? static_cast<std::uint64_t>(std::min(fixed / row, 1e9)) : 0;
 }
 
-void CostEstimate::doubt(std::uint64_t rows) noexcept {
-  std::atomic<float>& ratio = ratios_[size_of(rows)];
-  ratio.store(ratio.load(std::memory_order_relaxed) * kDoubt, std::memory_order_relaxed);
-}
+void CostEstimate::doubt() noexcept { trust_.store(trust() * kDoubt, std::memory_order_relaxed); }
 
 void CostEstimate::correct(std::uint64_t rows, Nanos took) noexcept {
   if (took <= 0) return;
+  if (trust() != 1) trust_.store(1, std::memory_order_relaxed);
   const auto count = static_cast<double>(rows);
   double expected = shape(count);
   if (expected <= 0) {

@@ -39,8 +39,10 @@ class CostEstimate {
     return ratios_[size_of(rows)].load(std::memory_order_relaxed) > 0;
   }
   void correct(std::uint64_t rows, Nanos took) noexcept;
-  // A request was refused for this estimate: nothing will correct it if all are.
-  void doubt(std::uint64_t rows) noexcept;
+  // A request was refused for this estimate. If all are, no batch corrects it: so it counts for less each
+  // time, for refusals alone, until a batch has been run.
+  void doubt() noexcept;
+  double trust() const noexcept { return trust_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::size_t kSizes = 14;  // 1, 2-3, 4-7, ..., 8192 and more rows
@@ -51,6 +53,7 @@ class CostEstimate {
   }
 
   std::atomic<double> fixed_ns_, row_ns_;
+  std::atomic<double> trust_{1};
   std::array<std::atomic<float>, kSizes> ratios_{};  // took / shape, a moving average; 0: no batch yet
 };
 

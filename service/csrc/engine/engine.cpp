@@ -45,7 +45,7 @@ void run_batch(EngineCore& core, BatchRunner& runner, TakenBatch& batch) {
 }
 
 void work(const std::shared_ptr<EngineCore>& core) {
-  take_long_turns();
+  step_back();
   // What goes first between two slices of a batch has buffers of its own.
   BatchRunner second(*core->clock, core->options.on_kernel_error, core->shadow);
   TakenBatch between;

@@ -43,14 +43,19 @@ class Histogram {
 
   HistogramSnapshot snapshot() const {
     HistogramSnapshot result;
-    result.buckets.reserve(buckets_.size());
-    // A value being recorded may show up in a bucket but not in the sum.
-    result.sum = sum_.load(std::memory_order_relaxed);
-    for (const auto& bucket : buckets_) {
-      result.buckets.push_back(bucket.load(std::memory_order_relaxed));
-      result.count += result.buckets.back();
-    }
+    add_to(result);
     return result;
+  }
+
+  void add_to(HistogramSnapshot& result) const {
+    result.buckets.resize(buckets_.size());
+    // A value being recorded may show up in a bucket but not in the sum.
+    result.sum += sum_.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      const std::uint64_t count = buckets_[i].load(std::memory_order_relaxed);
+      result.buckets[i] += count;
+      result.count += count;
+    }
   }
 
   static constexpr std::size_t bucket_of(std::int64_t value) noexcept {

@@ -39,7 +39,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   // Called by the fronts once per finished request, for every gRPC code.
   void record(int grpc_code, std::int64_t duration_ns) noexcept {
-    metrics_.requests.record(grpc_code, duration_ns);
+    metrics_.counts.mine().requests.record(grpc_code, duration_ns);
   }
 
   // Its share of the time, relative to other lanes that have work. Greater than 0.

@@ -30,6 +30,11 @@ class LaneQueue {
 
   bool empty() const noexcept { return flows_.empty(); }
   std::uint64_t rows() const noexcept { return rows_; }
+  std::size_t flows() const noexcept { return flows_.size(); }
+  std::uint64_t rows_of(std::uint64_t flow) const noexcept {
+    const Flow* const found = find(flow);
+    return found ? found->rows : 0;
+  }
   // Of those that event loops will run.
   std::uint64_t loop_rows() const noexcept { return loop_rows_; }
   // Rows that go before a ticket of that flow and size, if it came now.

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "engine/histogram.hpp"
+#include "engine/per_thread.hpp"
 #include "engine/status.hpp"
 
 namespace fused_mlp {
@@ -38,6 +39,12 @@ class RequestMetrics {
   DurationHistogram duration;
 };
 
+// What a lane counts once per request.
+struct alignas(64) RequestCounts {
+  RequestMetrics requests;
+  DurationHistogram queue_duration;  // of those that reached a kernel
+};
+
 // The metrics of one lane. The fronts record `requests` and `Refusal::invalid_input`, the engine the rest.
 struct LaneMetrics {
   void refuse(Refusal reason) noexcept {
@@ -47,8 +54,11 @@ struct LaneMetrics {
   // Whether it has counted anything: only then are there series of it.
   bool used() const noexcept {
     const auto counted = [](const auto& counter) { return counter.load(std::memory_order_relaxed) != 0; };
-    return counted(rows) || std::any_of(requests.codes.begin(), requests.codes.end(), counted) ||
-           std::any_of(refused.begin(), refused.end(), counted);
+    bool used = counted(rows) || std::any_of(refused.begin(), refused.end(), counted);
+    counts.each([&](const RequestCounts& each) {
+      used = used || std::any_of(each.requests.codes.begin(), each.requests.codes.end(), counted);
+    });
+    return used;
   }
 
   // Each request of a batch is charged the whole of what its batch took.
@@ -61,8 +71,7 @@ struct LaneMetrics {
     compute_ns.fetch_add(requests * static_cast<std::uint64_t>(compute), std::memory_order_relaxed);
   }
 
-  RequestMetrics requests;
-  DurationHistogram queue_duration;    // per ticket that reached a kernel
+  PerThread<RequestCounts> counts;
   DurationHistogram compute_duration;  // per batch
   RowHistogram batch_rows;             // per batch
   std::array<std::atomic<std::uint64_t>, kReleaseCount> batches{};

@@ -2,6 +2,7 @@
 // libraries of their own, and each would get its own copy.
 #include "engine/busy_threads.hpp"
 #include "engine/histogram.hpp"
+#include "engine/per_thread.hpp"
 #include "engine/trace.hpp"
 
 namespace fused_mlp {
@@ -10,6 +11,8 @@ std::atomic<unsigned> busy_threads{0};
 constinit thread_local bool this_thread_busy = false;
 constinit thread_local bool this_thread_low_priority = false;
 std::atomic<bool> metrics_on{true};
+std::atomic<unsigned> counting_threads{0};
+constinit thread_local unsigned this_thread_counts_as = 0;
 std::atomic<bool> detail::tracing{false};
 
 }  // namespace fused_mlp

@@ -125,15 +125,30 @@ Status Scheduler::admit(Lane& lane, const Ticket& ticket) const noexcept {
   if (draining_) return Status::shutting_down;
   const LaneQueue& queue = lane.queue_;
   if (queue.empty()) return Status::ok;  // any ticket: one of more than queue_rows would always be refused
-  if (queue.rows() + ticket.rows() > lane.options_.queue_rows) return Status::overloaded;
+  if (queue.rows() + ticket.rows() > lane.options_.queue_rows && !is_owed_a_place(lane, ticket)) {
+    return Status::overloaded;
+  }
   if (ticket.deadline_ns == 0) return Status::ok;
   // At best all workers run this lane. Only what is surely too late is refused.
-  const Nanos most = kSurely * (ticket.deadline_ns - ticket.arrival_ns) * std::max(1u, workers_);
-  if (lane.time_of(queue.rows()) <= most) return Status::ok;
-  const std::uint64_t before = queue.rows_before(ticket.flow, ticket.rows());
-  if (!lane.cost_.known(lane.options_.max_batch_rows) || lane.time_of(before) <= most) return Status::ok;
-  lane.cost_.doubt(lane.options_.max_batch_rows);
+  const auto is_late = [&](std::uint64_t rows) {
+    // In floating point: deadlines may be centuries away.
+    const auto time = static_cast<double>(lane.time_of(rows)) / std::max(1u, workers_);
+    return time * lane.cost_.trust() > kSurely * static_cast<double>(ticket.deadline_ns - ticket.arrival_ns);
+  };
+  if (!is_late(queue.rows())) return Status::ok;
+  if (!lane.cost_.known(lane.options_.max_batch_rows)) return Status::ok;
+  if (!is_late(queue.rows_before(ticket.flow, ticket.rows()))) return Status::ok;
+  lane.cost_.doubt();
   return Status::deadline_too_near;
+}
+
+// The queue is full, but not by this connection: it has an equal part of queue_rows, on top of what others
+// have queued. At most twice queue_rows in all.
+bool Scheduler::is_owed_a_place(const Lane& lane, const Ticket& ticket) noexcept {
+  const LaneQueue& queue = lane.queue_;
+  const std::uint64_t most = lane.options_.queue_rows;
+  return queue.rows() + ticket.rows() <= 2 * most &&
+         queue.rows_of(ticket.flow) + ticket.rows() <= most / (queue.flows() + 1);
 }
 
 // Queues it. True if a worker should wake for it: the first of a lane that is for workers wakes one, which
@@ -316,8 +331,9 @@ bool Scheduler::is_too_late(Lane& lane, const Ticket& ticket, Nanos now) noexcep
   if (ticket.deadline_ns == 0) return false;
   if (ticket.deadline_ns <= now) return true;
   if (!lane.cost_.known(ticket.rows())) return false;
-  if (lane.cost_.of(ticket.rows()) <= kSurely * (ticket.deadline_ns - now)) return false;
-  lane.cost_.doubt(ticket.rows());
+  const double time = static_cast<double>(lane.cost_.of(ticket.rows())) * lane.cost_.trust();
+  if (time <= kSurely * static_cast<double>(ticket.deadline_ns - now)) return false;
+  lane.cost_.doubt();
   return true;
 }
 
@@ -394,9 +410,10 @@ bool Scheduler::take_between(const TakenBatch& running, std::uint64_t left, Take
     if (!is_due(lane, now)) return false;
     const Ticket* const next =
         lane.queue_.next(&lane == &busy ? left / 2 : LaneQueue::kAnySize, loops_until(lane, now));
-    if (next == nullptr || &lane == &busy) return next != nullptr;
-    return lane.virtual_ns_.load(std::memory_order_relaxed) <= used &&
-           lane.cost_.of(next->rows()) < remaining;
+    // Nothing can go before it in its turn: it must be short.
+    if (next == nullptr || lane.cost_.of(next->rows()) > kBetween) return false;
+    return &lane == &busy || (lane.virtual_ns_.load(std::memory_order_relaxed) <= used &&
+                              lane.cost_.of(next->rows()) < remaining);
   });
   if (index == kNone) return false;
   const Lane& lane = *ready_[index];

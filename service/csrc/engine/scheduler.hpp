@@ -71,6 +71,7 @@ class Scheduler {
   std::vector<TakenBatch> stop();
 
  private:
+  static bool is_owed_a_place(const Lane& lane, const Ticket& ticket) noexcept;
   Status admit(Lane& lane, const Ticket& ticket) const noexcept;
   bool link(Lane& lane, Ref<Ticket>&& ticket, const void* loop);
   bool is_due(const Lane& lane, Nanos now) const noexcept;

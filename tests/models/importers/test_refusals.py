@@ -117,3 +117,12 @@ def test_the_first_row_of_the_example_is_kept():
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
     assert models.from_torch(module, example).example == tuple(range(12))
     assert models.from_torch(module).example is None
+
+
+def test_the_example_may_be_given_as_torch_export_takes_it():
+    module = nn.Sequential(nn.Linear(7, 2), nn.ReLU())
+    assert models.from_torch(module, (torch.zeros(2, 7),)).spec.in_features == 7
+    assert models.from_torch(module.bfloat16(), torch.zeros(1, 7).bfloat16()).spec.in_features == 7
+    assert models.from_torch(module, torch.zeros(0, 7)).example is None
+    with pytest.raises(ModelLoadError, match="example: expected one tensor, which is the input, got 2"):
+        models.from_torch(module, (torch.zeros(1, 7), torch.zeros(1, 7)))

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -239,6 +240,20 @@ def test_a_model_with_requests_is_never_unloaded(
             assert lazy.loaded() == {"m000"}
             lazy.release()
             assert held.result(30).shape == (1, 3)
+
+
+def test_idle_models_stay_where_unloading_them_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_demand, "MOST_WAIT_FOR_ROOM_S", 0)
+    used = {"version": 1, "has_run": True, "loaded_ns": 0, "last_used_ns": 0}
+    busy = SimpleNamespace(model="busy", memory_bytes=80, in_flight=1, **used)
+    idle = SimpleNamespace(model="idle", memory_bytes=10, in_flight=0, **used)
+    unloaded: list[object] = []
+    room = on_demand.Room(100)
+    with pytest.raises(on_demand.NoRoom):
+        room.take(("new", 1), 50, lambda: [busy, idle], unloaded.append)
+    assert unloaded == []
+    room.take(("new", 1), 20, lambda: [busy, idle], lambda v: unloaded.append(v) or True)
+    assert unloaded == [idle]
 
 
 def test_a_model_larger_than_all_room_says_so(front: str, root: Path) -> None:

@@ -428,6 +428,41 @@ TEST(a_deadline_that_the_queue_cannot_meet_is_refused_at_once) {
   CHECK_EQ(ask(2, 20 * kMilli), Status::ok);  // another flow goes before most of them
 }
 
+TEST(a_deadline_centuries_away_is_not_refused) {
+  Rig rig;
+  auto lane = rig.add_lane(costing(0, 0, 10));
+  rig.stages[0]->during = [&] { rig.clock->advance(10 * kMilli); };
+  rig.send(*lane, 1, 10);
+  CHECK_EQ(rig.run_all(), 1);
+  for (int i = 0; i < 10; ++i) CHECK_EQ(rig.submit(*lane, of_flow(rig, 1, 10)), Status::ok);
+  auto probe = of_flow(rig, 1, 1);
+  probe->deadline_ns = rig.clock->now() + (Nanos{1} << 61);
+  CHECK_EQ(rig.submit(*lane, probe), Status::ok);
+}
+
+TEST(refusals_do_not_change_what_a_batch_is_charged_or_who_runs_it) {
+  CostEstimate cost({1000.0, 100.0});
+  for (int i = 0; i < 1000; ++i) cost.doubt();
+  CHECK_EQ(cost.of(10), 2000);
+  CHECK_EQ(cost.rows_within(2000), 10u);
+  CHECK(cost.trust() < 0.01);
+  cost.correct(10, 2000);  // a batch was run: believed again
+  CHECK_EQ(cost.trust(), 1.0);
+}
+
+TEST(a_queue_filled_by_one_connection_has_room_for_another) {
+  Rig rig;
+  LaneOptions options;
+  options.queue_rows = 100;
+  auto lane = rig.add_lane(options);
+  CHECK_EQ(rig.submit(*lane, of_flow(rig, 1, 100)), Status::ok);
+  CHECK_EQ(rig.submit(*lane, of_flow(rig, 1, 1)), Status::overloaded);
+  CHECK_EQ(rig.submit(*lane, of_flow(rig, 2, 50)), Status::ok);
+  CHECK_EQ(rig.submit(*lane, of_flow(rig, 2, 1)), Status::overloaded);  // a third of 100 by now
+  for (std::uint64_t flow = 3; flow < 100; ++flow) rig.submit(*lane, of_flow(rig, flow, 1));
+  CHECK(lane->metrics().queued_rows.load() <= 200);
+}
+
 // ---- The estimate ----
 
 TEST(estimate_follows_what_batches_took_and_not_a_single_outlier) {

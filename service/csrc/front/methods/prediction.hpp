@@ -24,6 +24,7 @@ class Prediction final : public Delivery {
 
   void start(Call& call, Message&& message, const Codec& codec);
   // Choose a lane and submit: after it has waited for its model.
+  bool waits() const { return waiting_; }
   void proceed(Nanos trace_begin_ns = 0);
   void deliver() noexcept override;
   // Its call ended early. What the engine still computes for it is thrown away.

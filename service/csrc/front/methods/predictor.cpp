@@ -83,7 +83,9 @@ void Predictor::tick() {
   const std::vector<Prediction*> waited = std::exchange(waiting_, {});
   wanted_.clear();
   waiting_generation_ = routes_.current().generation;
-  for (Prediction* prediction : waited) prediction->proceed();
+  for (Prediction* prediction : waited) {
+    if (prediction->waits()) prediction->proceed();  // not if the end of another took its call along
+  }
 }
 
 void Predictor::abandon(Call& call, int code) {
