@@ -19,7 +19,7 @@ struct Int8Product {
   static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
   static constexpr std::size_t kVectorBytes = std::size_t{V::kLanes} * D::kGroup;
   static constexpr std::size_t kRowBytes = kPanel * D::kGroup;  // of a panel row
-  static constexpr std::size_t kPrefetchBytes = 16384;  // ahead, into the L2 cache: see FloatProduct
+  static constexpr std::size_t kPrefetchBytes = 16384;          // ahead, into the L2 cache: see FloatProduct
   static constexpr bool kReadsOutput = false;
   static constexpr int kMaxRows = V::kMaxRows;
   // Sums in no order need no memory in between: more panels fit into 32 registers than for float32.
