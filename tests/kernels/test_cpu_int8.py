@@ -101,12 +101,13 @@ def test_the_ends_of_the_range(isa: str) -> None:
     )
     spec = MlpSpec(in_features=inputs, steps=(Linear(name="l", input=INPUT, out_features=36, bias=False),))
     mlp = Mlp(spec, {}, reduced={"l.weight": matrix})
-    x = np.zeros((7, inputs), np.float32)
+    x = np.zeros((8, inputs), np.float32)
     x[0], x[1], x[2] = 3.0, -3.0, signs
     x[4] = 1.0
     x[4, 77] = 3e38
     x[5] = 1e-42
     x[6] = np.float32(2.0**-90) * signs
+    x[7] = np.float32(1e-32) * signs  # below the smallest range, but not nothing
     y = CpuKernel(mlp, 1, isa)(x)
     assert same_bits(y, evaluate(mlp, x, Int64Products()))
     assert y[0, 0] == pytest.approx(inputs * 127 * 3.0 * 0.5)
