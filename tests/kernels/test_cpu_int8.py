@@ -116,8 +116,11 @@ def test_the_ends_of_the_range(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_is_nan_and_harms_no_other(isa: str, bad: float) -> None:
-    mlp = to_precision(chain(50, 40, 30), "int8")
+@pytest.mark.parametrize("widths", [(50, 40), (50, 40, 30)])
+def test_a_row_that_is_not_finite_is_nan_and_harms_no_other(
+    isa: str, bad: float, widths: tuple[int, ...]
+) -> None:
+    mlp = to_precision(chain(*widths), "int8")
     kernel = CpuKernel(mlp, 1, isa)
     x = random_rows(mlp, 9)
     expected = kernel(x)
