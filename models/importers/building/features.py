@@ -27,7 +27,11 @@ from fused_mlp.models.spec import Combination
 
 class Features(Arithmetic):
     def softmax(self, x: Rows, axis: int, *, log: bool = False) -> Rows:
-        return self._over(x, (axis,), lambda node: SoftmaxNode(self._place, (node,), node.width, log))
+        def make(node: Node) -> Node:
+            made = SoftmaxNode(self._place, (node,), node.width, log)
+            return self._once(("softmax", node.number, log), (), made)
+
+        return self._over(x, (axis,), make)
 
     def norm(
         self,
@@ -41,11 +45,12 @@ class Features(Arithmetic):
     ) -> Rows:
         """weight, bias: in the shape of the axes."""
         flat_weight, flat_bias = map(_flattened, (weight, bias))
-        return self._over(
-            x,
-            axes,
-            lambda node: NormNode(self._place, (node,), node.width, kind, eps, flat_weight, flat_bias),
-        )
+
+        def make(node: Node) -> Node:
+            made = NormNode(self._place, (node,), node.width, kind, eps, flat_weight, flat_bias)
+            return self._once(("norm", node.number, kind, eps), (flat_weight, flat_bias), made)
+
+        return self._over(x, axes, make)
 
     def batch_norm(
         self,

@@ -72,7 +72,8 @@ class Products(Selection):
             weight = weight.of(matrix)
         else:
             node = self._gather(node, order)
-        return LinearNode(self._place, (node,), weight.shape[0], weight, bias)
+        made = LinearNode(self._place, (node,), weight.shape[0], weight, bias)
+        return self._once(("linear", node.number), (weight, bias), made)
 
 
 def _swapped(x: Rows) -> Rows:

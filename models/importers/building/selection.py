@@ -43,6 +43,14 @@ class Selection:
         self._place = rows.node.place
         self._nodes: dict[tuple[object, ...], Node] = {}  # by what they compute: equal ones are made once
 
+    def _once(self, key: tuple[object, ...], weights: Sequence[Constant | None], made: Node) -> Node:
+        """The first node of that key and these tensors of the source: a module that is called twice for the same value
+        is computed once."""
+        if any(each is not None and not each.origin for each in weights):
+            return made  # computed from tensors: which, is not known any more
+        names = (each and (each.origin, each.shape) for each in weights)
+        return self._nodes.setdefault((*key, *names), made)
+
     @contextmanager
     def at(self, place: Place) -> Iterator[None]:
         """Where the calls within are, for names and errors."""

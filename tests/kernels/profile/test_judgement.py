@@ -74,7 +74,7 @@ def test_terminal_and_page_say_so():
     console = Console(width=120)
     with console.capture() as shown:
         console.print(profile_view(found))
-    page = html_report(found, "fused-mlp profile")
+    page = html_report(found, {"command": "fused-mlp profile"})
     for text in (shown.get(), page):
         assert "Not valid: the machine was busy." in text
         assert "ote: a little" in text

@@ -9,6 +9,7 @@ from torch import nn
 from fused_mlp import kernels, models
 from fused_mlp.models import Mlp, ModelLoadError
 from fused_mlp.models.evaluation import evaluate
+from fused_mlp.models.spec import Linear, Softmax
 from tests.models.importers.idioms import IDIOMS, ActorCritic, Llama, Plain, PreNormTower, Recurrent
 
 
@@ -314,3 +315,33 @@ def test_a_program_that_is_not_the_module_is_refused(monkeypatch):
     monkeypatch.setitem(aten.OPERATORS, "relu", aten.OPERATORS["silu"])
     with pytest.raises(ModelLoadError, match="does not compute what the model does"):
         models.from_torch(Plain())
+
+
+def test_a_module_that_is_called_twice_for_the_same_value_is_computed_once():
+    class Agent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 8))
+            self.pi, self.v = nn.Linear(8, 3), nn.Linear(8, 1)
+
+        def policy(self, x):
+            return torch.softmax(self.pi(self.encoder(x)), -1)
+
+        def forward(self, x):
+            return self.policy(x), self.v(self.encoder(x)), self.policy(x).amax(-1)
+
+    mlp = models.from_torch(Agent())  # which compares it with the module
+    products = [step for step in mlp.spec.steps if isinstance(step, Linear)]
+    assert [step.name for step in products] == ["encoder.0", "encoder.3", "pi", "v"]
+    assert sum(isinstance(step, Softmax) for step in mlp.spec.steps) == 1
+    other = models.from_torch(TwoInputsOfOneModule())  # of two values it is computed twice
+    assert sum(isinstance(step, Linear) for step in other.spec.steps) == 3
+
+
+class TwoInputsOfOneModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.last = nn.Linear(5, 5), nn.Linear(5, 1)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.shared(torch.relu(self.shared(x)))))

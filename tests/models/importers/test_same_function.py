@@ -69,10 +69,13 @@ def test_conditions_of_onnx_are_the_function_that_they_spell(tmp_path):
     assert step.function == "maximum(x, 0.5)"
 
 
-def test_a_limit_far_out_is_found_out():
+def test_a_limit_far_out_is_read_as_one():
     module = written(lambda self, x: torch.where(self.fc(x) > 1e7, 1e7, self.fc(x)))
-    with pytest.raises(ModelLoadError):
-        models.from_torch(module)
+    mlp = models.from_torch(module)
+    rows = np.random.default_rng(0).normal(0, 1e8, (20, 4))
+    _, expected = answers(module, rows.tolist())
+    assert (expected == 1e7).any()
+    np.testing.assert_allclose(evaluate(mlp, rows), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 8])
