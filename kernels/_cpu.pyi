@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Float32 = NDArray[np.float32]
+Matrix = Float32 | NDArray[np.uint16] | NDArray[np.int8]
 _Array = TypeVar("_Array")
 
 # Where a value is: buffer (0 is x, 1 is y, the others are scratch) and first column.
@@ -17,14 +18,17 @@ _Steps = Sequence[tuple[str, Sequence[int], int, float, Sequence[float]]]
 
 class Product:
     """then(function(input W^T + b) combined with another value), arrays not copied: weight (out, in), bias (out,),
-    float32, C-contiguous. Gated, if there is a gate_weight: function(gate(input G^T + g) * (input W^T + b))."""
+    C-contiguous. Weights are float32, the bits of bfloat16, or int8, whose outputs have scales.
+    Gated, if there is a gate_weight: function(gate(input G^T + g) * (input W^T + b))."""
     def __init__(
         self,
         *,
-        weight: Float32,
+        weight: Matrix,
         bias: Float32 | None,
-        gate_weight: Float32 | None,
+        gate_weight: Matrix | None,
         gate_bias: Float32 | None,
+        scale: Float32 | None,
+        gate_scale: Float32 | None,
         gate: _Steps,
         function: _Steps,
         input: _Place,  # noqa: A002
@@ -87,8 +91,8 @@ class Kernel:
     def memory_bytes(self) -> int:
         """Of packed weights and vectors."""
 
-def usable_isas() -> list[str]:
-    """The instruction sets that this machine can run, best first."""
+def usable_isas(int8: bool = False) -> list[str]:
+    """The instruction sets that this machine can run, best first; those that differ only for int8, if asked for."""
 
 def start_recording_phases(capacity: int) -> None:
     """Record the phases of all kernels of this process, at most `capacity` spans."""
@@ -99,8 +103,8 @@ def stop_recording_phases() -> tuple[
     """The recorded spans and the number of dropped ones. A span: phase, operation, thread, rows, in, out, start_ns,
     end_ns (of time.monotonic_ns), product_ns, epilogue_ns, tiles, flops."""
 
-def probe_flops(threads: int) -> float:
-    """Floating point operations per second, from one measurement of about a millisecond."""
+def probe_flops(threads: int, int8: bool = False) -> float:
+    """Operations per second of float32 or int8 multiply-adds, from one measurement of about a millisecond."""
 
 def probe_read_seconds(bytes: int, threads: int, samples: int) -> float:  # noqa: A002
     """Seconds to read `bytes` once, from the cache level (or memory) that holds them; the best of `samples`."""

@@ -25,6 +25,9 @@ class Precision:
     stored: float
     smallest: float
     largest: float
+    rows: float = (
+        0.0  # what quantizing the rows of an int8 product changes, in units of a row's largest value
+    )
 
 
 FLOAT32_SMALLEST, FLOAT32_LARGEST = (
@@ -38,6 +41,7 @@ PRECISIONS: Mapping[str, Precision] = MappingProxyType(
         "tf32": Precision(2.0**-11, UNIT, FLOAT32_SMALLEST, FLOAT32_LARGEST),
         "bfloat16": Precision(2.0**-8, 2.0**-8, FLOAT32_SMALLEST, FLOAT32_LARGEST),
         "float16": Precision(2.0**-11, 2.0**-11, 2.0**-24, 2.0**15),
+        "int8": Precision(UNIT, UNIT, FLOAT32_SMALLEST, FLOAT32_LARGEST, rows=(0.5 + 2.0**-15) / 127),
     }
 )
 

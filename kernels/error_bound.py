@@ -22,6 +22,7 @@ from fused_mlp.kernels.error_functions import FUNCTION_ROUNDINGS, bound_formula,
 from fused_mlp.models import Mlp
 from fused_mlp.models.activations import log_softmax
 from fused_mlp.models.dtypes import Array, widen
+from fused_mlp.models.quantization import SMALLEST_RANGE, Int8Matrix
 from fused_mlp.models.spec import INPUT, Gated, Norm, Step
 
 # Roundings to the kernel's dtype inside a sum of products: two factors, partial sums of a split sum, the bias.
@@ -52,7 +53,7 @@ def _step(mlp: Mlp, step: Step, sources: list[Bounded], precision: Precision) ->
 
     match step.op:
         case "linear":
-            return _linear(x, mlp.tensor(step, "weight"), mlp.tensor(step, "bias"), precision)
+            return _product(mlp, step, "", x, precision)
         case "gated":
             return _gated(mlp, step, x, precision)
         case "elementwise":
@@ -81,9 +82,15 @@ def _concat(parts: list[Bounded]) -> Bounded:
 
 
 def _gated(mlp: Mlp, step: Gated, x: Bounded, precision: Precision) -> Bounded:
-    up = _linear(x, mlp.tensor(step, "weight"), mlp.tensor(step, "bias"), precision)
-    gate = _linear(x, mlp.tensor(step, "gate_weight"), mlp.tensor(step, "gate_bias"), precision)
+    up, gate = (_product(mlp, step, half, x, precision) for half in ("", "gate_"))
     return store(combine("multiply", bound_formula(step.formula, gate, precision), up), precision)
+
+
+def _product(mlp: Mlp, step: Step, half: str, x: Bounded, precision: Precision) -> Bounded:
+    if isinstance(mlp.reduced.get(f"{step.prefix}.{half}weight"), Int8Matrix):
+        step_size = precision.rows * x.size.max(axis=1, keepdims=True) + SMALLEST_RANGE
+        x = Bounded(x.value, x.error + step_size)
+    return _linear(x, mlp.tensor(step, f"{half}weight"), mlp.tensor(step, f"{half}bias"), precision)
 
 
 def _linear(x: Bounded, weight: Array | None, bias: Array | None, precision: Precision) -> Bounded:

@@ -3,7 +3,7 @@ norm. Computed in float64 and rounded once; what leaves the range of float32 is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ Tensors = Mapping[str, Float32]
 _SMALLEST = 1e-30
 
 
-def fold(spec: MlpSpec, tensors: Tensors) -> tuple[MlpSpec, Tensors]:
-    """An equal program with fewer scales and shifts. The steps that are not folded keep their tensors."""
+def fold(spec: MlpSpec, tensors: Tensors, fixed: Collection[str] = frozenset()) -> tuple[MlpSpec, Tensors]:
+    """An equal program with fewer scales and shifts. The steps that are not folded keep their tensors. `fixed`: names
+    of matrices that stay as they are."""
     if not any(isinstance(step, (Affine, Norm)) for step in spec.steps):
         return spec, tensors
-    folding = _Folding(spec, tensors)
+    folding = _Folding(spec, tensors, fixed)
     folding.run()
     if not folding.changed:
         return spec, tensors
@@ -31,7 +32,8 @@ def fold(spec: MlpSpec, tensors: Tensors) -> tuple[MlpSpec, Tensors]:
 
 
 class _Folding:
-    def __init__(self, spec: MlpSpec, tensors: Tensors) -> None:
+    def __init__(self, spec: MlpSpec, tensors: Tensors, fixed: Collection[str]) -> None:
+        self.fixed = fixed
         self.steps: dict[str, Step] = {step.name: step for step in spec.steps}
         self.tensors = tensors
         self.made: dict[str, Float32] = {}
@@ -61,6 +63,7 @@ class _Folding:
             not isinstance(before, Linear)
             or before.name in self.outputs
             or self.readers[step.input] != [step.name]
+            or self._is_fixed(before)
         ):
             return False
         weight, bias = self._get(before, "weight"), self._get(before, "bias")
@@ -79,7 +82,7 @@ class _Folding:
         if (
             step.name in self.outputs
             or not readers
-            or not all(isinstance(r, (Linear, Gated)) for r in readers)
+            or not all(isinstance(r, (Linear, Gated)) and not self._is_fixed(r) for r in readers)
         ):
             return
         scale, shift = self._get(step, "weight"), self._get(step, "bias")
@@ -129,6 +132,9 @@ class _Folding:
             del self.steps[drop]
             self.readers[source] = [name if reader == drop else reader for reader in self.readers[source]]
         return True
+
+    def _is_fixed(self, step: Step) -> bool:
+        return f"{step.prefix}.weight" in self.fixed or f"{step.prefix}.gate_weight" in self.fixed
 
     def _get(self, step: Step, name: str) -> NDArray[np.float64] | None:
         key = f"{step.prefix}.{name}"

@@ -19,6 +19,8 @@ from fused_mlp.kernels.base import Device, Kernel, Variant
 from fused_mlp.kernels.errors import KernelError, KernelRefuted, KernelUnavailable
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
+from fused_mlp.models.precision import to_precision
+from fused_mlp.models.quantization import Precision
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +93,13 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     backend: str = "auto",
     threads: int | None = None,
     tf32: bool | None = None,
+    precision: Precision | None = None,
 ) -> Kernel:
     """Build a kernel for `mlp` and check it against float64 before handing it out. `tf32` says, for the whole
-    process, whether GPUs multiply float32 in TF32; None leaves torch's switch as it is. torch is imported only for a
-    kernel that needs it."""
+    process, whether GPUs multiply float32 in TF32; None leaves torch's switch as it is. `precision` keeps the
+    weights of a float32 model in fewer bits. torch is imported only for a kernel that needs it."""
+    if precision is not None:
+        mlp = to_precision(mlp, precision)
     if variant not in ("fused", "unfused"):
         raise KernelUnavailable(f"variant: expected 'fused' or 'unfused', got {variant!r}")
     if device not in ("auto", "cpu", "cuda"):

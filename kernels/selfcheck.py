@@ -20,6 +20,7 @@ from fused_mlp.models.activations import PRIMITIVES, Floats
 from fused_mlp.models.dtypes import named_dtype, widen
 from fused_mlp.models.evaluation import Arithmetic, evaluate
 from fused_mlp.models.formula import Formula
+from fused_mlp.models.quantization import Int8Matrix, ReducedMatrix, int8_product
 
 # Batches probed: kernels choose a strategy by rows, and each has to be right. 19 is a few full register blocks
 # and a remainder.
@@ -114,17 +115,17 @@ def _check(
         y = np.full((rows, mlp.spec.out_features), np.nan, np.float32)
         kernel.run(x[:rows], y)
         computed.append(y)
-    tf32 = kernel.describe().dtype == "tf32"
+    tf32, int8 = kernel.describe().dtype == "tf32", kernel.describe().dtype == "int8"
     after, operand = _round_to(mlp.spec.dtype), _round_to_tf32 if tf32 else _keep
     # Half precision may overflow. There is no error to compare with then.
     with np.errstate(all="ignore"):
         exact = evaluate(mlp, x.astype(np.float64))
-        plain = evaluate(mlp, x, _PlainLayers(after, operand))
+        plain = evaluate(mlp, x, _PlainLayers(after, operand, int8=int8))
         comparable = np.isfinite(exact) & np.isfinite(plain)
         error = np.abs(plain - exact)
-        others = [_PlainLayers(after, operand, parts) for parts in split_into]
+        others = [_PlainLayers(after, operand, parts, int8) for parts in split_into]
         unit = PRECISIONS[mlp.spec.dtype].stored
-        others += [_OtherRoundings(after, operand, 1 + index, unit) for index in range(other_roundings)]
+        others += [_OtherRoundings(after, operand, 1 + index, unit, int8) for index in range(other_roundings)]
         for arithmetic in others:
             again = np.abs(evaluate(mlp, x[:most], arithmetic) - exact[:most])
             error[:most] = np.fmax(error[:most], np.where(np.isfinite(again), again, 0.0))
@@ -155,16 +156,18 @@ def _keep(values: Floats) -> Floats:
 
 class _PlainLayers(Arithmetic):
     """As eager layers compute: `after` rounds every result that they write to memory, `operand` both factors of every
-    product; the sums of products are split into `parts`."""
+    product; the sums of products are split into `parts`. `int8`: rows are quantized where the weights are."""
 
-    def __init__(self, after: Rounding, operand: Rounding, parts: int = 1) -> None:
-        self._after, self._operand, self._parts = after, operand, parts
+    def __init__(self, after: Rounding, operand: Rounding, parts: int = 1, int8: bool = False) -> None:
+        self._after, self._operand, self._parts, self._int8 = after, operand, parts, int8
         self._exact = after is _keep  # operators in between round no more than the function does
 
     def stored(self, values: Floats) -> Floats:
         return self._after(values)
 
-    def product(self, x: Floats, weight: Floats) -> Floats:
+    def product(self, x: Floats, weight: Floats, reduced: ReducedMatrix | None) -> Floats:
+        if isinstance(reduced, Int8Matrix) and self._int8:
+            return int8_product(x, reduced)
         left, right = self._operand(x), self._operand(weight)
         size = -(-x.shape[1] // self._parts)
         result: Floats = left[:, :size] @ right[:, :size].T
@@ -209,8 +212,8 @@ class _PlainLayers(Arithmetic):
 class _OtherRoundings(_PlainLayers):
     """Every result is off by another rounding: what a sensitive model makes of it is no error of a kernel."""
 
-    def __init__(self, after: Rounding, operand: Rounding, parts: int, unit: float) -> None:
-        super().__init__(after, operand, parts)
+    def __init__(self, after: Rounding, operand: Rounding, parts: int, unit: float, int8: bool) -> None:
+        super().__init__(after, operand, parts, int8)
         self._unit, self._drawn = np.float32(unit), parts << 20
         self._exact = False
 

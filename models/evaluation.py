@@ -10,6 +10,7 @@ import numpy as np
 from fused_mlp.models.activations import PRIMITIVES, Floats, log_softmax, softmax
 from fused_mlp.models.dtypes import Array, widen
 from fused_mlp.models.formula import Formula
+from fused_mlp.models.quantization import Int8Matrix, ReducedMatrix, int8_product
 from fused_mlp.models.spec import INPUT, Step
 from fused_mlp.models.weights import Mlp
 
@@ -21,8 +22,9 @@ class Arithmetic:
         """What a step's result becomes when it is written to memory."""
         return values
 
-    def product(self, x: Floats, weight: Floats) -> Floats:
-        """x: (rows, in), weight: (out, in), both of one dtype."""
+    def product(self, x: Floats, weight: Floats, reduced: ReducedMatrix | None) -> Floats:
+        """x: (rows, in), weight: (out, in), both of one dtype; `reduced` is the same matrix where it is kept in fewer
+        bits."""
         result: Floats = x @ weight.T
         return result
 
@@ -38,6 +40,15 @@ class Arithmetic:
         centred = x - x.mean(axis=1, keepdims=True) if kind == "layer" else x
         result: Floats = centred / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + eps)
         return result
+
+
+class Int8Products(Arithmetic):
+    """As kernels multiply int8 matrices: rows are quantized too. In float32."""
+
+    def product(self, x: Floats, weight: Floats, reduced: ReducedMatrix | None) -> Floats:
+        if isinstance(reduced, Int8Matrix):
+            return int8_product(x, reduced)
+        return super().product(x, weight, reduced)
 
 
 def evaluate(mlp: Mlp, x: Floats, arithmetic: Arithmetic | None = None) -> Floats:
@@ -68,7 +79,7 @@ def _step(mlp: Mlp, step: Step, sources: list[Floats], arithmetic: Arithmetic) -
     def linear(half: str = "") -> Floats:
         weight, bias = tensor(f"{half}weight"), tensor(f"{half}bias")
         assert weight is not None
-        product = arithmetic.product(x, weight)
+        product = arithmetic.product(x, weight, mlp.reduced.get(f"{step.prefix}.{half}weight"))
         return arithmetic.stored(product if bias is None else product + bias)
 
     match step.op:

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from safetensors.numpy import save as serialize
 
+from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError, first_line
+from fused_mlp.models.precision_error import PrecisionError
+from fused_mlp.models.quantization import Int8Matrix, Precision, ReducedMatrix
 from fused_mlp.models.safetensors_file import UNREADABLE, StoredTensor, read_header, read_tensors
 from fused_mlp.models.spec import MlpSpec
 from fused_mlp.models.weights import Mlp, check_shapes
@@ -21,20 +26,24 @@ WEIGHTS_NAME = "model.safetensors"
 # A spec with 4096 steps, an example of a million values and long labels stays below this; a larger file is not a
 # model description.
 MAX_JSON_BYTES = 64 << 20
+SCALE = "_scale"  # comes after the name of an int8 matrix in that of its scales
 SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 class ModelFile(BaseModel):
-    """What `model.json` holds. Format 1 wrote a chain as a list of layers, format 2 writes any program as its steps."""
+    """What `model.json` holds. Format 1 wrote a chain as a list of layers, format 2 writes any program as its steps,
+    format 3 is the same with weights in fewer bits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
-    format: Literal["fused-mlp/1", "fused-mlp/2"]
+    format: Literal["fused-mlp/1", "fused-mlp/2", "fused-mlp/3"]
     spec: MlpSpec
     example: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, strict=False, fail_fast=True)] | None = (
         None
     )
     source: str = ""
+    precision: Precision = "float32"
+    error: PrecisionError | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -55,7 +64,15 @@ def load_version(directory: Path, model_file: ModelFile | None = None) -> Mlp:
     weights = directory / WEIGHTS_NAME
     try:
         tensors = read_tensors(stored, weights)
-        return Mlp(model_file.spec, tensors, example=model_file.example, source=model_file.source)
+        reduced = _take_reduced(model_file, tensors)
+        return Mlp(
+            model_file.spec,
+            tensors,
+            example=model_file.example,
+            source=model_file.source,
+            reduced=reduced,
+            error=model_file.error,
+        )
     except UNREADABLE as error:
         raise ModelLoadError(f"{weights}: not readable: {first_line(error)}") from error
     except ModelLoadError as error:
@@ -79,18 +96,58 @@ def inspect_weights(directory: Path, model_file: ModelFile) -> dict[str, StoredT
         stored = read_header(weights)
     except UNREADABLE as error:
         raise ModelLoadError(f"{weights}: not a readable safetensors file: {first_line(error)}") from error
+    scales = {f"{name}{SCALE}" for name, tensor in stored.items() if tensor.dtype == "I8"}
     try:
-        check_shapes(model_file.spec, {name: tensor.shape for name, tensor in stored.items()})
+        shapes = {name: tensor.shape for name, tensor in stored.items() if name not in scales}
+        check_shapes(model_file.spec, shapes)
+        _check_scales(scales, stored)
     except ModelLoadError as error:
         raise ModelLoadError(f"{weights}: {error}") from error
     expected = SAFETENSORS_DTYPES[model_file.spec.dtype]
+    matrix = {"int8": "I8", "bfloat16": "BF16"}.get(model_file.precision, expected)
     for name, tensor in stored.items():
-        if tensor.dtype != expected:
+        said, in_words = expected, str(model_file.spec.dtype)
+        if len(tensor.shape) == 2 and matrix != expected:
+            said, in_words = matrix, model_file.precision
+        # Matrices for which fewer bits would cost too much stay as they were.
+        if tensor.dtype not in (said, expected):
             raise ModelLoadError(
-                f"{weights}: tensor {name!r} is {tensor.dtype}, but {JSON_NAME} says {expected} "
-                f"({model_file.spec.dtype})"
+                f"{weights}: tensor {name!r} is {tensor.dtype}, but {JSON_NAME} says {said} ({in_words})"
             )
     return stored
+
+
+def _check_scales(names: Collection[str], stored: Mapping[str, StoredTensor]) -> None:
+    for name in names:
+        matrix = name.removesuffix(SCALE)
+        if name not in stored:
+            raise ModelLoadError(f"tensor {matrix!r} is I8, but its scales {name!r} are missing")
+        expected = (stored[matrix].shape[0],)
+        if stored[name].shape != expected:
+            raise ModelLoadError(f"tensor {name!r}: expected shape {expected}, got {stored[name].shape}")
+
+
+def _take_reduced(model_file: ModelFile, tensors: dict[str, Array]) -> dict[str, ReducedMatrix]:
+    """The matrices in fewer bits, which are taken out of `tensors`."""
+    reduced: dict[str, ReducedMatrix] = {}
+    if model_file.precision == "int8":
+        for name in [name for name, tensor in tensors.items() if tensor.dtype == np.int8]:
+            reduced[name] = Int8Matrix(tensors.pop(name), tensors.pop(f"{name}{SCALE}"))
+    elif model_file.precision == "bfloat16" and model_file.spec.dtype != "bfloat16":
+        for name in [name for name, tensor in tensors.items() if tensor.dtype.name == "bfloat16"]:
+            reduced[name] = tensors.pop(name)
+    return reduced
+
+
+def stored_tensors(mlp: Mlp) -> dict[str, Array]:
+    """As in `model.safetensors`: matrices in fewer bits as they are kept, with their scales."""
+    tensors = mlp.unreduced()
+    for name, matrix in mlp.reduced.items():
+        if isinstance(matrix, Int8Matrix):
+            tensors[name], tensors[f"{name}{SCALE}"] = matrix.values, matrix.scales
+        else:
+            tensors[name] = matrix
+    return tensors
 
 
 def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
@@ -101,7 +158,14 @@ def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ModelLoadError(f"{target}: exists already; a saved version never changes, choose another path")
-    model_file = ModelFile(format="fused-mlp/2", spec=mlp.spec, example=mlp.example, source=mlp.source)
+    model_file = ModelFile(
+        format="fused-mlp/3" if mlp.reduced else "fused-mlp/2",
+        spec=mlp.spec,
+        example=mlp.example,
+        source=mlp.source,
+        precision=mlp.precision if mlp.reduced else "float32",
+        error=mlp.error,
+    )
     # Hidden, so that a repository scan passes over it, and beside the target, so that the rename is atomic.
     draft = target.parent / f".{target.name}.{os.urandom(8).hex()}.draft"
     try:
@@ -109,7 +173,7 @@ def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
         _write(
             draft / JSON_NAME, (model_file.model_dump_json(indent=2, exclude_defaults=True) + "\n").encode()
         )
-        _write(draft / WEIGHTS_NAME, serialize(mlp.tensors()))
+        _write(draft / WEIGHTS_NAME, serialize(stored_tensors(mlp)))
         _sync_directory(draft)
         draft.rename(target)
         _sync_directory(target.parent)

@@ -8,16 +8,22 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fused_mlp.models.dtypes import Array, named_dtype
 from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.precision_error import PrecisionError
+from fused_mlp.models.quantization import Int8Matrix, Precision, Reduced, check_reduced, widened
 from fused_mlp.models.spec import Dtype, MlpSpec, Step
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+_NONE: Reduced = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,13 @@ class Mlp:
     """A validated model, to be treated as immutable. Its tensors are copies of those given (numpy arrays or torch
     tensors): numpy arrays, C-contiguous, in the spec's dtype, finite. Those of a chain may be given layer by layer.
 
+    `reduced` are the matrices that are kept in fewer bits, by name; `tensors` need not have them. They are widened for
+    everything that does not multiply them as they are. `error` is what that has cost, where it was measured.
+
     `example` is an input row to try the model with, `source` says in words where the model came from."""
+
+    reduced: Reduced = _NONE
+    error: PrecisionError | None = None
 
     def __init__(
         self,
@@ -49,30 +61,56 @@ class Mlp:
         *,
         example: Sequence[float] | None = None,
         source: str = "",
+        reduced: Reduced = _NONE,
+        error: PrecisionError | None = None,
     ) -> None:
         if not isinstance(tensors, Mapping):
             tensors = _by_name(spec, tensors)
-        check_shapes(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        check_shapes(spec, shapes | {name: tuple(matrix.shape) for name, matrix in reduced.items()})
+        for name, matrix in reduced.items():
+            if (wrong := check_reduced(matrix)) is not None:
+                raise ModelLoadError(f"tensor {name!r}: {wrong}")
         self.spec = spec
-        self._tensors = {name: _own(name, tensors[name], spec.dtype) for name, _ in spec.shapes()}
+        self.reduced = reduced
+        self.error = error
+        self._tensors = {
+            name: _own(name, tensors[name], spec.dtype) for name, _ in spec.shapes() if name not in reduced
+        }
         self.example = _check_example(spec, example)
         self.source = source
 
     def tensors(self) -> dict[str, Array]:
-        """By name, as in `model.safetensors`: `layers.0.weight`, `blocks.3.norm.bias`, ..."""
+        """By name, as in `model.safetensors`: `layers.0.weight`, `blocks.3.norm.bias`, ... Reduced ones are widened."""
+        return {
+            name: widened(self.reduced[name]) if name in self.reduced else self._tensors[name]
+            for name, _ in self.spec.shapes()
+        }
+
+    def unreduced(self) -> dict[str, Array]:
+        """The tensors that are not `reduced`, by name."""
         return dict(self._tensors)
 
     def tensor(self, step: Step, name: str) -> Array | None:
         """A tensor of a step by the last part of its name (`weight`, `gate_bias`, ...); None if it has none."""
-        return self._tensors.get(f"{step.prefix}.{name}")
+        name = f"{step.prefix}.{name}"
+        return widened(self.reduced[name]) if name in self.reduced else self._tensors.get(name)
+
+    @property
+    def precision(self) -> Precision:
+        """The one of fewest bits among its matrices."""
+        if any(isinstance(matrix, Int8Matrix) for matrix in self.reduced.values()):
+            return "int8"
+        return "bfloat16" if self.reduced or self.spec.dtype == "bfloat16" else "float32"
 
     @property
     def layers(self) -> tuple[LayerWeights, ...]:
         """The weights of a plain chain, layer by layer."""
         if self.spec.layers is None:
             raise ModelLoadError(f"{self.spec.summary()} is no chain of layers")
+        tensors = self.tensors()
         return tuple(
-            LayerWeights(**{name: self._tensors[f"{step.prefix}.{name}"] for name in step.shapes((1,))})
+            LayerWeights(**{name: tensors[f"{step.prefix}.{name}"] for name in step.shapes((1,))})
             for step in self.spec.steps
             if step.op in ("linear", "gated")
         )

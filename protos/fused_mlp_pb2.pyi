@@ -173,8 +173,26 @@ class Step(_message.Message):
     weights: str
     def __init__(self, name: _Optional[str] = ..., op: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., width: _Optional[int] = ..., detail: _Optional[str] = ..., weights: _Optional[str] = ...) -> None: ...
 
+class PrecisionError(_message.Message):
+    __slots__ = ("rows", "calibrated", "largest", "mean", "cosine", "top1", "kept")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATED_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    COSINE_FIELD_NUMBER: _ClassVar[int]
+    TOP1_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    calibrated: bool
+    largest: float
+    mean: float
+    cosine: float
+    top1: float
+    kept: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rows: _Optional[int] = ..., calibrated: _Optional[bool] = ..., largest: _Optional[float] = ..., mean: _Optional[float] = ..., cosine: _Optional[float] = ..., top1: _Optional[float] = ..., kept: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ModelVersion(_message.Message):
-    __slots__ = ("version", "state", "reason", "in_features", "out_features", "layers", "output_activation", "dtype", "parameters", "labels", "description", "kernels", "example", "variant", "outputs", "input_shape", "summary", "steps")
+    __slots__ = ("version", "state", "reason", "in_features", "out_features", "layers", "output_activation", "dtype", "parameters", "labels", "description", "kernels", "example", "variant", "outputs", "input_shape", "summary", "steps", "precision", "precision_error")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +211,8 @@ class ModelVersion(_message.Message):
     INPUT_SHAPE_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_ERROR_FIELD_NUMBER: _ClassVar[int]
     version: int
     state: str
     reason: str
@@ -211,7 +231,9 @@ class ModelVersion(_message.Message):
     input_shape: _containers.RepeatedScalarFieldContainer[int]
     summary: str
     steps: _containers.RepeatedCompositeFieldContainer[Step]
-    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., in_features: _Optional[int] = ..., out_features: _Optional[int] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., output_activation: _Optional[str] = ..., dtype: _Optional[str] = ..., parameters: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., example: _Optional[_Iterable[float]] = ..., variant: _Optional[_Union[Variant, str]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., input_shape: _Optional[_Iterable[int]] = ..., summary: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
+    precision: str
+    precision_error: PrecisionError
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., in_features: _Optional[int] = ..., out_features: _Optional[int] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., output_activation: _Optional[str] = ..., dtype: _Optional[str] = ..., parameters: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., example: _Optional[_Iterable[float]] = ..., variant: _Optional[_Union[Variant, str]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., input_shape: _Optional[_Iterable[int]] = ..., summary: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., precision: _Optional[str] = ..., precision_error: _Optional[_Union[PrecisionError, _Mapping]] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "default_version", "versions")

@@ -1,5 +1,6 @@
 """The fused CPU kernel against eager PyTorch, torch.compile, ONNX Runtime and OpenVINO, and against the
 limits of the machine. Run as `python -m bench.kernels`; engines take turns, each in a process of its own.
+`--precision` compares int8 and bfloat16 weights instead, with the int8 of the others.
 
 A full run takes about ten minutes, most of it torch.compile; `--quick` a minute, without it.
 An interrupted run goes on where it stopped with `--resume`."""
@@ -19,20 +20,24 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.kernels.engines import ENGINES, versions
+from bench.kernels.engines import ENGINES, FLOAT_ENGINES, PRECISION_ENGINES, versions
+from bench.kernels.precision_report import precision_summary, precision_table
 from bench.kernels.report import markdown_table, plot, show, summary
-from bench.kernels.shapes import BATCHES, SHAPES, WITHOUT_NORMS, multiply_adds
+from bench.kernels.shapes import ALL, BATCHES, PRECISION_SHAPES, SHAPES, WITHOUT_NORMS, multiply_adds
 from bench.kernels.worker import set_priority
 from bench.provenance import describe_commit
 from fused_mlp.kernels.profile.machine import MachineProbe, describe_machine
 
 RESULTS = Path(__file__).parent.parent / "results" / "kernels.json"
+PRECISION_RESULTS = RESULTS.with_name("kernels-int8.json")
 ROUNDS = 4  # turns of each engine per cell
 TURN_S = 0.04
 QUICK_BATCHES = (1, 8, 32, 128)
 QUICK_ENGINES = ("fused", "eager", "ONNX Runtime")
 # Where engines disagree by more than this, one of them computes something else, and the race is void.
+# With weights in fewer bits: of the largest output. The engines quantize rows in different ways.
 AGREEMENT = 1e-3
+REDUCED_AGREEMENT = 0.15
 TABLE_WIDTH = 170  # a table cut off at 80 columns says nothing
 
 
@@ -93,6 +98,8 @@ def measure_shape(
         best = {worker.engine: math.inf for worker in workers}
         medians: dict[str, list[float]] = {worker.engine: [] for worker in workers}
         flops, read_s, plain_s = 0.0, math.inf, math.inf
+        int8_ops, int8_read_s = 0.0, math.inf
+        int8 = any(worker.engine == "fused int8" for worker in workers)
         if plain is not None:
             plain.ask(do="bind", batch=batch)
         for _ in range(ROUNDS):
@@ -100,6 +107,9 @@ def measure_shape(
                 set_priority(True)
             flops = max(flops, probe.flops(threads, samples=2))
             read_s = min(read_s, probe.read_seconds(weights, threads, samples=3))
+            if int8:
+                int8_ops = max(int8_ops, probe.flops(threads, samples=2, int8=True))
+                int8_read_s = min(int8_read_s, probe.read_seconds(weights // 4, threads, samples=3))
             if realtime:
                 set_priority(False)
             for worker in workers:
@@ -127,6 +137,12 @@ def measure_shape(
         )
         if plain is not None:
             cells[-1]["without_norms_us"] = plain_s * 1e6
+        if int8:
+            cells[-1]["peak_int8_gops"] = int8_ops / 1e9
+            cells[-1]["int8_read_gb_per_s"] = weights / 4 / int8_read_s / 1e9
+            compute_s = 2.0 * multiply_adds(shape) * batch / int8_ops
+            cells[-1]["int8_limit_us"] = max(compute_s, int8_read_s) * 1e6
+            cells[-1]["multiply_adds"] = multiply_adds(shape)
         progress("", 1)
     if plain is not None:
         plain.close()
@@ -137,7 +153,9 @@ def _check_agreement(shape: str, batch: int, samples: dict[str, list[float]]) ->
     expected = samples["fused"]
     for engine, values in samples.items():
         worst = max(abs(a - b) for a, b in zip(values, expected, strict=True))
-        if not worst < AGREEMENT:
+        reduced = engine in PRECISION_ENGINES and engine != "fused"
+        allowed = REDUCED_AGREEMENT * max(map(abs, expected)) if reduced else AGREEMENT
+        if not worst < allowed:
             raise SystemExit(f"{engine} and fused differ by {worst:.2g} on {shape}, batch {batch}")
 
 
@@ -147,10 +165,13 @@ def _arguments() -> argparse.Namespace:
         "--quick", action="store_true", help="few batches, without torch.compile and OpenVINO"
     )
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
+    parser.add_argument(
+        "--precision", action="store_true", help="int8 and bfloat16 weights, ours and others'"
+    )
+    parser.add_argument("--shapes", nargs="+", choices=list(ALL), default=None, metavar="SHAPE")
     parser.add_argument("--batches", type=int, nargs="+", default=None)
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=None, metavar="ENGINE")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=None)
     parser.add_argument("--plot", type=Path, default=None, help="also draw an SVG or PNG")
     parser.add_argument(
         "--realtime", action="store_true", help="time at real-time priority (root; busy machines)"
@@ -158,7 +179,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has measured")
     parser.add_argument("--report", action="store_true", help="measure nothing, show --output again")
     parser.add_argument("--markdown", action="store_true", help="print the table for the README")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.output = arguments.output or (PRECISION_RESULTS if arguments.precision else RESULTS)
+    arguments.shapes = arguments.shapes or list(PRECISION_SHAPES if arguments.precision else SHAPES)
+    if arguments.precision:
+        arguments.engines = arguments.engines or list(PRECISION_ENGINES)
+    return arguments
 
 
 def main() -> None:
@@ -172,7 +198,11 @@ def main() -> None:
         arguments.output.write_text(json.dumps(result, indent=1) + "\n")
         partial.unlink(missing_ok=True)
         console.print(f"written to {arguments.output}")
-    if arguments.markdown:
+    if arguments.precision:
+        print(precision_table(result))
+        for line in precision_summary(result):
+            console.print(line, highlight=False, markup=False)
+    elif arguments.markdown:
         print(markdown_table(result))
     else:
         show(console, result)
@@ -184,7 +214,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[str, Any]:
-    engines = arguments.engines or (QUICK_ENGINES if arguments.quick else list(ENGINES))
+    engines = arguments.engines or (QUICK_ENGINES if arguments.quick else list(FLOAT_ENGINES))
     engines = ["fused", *(name for name in engines if name != "fused")]
     batches = tuple(arguments.batches or (QUICK_BATCHES if arguments.quick else BATCHES))
     result: dict[str, Any] = {

@@ -5,6 +5,7 @@ engine only when asked for it."""
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -13,17 +14,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.kernels.onnx_export import onnx_bytes
+from bench.kernels.onnx_export import onnx_bytes, with_int8_weights
 from fused_mlp.models import Mlp
+from fused_mlp.models.quantization import Precision
 from fused_mlp.models.spec import Affine
 
 Call = Callable[[np.ndarray], Callable[[], Any]]  # x -> a call without arguments, for the timer
 
 
 def fused(mlp: Mlp, threads: int) -> Call:
+    return _fused(mlp, threads, "float32")
+
+
+def fused_int8(mlp: Mlp, threads: int) -> Call:
+    return _fused(mlp, threads, "int8")
+
+
+def fused_bfloat16(mlp: Mlp, threads: int) -> Call:
+    return _fused(mlp, threads, "bfloat16")
+
+
+def _fused(mlp: Mlp, threads: int, precision: Precision) -> Call:
     from fused_mlp import kernels
 
-    kernel = kernels.compile(mlp, device="cpu", backend="cpu", threads=threads)
+    kernel = kernels.compile(mlp, device="cpu", backend="cpu", threads=threads, precision=precision)
     return lambda x: lambda: kernel(x)
 
 
@@ -83,16 +97,56 @@ def onnx_runtime(mlp: Mlp, threads: int) -> Call:
     return lambda x: lambda: session.run(None, {"input": x})
 
 
+def onnx_runtime_int8(mlp: Mlp, threads: int) -> Call:
+    """Its own dynamic quantization: int8 weights, one scale per output, rows quantized as they come."""
+    import onnxruntime
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    with tempfile.TemporaryDirectory() as folder:
+        path, quantized = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
+        path.write_bytes(onnx_bytes(mlp))
+        quantize_dynamic(path, quantized, weight_type=QuantType.QInt8, per_channel=True)
+        session = onnxruntime.InferenceSession(str(quantized), options, providers=["CPUExecutionProvider"])
+    return lambda x: lambda: session.run(None, {"input": x})
+
+
+def torch_int8(engine: str) -> Callable[[Mlp, int], Call]:
+    """torch's dynamic quantization of nn.Linear."""
+
+    def make(mlp: Mlp, threads: int) -> Call:
+        torch.set_num_threads(threads)
+        torch.backends.quantized.engine = engine
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = torch.ao.quantization.quantize_dynamic(_module(mlp), {torch.nn.Linear}, torch.qint8)
+        return _torch_call(module)
+
+    return make
+
+
 def openvino(mlp: Mlp, threads: int) -> Call:
+    return _openvino(mlp, onnx_bytes(mlp), threads)
+
+
+def openvino_int8(mlp: Mlp, threads: int) -> Call:
+    """int8 weights, one scale per output; it quantizes rows in groups, of which those of 128 are the fastest."""
+    return _openvino(mlp, with_int8_weights(onnx_bytes(mlp)), threads, DYNAMIC_QUANTIZATION_GROUP_SIZE=128)
+
+
+def _openvino(mlp: Mlp, model: bytes, threads: int, **options: Any) -> Call:
     import openvino
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        path.write_bytes(onnx_bytes(mlp))
+        path.write_bytes(model)
         config = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
             "INFERENCE_PRECISION_HINT": "f32",
+            **options,
         }
         request = openvino.Core().compile_model(str(path), "CPU", config).create_infer_request()
     outputs = range(len(mlp.spec.outputs))
@@ -107,13 +161,23 @@ def openvino(mlp: Mlp, threads: int) -> Call:
     return bind
 
 
-ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
+FLOAT_ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
     "fused": fused,
     "eager": eager,
     "torch.compile": torch_compile,
     "ONNX Runtime": onnx_runtime,
     "OpenVINO": openvino,
 }
+PRECISION_ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
+    "fused": fused,
+    "fused int8": fused_int8,
+    "fused bf16": fused_bfloat16,
+    "ONNX Runtime int8": onnx_runtime_int8,
+    "OpenVINO int8": openvino_int8,
+    "torch int8 fbgemm": torch_int8("fbgemm"),
+    "torch int8 onednn": torch_int8("onednn"),
+}
+ENGINES = FLOAT_ENGINES | PRECISION_ENGINES
 
 
 def versions() -> dict[str, str]:

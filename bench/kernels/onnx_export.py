@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, load_from_string, numpy_helper
 
 from fused_mlp.models import Mlp
 from fused_mlp.models.formula import Formula
+from fused_mlp.models.quantization import to_int8
 from fused_mlp.models.spec import INPUT, Step
 
 # Operators of functions without parameters that need no more than one node.
@@ -22,6 +23,28 @@ _NODES = {
 
 def onnx_bytes(mlp: Mlp) -> bytes:
     return _Export(mlp).model().SerializeToString()
+
+
+def with_int8_weights(model: bytes) -> bytes:
+    """The same with each matrix in int8, one scale per output, and dequantized by an operator."""
+    loaded = load_from_string(model)
+    graph = loaded.graph
+    matrices = {node.input[1] for node in graph.node if node.op_type == "Gemm"}
+    constants, nodes = [], []
+    for constant in graph.initializer:
+        if constant.name not in matrices:
+            constants.append(constant)
+            continue
+        matrix = to_int8(numpy_helper.to_array(constant))
+        names = [f"{constant.name}/int8", f"{constant.name}/scales"]
+        constants.append(numpy_helper.from_array(matrix.values, names[0]))
+        constants.append(numpy_helper.from_array(matrix.scales, names[1]))
+        nodes.append(helper.make_node("DequantizeLinear", names, [constant.name], axis=0))
+    nodes += graph.node
+    del graph.initializer[:], graph.node[:]
+    graph.initializer.extend(constants)
+    graph.node.extend(nodes)
+    return loaded.SerializeToString()
 
 
 class _Export:

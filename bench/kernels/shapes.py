@@ -102,7 +102,13 @@ WITHOUT_NORMS: dict[str, str] = {
     "pre-LN tower 256x4": "256-1024-256 gelu x4",
     "LayerNorm 512x4 relu": "512x4 relu",
 }
-ALL: dict[str, MlpSpec] = SHAPES | {
+# Over the last-level cache in float32, and the second in int8 too: for the comparison of precisions.
+LARGE: dict[str, MlpSpec] = {
+    "2048x4 relu": spec_of((2048,) * 5, "relu"),
+    "SwiGLU 4096-11008-4096": spec_of((4096, 11008, 4096), "silu", gated=True),
+}
+PRECISION_SHAPES = (*list(SHAPES)[:6], *LARGE)
+ALL: dict[str, MlpSpec] = {**SHAPES, **LARGE} | {
     "256-1024-256 gelu x4": pre_norm_tower(256, 1024, 4, plain=True),
     "512x4 relu": normed_layers(512, 4, plain=True),
 }

@@ -1,7 +1,7 @@
 """Requests per second and latency end to end: our fronts and variants, two echoes as ceilings, and a plain server on
 grpc.aio and torch as baseline. `python -m bench.serving`; every system is up at once and they take turns, so that a
 slow minute of the machine hits all alike. A full run takes about twelve minutes, `--quick` three; `--only ab` measures
-what A/B costs."""
+what A/B costs, `--only precision` what int8 and bfloat16 bring."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from rich.console import Console
 from bench.provenance import describe_commit
 from bench.serving.ab import cost_table, measure_ab
 from bench.serving.load import LOADS, Load, measure, request_for, verify, write_frame
+from bench.serving.precision import measure_precision, precision_table
 from bench.serving.report import FUSED, markdown_table, plot, show, targets
 from bench.serving.systems import MODELS, ROOT, System, make_repository, scheduling, service, start_all
 from fused_mlp.kernels.profile.machine import describe_machine
 
 RESULTS = Path(__file__).parent.parent / "results" / "serving.json"
 AB_RESULTS = RESULTS.with_name("serving-ab.json")
+PRECISION_RESULTS = RESULTS.with_name("serving-precision.json")
 MANY_ROWS = 64
 
 
@@ -131,9 +133,9 @@ def main() -> int:
     parser.add_argument(
         "--priority", action="store_true", help="run servers and load under SCHED_FIFO (needs root)"
     )
-    parser.add_argument("--only", choices=["ab"], help="this part alone, into a file of its own")
+    parser.add_argument("--only", choices=["ab", "precision"], help="this part alone, into a file of its own")
     parser.add_argument(
-        "--output", type=Path, help=f"default: {RESULTS.name}, or {AB_RESULTS.name} for ab alone"
+        "--output", type=Path, help=f"default: {RESULTS.name}, or one of its own for a part alone"
     )
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--kernel-alone", type=Path, help=argparse.SUPPRESS)
@@ -158,6 +160,11 @@ def main() -> int:
             result["ab"] = measure_ab(repository, options, Path(folder), console)
             _write(result, options.output or AB_RESULTS)
             print(cost_table(result["ab"]))
+            return 0
+        if options.only == "precision":
+            result["precision"] = measure_precision(repository, options, Path(folder), console)
+            _write(result, options.output or PRECISION_RESULTS)
+            print(precision_table(result["precision"]))
             return 0
         result |= {
             "seconds": options.seconds,

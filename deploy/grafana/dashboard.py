@@ -202,7 +202,16 @@ def trust() -> Iterator[Any]:
         query(f"max by (reason) ({select('fused_mlp_variant_fallback')})", "fallback: {{reason}}"),
         span=THIRD,
     )
-    yield facts("Kernels", "What runs, and where.", select("fused_mlp_kernel_info"), ("model",), HALF)
+    yield lines(
+        "Precision",
+        "What weights in fewer bits cost, measured when they were made: a share of the largest output.",
+        "percentunit",
+        query(
+            f"max by (version, kind) ({select('fused_mlp_precision_error_ratio')})", "{{version}} {{kind}}"
+        ),
+        span=QUARTER,
+    )
+    yield facts("Kernels", "What runs, and where.", select("fused_mlp_kernel_info"), ("model",), QUARTER)
     yield facts(
         "Policies", "What a model's requests get.", select("fused_mlp_policy_info"), ("model",), QUARTER
     )

@@ -16,6 +16,7 @@ from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.errors import KernelInputError, KernelUnavailable
 from fused_mlp.models import Mlp, MlpSpec
 from fused_mlp.models.dtypes import Array as Weights
+from fused_mlp.models.quantization import Reduced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +35,7 @@ class CpuKernel(Kernel):
     and computed in float32: closer to the exact result than eager in that dtype."""
 
     def __init__(self, mlp: Mlp, threads: int | None, isa: str | None = None) -> None:
-        self._adopt(_build(mlp.spec, mlp.tensors(), threads or usable_cores(), isa))
+        self._adopt(_build(mlp.spec, mlp.unreduced(), mlp.reduced, threads or usable_cores(), isa))
         self._in_features = mlp.spec.in_features
         self._out_features = mlp.spec.out_features
         super().__init__(
@@ -45,7 +46,7 @@ class CpuKernel(Kernel):
                 device="cpu",
                 strategy=_describe_strategies(self._compiled),
                 isa=self._compiled.isa,
-                dtype="float32",
+                dtype=mlp.precision if mlp.precision == "int8" else "float32",
                 threads=self._compiled.threads,
             ),
         )
@@ -53,7 +54,7 @@ class CpuKernel(Kernel):
     def repacked(self, tensors: Mapping[str, Weights]) -> CpuKernel:
         """The same model with other tensors, unchecked: for weights that change while they are in use."""
         other = copy.copy(self)
-        other._adopt(_build(self.spec, tensors, self._compiled.threads, self._compiled.isa))
+        other._adopt(_build(self.spec, tensors, {}, self._compiled.threads, self._compiled.isa))
         return other
 
     def _adopt(self, compiled: _cpu.Kernel) -> None:
@@ -142,8 +143,10 @@ def _rows_in_place(tensor: Tensor, width: int) -> int:
     return -1
 
 
-def _build(spec: MlpSpec, tensors: Mapping[str, Weights], threads: int, isa: str | None) -> _cpu.Kernel:
-    scratch, operations = lower(spec, tensors)
+def _build(
+    spec: MlpSpec, tensors: Mapping[str, Weights], reduced: Reduced, threads: int, isa: str | None
+) -> _cpu.Kernel:
+    scratch, operations = lower(spec, tensors, reduced)
     try:
         ops = [(_cpu.Product if kind == "product" else _cpu.Row)(**record) for kind, record in operations]
         return _cpu.Kernel(spec.in_features, spec.out_features, scratch, ops, threads, isa)

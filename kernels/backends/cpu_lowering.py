@@ -15,6 +15,7 @@ from fused_mlp.kernels.folding import fold
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.dtypes import Array, widen
 from fused_mlp.models.formula import Formula
+from fused_mlp.models.quantization import Int8Matrix, Reduced
 from fused_mlp.models.spec import Gated, Linear, Norm
 
 # name, operands (-1: the constant), the register of the result, the constant, parameters
@@ -22,26 +23,41 @@ FormulaSteps = list[tuple[str, list[int], int, float, list[float]]]
 
 
 def lower(
-    spec: MlpSpec, tensors: Mapping[str, Array]
+    spec: MlpSpec, tensors: Mapping[str, Array], reduced: Reduced
 ) -> tuple[tuple[int, ...], list[tuple[str, dict[str, Any]]]]:
     """The sizes of the scratch buffers, and for each operation ("product" or "row") the arguments of its record."""
-    wide: Mapping[str, Float32] = {name: widen(tensor) for name, tensor in tensors.items()}
-    spec, wide = fold(spec, wide)
-    placed = place(spec)
-    return placed.scratch, [_arguments(placed, number, wide) for number in range(len(placed.operations))]
+    placed, wide, narrow = _prepare(spec, tensors, reduced)
+    return placed.scratch, [
+        _arguments(placed, number, wide, narrow) for number in range(len(placed.operations))
+    ]
 
 
-def operation_names(spec: MlpSpec, tensors: Mapping[str, Array]) -> list[str]:
+def _prepare(
+    spec: MlpSpec, tensors: Mapping[str, Array], reduced: Reduced
+) -> tuple[Placed, Mapping[str, Float32], Reduced]:
+    """The operations, all tensors in float32, and the matrices in fewer bits: those of a bfloat16 model too, whose
+    products are the same in either."""
+    halves = {
+        name: array for name, array in tensors.items() if array.ndim == 2 and array.dtype.name == "bfloat16"
+    }
+    narrow: Reduced = {**halves, **reduced}
+    spec, wide = fold(spec, {name: widen(tensor) for name, tensor in tensors.items()}, narrow.keys())
+    kinds = {name: type(matrix).__name__ for name, matrix in narrow.items()}
+    return place(spec, lambda step: kinds.get(f"{step.prefix}.weight", "")), wide, narrow
+
+
+def operation_names(spec: MlpSpec, tensors: Mapping[str, Array], reduced: Reduced) -> list[str]:
     """The steps that the operations compute, for a profile: `fc1`, or `pi, v` for products side by side."""
-    spec, _ = fold(spec, {name: widen(tensor) for name, tensor in tensors.items()})
     names = []
-    for each in place(spec).operations:
+    for each in _prepare(spec, tensors, reduced)[0].operations:
         steps = each.products or (() if each.step is None else (each.step,))
         names.append(", ".join(step.name for step in steps) or each.value or "outputs")
     return names
 
 
-def _arguments(placed: Placed, number: int, tensors: Mapping[str, Float32]) -> tuple[str, dict[str, Any]]:
+def _arguments(
+    placed: Placed, number: int, tensors: Mapping[str, Float32], reduced: Reduced
+) -> tuple[str, dict[str, Any]]:
     each = placed.operations[number]
     buffer, column = placed.places[each.value]
     common = {
@@ -64,9 +80,9 @@ def _arguments(placed: Placed, number: int, tensors: Mapping[str, Float32]) -> t
     gated = isinstance(first, Gated)
     return "product", {
         **common,
-        "weight": _stacked([tensors[f"{step.prefix}.weight"] for step in each.products]),
+        **_matrix("", [f"{step.prefix}.weight" for step in each.products], tensors, reduced),
+        **_matrix("gate_", [f"{first.prefix}.gate_weight"] if gated else [], tensors, reduced),
         "bias": _biases(each.products, tensors),
-        "gate_weight": tensors[f"{first.prefix}.gate_weight"] if gated else None,
         "gate_bias": tensors.get(f"{first.prefix}.gate_bias") if gated else None,
         "gate": formula_steps(first.formula) if isinstance(first, Gated) else [],
         "function": formula_steps(each.function),
@@ -75,7 +91,27 @@ def _arguments(placed: Placed, number: int, tensors: Mapping[str, Float32]) -> t
     }
 
 
-def _stacked(arrays: list[Float32]) -> Float32:
+def _matrix(half: str, names: list[str], tensors: Mapping[str, Float32], reduced: Reduced) -> dict[str, Any]:
+    """The weights of matrices one above the other, all in one precision: float32, the bits of bfloat16, or int8 with
+    their scales."""
+    if not names:
+        return {f"{half}weight": None, f"{half}scale": None}
+    first = reduced.get(names[0])
+    if first is None:
+        return {f"{half}weight": _stacked([tensors[name] for name in names]), f"{half}scale": None}
+    if not isinstance(first, Int8Matrix):
+        halves = [
+            widest.view(np.uint16) for name in names if not isinstance(widest := reduced[name], Int8Matrix)
+        ]
+        return {f"{half}weight": _stacked(halves), f"{half}scale": None}
+    matrices = [matrix for name in names if isinstance(matrix := reduced[name], Int8Matrix)]
+    return {
+        f"{half}weight": _stacked([matrix.values for matrix in matrices]),
+        f"{half}scale": _stacked([matrix.scales for matrix in matrices]),
+    }
+
+
+def _stacked(arrays: list[Array]) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 

@@ -4,7 +4,7 @@ that are shared as soon as their values are no longer needed. Knows nothing of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fused_mlp.kernels.fusion import Combined, FusedStep, Product, compose, fuse, join
@@ -60,14 +60,15 @@ class Placed:
     free_to_the_right: frozenset[int] = field(default_factory=frozenset)  # numbers of operations
 
 
-def place(spec: MlpSpec) -> Placed:
-    """Where every value lives. Depends on the spec alone."""
-    return _Placement(spec).run()
+def place(spec: MlpSpec, kind: Callable[[Linear | Gated], str] = lambda step: "") -> Placed:
+    """Where every value lives. Only products whose weights are of one kind can become one."""
+    return _Placement(spec, kind).run()
 
 
 class _Placement:
-    def __init__(self, spec: MlpSpec) -> None:
+    def __init__(self, spec: MlpSpec, kind: Callable[[Linear | Gated], str]) -> None:
         self.spec = spec
+        self.kind = kind
         self.widths = dict(spec.widths_by_name)
         self.stages = join(spec, fuse(spec), self._stage, _followed_by)
         # A value that is a part of another one: (that value, the column at which it begins).
@@ -148,10 +149,11 @@ class _Placement:
     # ---- products of the same input with the same epilogue become one ----
 
     def _join_products(self) -> None:
-        groups: dict[tuple[str, Formula], list[int]] = {}
+        groups: dict[tuple[str, Formula, str], list[int]] = {}
         for number, each in enumerate(self.operations):
             if each.kind == "product" and each.combined is None and isinstance(each.products[0], Linear):
-                groups.setdefault((each.source, each.function), []).append(number)
+                key = each.source, each.function, self.kind(each.products[0])
+                groups.setdefault(key, []).append(number)
         joined: dict[int, Operation] = {}
         gone: set[int] = set()
         for numbers in groups.values():

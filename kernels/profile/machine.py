@@ -50,9 +50,9 @@ class MachineProbe:
         self._probe_flops = _cpu.probe_flops
         self._probe_read = _cpu.probe_read_seconds
 
-    def flops(self, threads: int, samples: int = 5) -> float:
-        """Floating point operations per second, the best of some samples."""
-        return max(self._probe_flops(threads) for _ in range(samples))
+    def flops(self, threads: int, samples: int = 5, int8: bool = False) -> float:
+        """Operations per second of float32 or int8 multiply-adds, the best of some samples."""
+        return max(self._probe_flops(threads, int8) for _ in range(samples))
 
     def read_seconds(self, size: int, threads: int, samples: int = 5) -> float:
         """To read `size` bytes once, the best of some samples."""

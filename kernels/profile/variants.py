@@ -52,8 +52,8 @@ class Variant:
         # The kernel's program was read from the module, which may name the same steps in other ways.
         spec = fused._kernel.spec
         weights = (weight.detach().float().numpy() for weight in fused._weights())
-        found = operation_names(spec, dict(zip(expected_shapes(spec), weights, strict=True)))
-        names = operation_names(mlp.spec, mlp.tensors())
+        found = operation_names(spec, dict(zip(expected_shapes(spec), weights, strict=True)), {})
+        names = operation_names(mlp.spec, mlp.unreduced(), mlp.reduced)
         return names if len(names) == len(found) else found
 
     def bind_kernel(self, x: Tensor) -> Callable[[], object] | None:

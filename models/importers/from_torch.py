@@ -39,6 +39,8 @@ from fused_mlp.models.importers.torch.trial import (
     try_rows,
 )
 from fused_mlp.models.importers.verification import verify
+from fused_mlp.models.precision import reduce_precision
+from fused_mlp.models.quantization import Precision
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
@@ -64,6 +66,7 @@ def from_torch(
     *,
     in_features: int | None = None,
     dtype: Dtype | None = None,
+    precision: Precision | None = None,
 ) -> Mlp:
     """The MLP that `module` computes in eval mode, with copies of its weights: any forward that answers each row of one
     float tensor by itself. What is no step of a program is refused by the line of the user's code that asks for it.
@@ -72,9 +75,12 @@ def from_torch(
     rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). The first one becomes the
     model's own example. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
     refused. Before it is handed out, the program is compared with the module itself, both in float64, on random
-    rows."""
+    rows. `precision` keeps the weights in bfloat16 or int8, if that costs at most 5 % of the largest output: see
+    `fused_mlp.models.precision.reduce_precision`, which takes rows of yours to measure it on."""
     example = _one_tensor(example)
     mlp = read_module(module, example, in_features=in_features, dtype=dtype).mlp
+    if precision is not None:
+        mlp = reduce_precision(mlp, precision)
     return mlp if example is None else _with_example(mlp, example)
 
 

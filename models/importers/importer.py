@@ -8,13 +8,17 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from numpy.typing import NDArray
 
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import INDEX_SUFFIX
 from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
 from fused_mlp.models.importers.from_onnx import from_onnx
+from fused_mlp.models.precision import MAX_ERROR, reduce_precision
+from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import Repository, check_name
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
 from fused_mlp.models.version_directory import JSON_NAME, load_version, save
@@ -65,6 +69,9 @@ def import_model(
     state_dict: str | os.PathLike[str] | None = None,
     row_shape: Sequence[int] | None = None,
     unsafe_pickle: bool = False,
+    precision: Precision | None = None,
+    calibration: NDArray[Any] | None = None,
+    max_error: float = MAX_ERROR,
 ) -> ImportedModel:
     """Read `source` and write it to `<repository>/<name>/<version>`, by default one above the highest there.
 
@@ -72,7 +79,10 @@ def import_model(
     of a file `state_dict` are loaded into that one. `row_shape` is the shape of one row, where the module's weights do
     not tell it. A pickled module is loaded only with `unsafe_pickle`: loading it runs whatever code is in it.
     The arguments from `activation` to `transposed` are for checkpoints, which hold tensors alone; see
-    `fused_mlp.from_safetensors`. `labels`, `description` and `example` replace what the source may have."""
+    `fused_mlp.from_safetensors`. `labels`, `description` and `example` replace what the source may have.
+
+    `precision` keeps the weights in bfloat16 or int8. What that costs is measured over the rows of `calibration`, or
+    random ones, and written beside the weights; `max_error` bounds it (see `fused_mlp.models.precision`)."""
     check_name(name)
     if version is not None and version < 1:
         raise ModelLoadError(f"version: expected 1 or more, got {version}")
@@ -125,6 +135,8 @@ def import_model(
         example=example,
         source=mlp.source or f"imported from {path.name}" + (f", {prefix}" if prefix else ""),
     )
+    if precision is not None:
+        mlp = reduce_precision(mlp, precision, calibration, max_error)
     return _write(mlp, Path(repository), name, version, kind)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from fused_mlp import kernels
 from fused_mlp.kernels import Kernel, KernelError, KernelRefuted, KernelUnavailable
 from fused_mlp.models import Mlp, ModelLoadError
+from fused_mlp.models.precision import reduce_precision
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.records import Fallback, ServedVersion
 from fused_mlp.service.settings.policy import Policy
@@ -25,6 +26,19 @@ class KernelBuilder:
     def __init__(self, settings: Settings, engine: _engine.Engine) -> None:
         self._settings = settings
         self._engine = engine
+
+    def in_precision(self, mlp: Mlp, label: str) -> Mlp:
+        """The weights in the precision of the settings, measured; in their own where that costs too much, or if they
+        are reduced already."""
+        if self._settings.precision in ("float32", mlp.precision) or mlp.reduced:
+            return mlp
+        try:
+            reduced = reduce_precision(mlp, self._settings.precision)
+        except ModelLoadError as error:
+            log.warning("%s stays in %s: %s", label, mlp.spec.dtype, error)
+            return mlp
+        log.info("%s in %s: %s", label, reduced.precision, reduced.error)
+        return reduced
 
     def with_kernels(self, served: ServedVersion, policy: Policy, mlp: Mlp | None = None) -> ServedVersion:
         """The version with all kernels that the policy can reach: builds those that are missing, from `mlp` or from its

@@ -57,9 +57,16 @@ class Loader:
             # Callers are told the reason too, but not where the repository lies on this machine.
             reason = without_path(self._repository, error)
             return ServedVersion(name, found.version, "UNAVAILABLE", reason)
-        weights = StoredWeights.of(self._repository, found, mlp)
+        mlp = self._builder.in_precision(mlp, f"{name}/{found.version}")
         served = ServedVersion(
-            name, found.version, "READY", spec=mlp.spec, example=mlp.example, weights=weights
+            name,
+            found.version,
+            "READY",
+            spec=mlp.spec,
+            example=mlp.example,
+            weights=StoredWeights.of(self._repository, found, mlp),
+            precision=mlp.precision,
+            precision_error=mlp.error,
         )
         return self._builder.with_kernels(served, policy, mlp)
 
@@ -76,7 +83,13 @@ class Loader:
                 versions.append(ServedVersion(found.name, v.version, "UNAVAILABLE", reason))
                 continue
             waiting = ServedVersion(
-                found.name, v.version, "UNAVAILABLE", spec=v.spec, example=v.model_file.example
+                found.name,
+                v.version,
+                "UNAVAILABLE",
+                spec=v.spec,
+                example=v.model_file.example,
+                precision=v.model_file.precision,
+                precision_error=v.model_file.error,
             )
             versions.append(on_demand(waiting, StoredWeights(self._repository, v)))
         return ServedModel(found.name, tuple(versions)).under(self._policy(found.name))
@@ -92,5 +105,7 @@ def on_demand(version: ServedVersion, weights: StoredWeights) -> ServedVersion:
         spec=version.spec,
         example=version.example,
         weights=weights,
+        precision=version.precision,
+        precision_error=version.precision_error,
         on_demand=True,
     )

@@ -8,6 +8,8 @@ from typing import Literal, get_args
 
 from fused_mlp.kernels import Kernel, KernelInfo
 from fused_mlp.models import MlpSpec
+from fused_mlp.models.precision_error import PrecisionError
+from fused_mlp.models.quantization import Precision
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.stored_weights import StoredWeights
 from fused_mlp.service.settings.policy import Policy
@@ -22,7 +24,8 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 # The largest relative difference between the variants that rounding explains. float32: sums of thousands of terms in
 # another order differ by about 1e-5, a hundredth of the tolerance. The other dtypes: some twenty roundings, because
 # unfused rounds after every layer and fused need not. A wrong kernel differs by far more.
-TOLERANCES = {"float32": 1e-3, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
+# int8: each layer's rows are rounded to 7 bits, which unfused does not do.
+TOLERANCES = {"float32": 1e-3, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2, "int8": 0.1}
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class ServedVersion:
     spec: MlpSpec | None = None
     example: tuple[float, ...] | None = None
     weights: StoredWeights | None = None
+    precision: Precision = "float32"
+    precision_error: PrecisionError | None = None
     on_demand: bool = False
     variant: Variant = "fused"
     kernels: tuple[KernelInfo, ...] = ()
@@ -77,7 +82,10 @@ class ServedVersion:
     @property
     def tolerance(self) -> float:
         """The shadow's tolerance unless a setting overrides it: that of the coarser of its kernels."""
-        return max((TOLERANCES.get(info.dtype, 0.0) for info in self.kernels), default=0.0) or 1e-3
+        usual = max((TOLERANCES.get(info.dtype, 0.0) for info in self.kernels), default=0.0) or 1e-3
+        if self.precision_error is None:
+            return usual
+        return max(usual, 4 * self.precision_error.largest)  # callers' rows may be worse than those measured
 
     def missing(self, policy: Policy) -> tuple[Variant, ...]:
         """The variants that the policy can reach and that have no kernel yet."""

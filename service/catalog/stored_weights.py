@@ -10,25 +10,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from fused_mlp.models import Mlp, ModelLoadError
+from fused_mlp.models.precision import to_precision
+from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import FoundVersion, Repository
+from fused_mlp.models.version_directory import stored_tensors
 
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """`digest`: of the weights that were loaded; those read again have to be the same. None: not loaded yet."""
+    """`digest`: of the weights that were loaded; those read again have to be the same. None: not loaded yet.
+    `precision`: what they were loaded in, except of the steps `kept`; the files may have another one."""
 
     repository: Repository
     found: FoundVersion
     digest: bytes | None = None
+    precision: Precision = "float32"
+    kept: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, repository: Repository, found: FoundVersion, mlp: Mlp) -> StoredWeights:
-        return cls(repository, found, digest_of(mlp))
+        kept = frozenset(mlp.error.kept) if mlp.error is not None else frozenset[str]()
+        return cls(repository, found, digest_of(mlp), mlp.precision, kept)
 
     def read(self) -> Mlp:
         """Raises ModelLoadError, also when the files have changed. Callers may be told: no path is in the text."""
         try:
-            mlp = self.repository.read(self.found)
+            mlp = to_precision(self.repository.read(self.found), self.precision, self.kept)
         except ModelLoadError as error:
             raise ModelLoadError(f"its weights cannot be read again: {self.without_path(error)}") from error
         if digest_of(mlp) != self.digest:
@@ -41,7 +48,7 @@ class StoredWeights:
 
 def digest_of(mlp: Mlp) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
-    for array in mlp.tensors().values():
+    for array in stored_tensors(mlp).values():
         digest.update(array.reshape(-1).view(np.uint8).data)
     return digest.digest()
 

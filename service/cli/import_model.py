@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from fused_mlp.service.cli.failure import fail
 
 if TYPE_CHECKING:
-    from fused_mlp.models import Activation, Dtype, OutputActivation
+    from numpy.typing import NDArray
+
+    from fused_mlp.models import Activation, Dtype, Mlp, OutputActivation
+    from fused_mlp.models.quantization import Precision
 
 _ARGUMENT = re.compile(
     r"\b(activation|output_activation|prefix|name_map|transposed|dtype|state_dict|row_shape|unsafe_pickle)"
@@ -20,6 +23,7 @@ _ARGUMENT = re.compile(
 _CHECKPOINT = "For checkpoints (.pt, .safetensors), which hold tensors alone"
 _MODULE = "For torch modules"
 _EXTRAS = "Said about the model"
+_PRECISION = "Fewer bits"
 
 
 def command(
@@ -39,6 +43,29 @@ def command(
     dtype: Annotated[
         str | None, typer.Option(metavar="float32|float16|bfloat16", help="Convert the weights to this.")
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="float32|bfloat16|int8",
+            help="Keep the weights in fewer bits.",
+            rich_help_panel=_PRECISION,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rows to measure the error on: .npy, .csv or .json. Random ones if not given.",
+            rich_help_panel=_PRECISION,
+        ),
+    ] = None,
+    max_error: Annotated[
+        float,
+        typer.Option(
+            help="Largest error, as a share of the largest output. Layers that break it stay in float32.",
+            rich_help_panel=_PRECISION,
+        ),
+    ] = 0.05,
     state_dict: Annotated[
         Path | None,
         typer.Option(help="Weights for the module: .pt or .safetensors.", rich_help_panel=_MODULE),
@@ -98,7 +125,10 @@ def command(
 
     Or tensor by tensor: --map layers.0.weight=encoder.fc1.weight --map layers.0.bias=encoder.fc1.bias"""
     names = _name_map(name_map or [])
+    if calibrate is not None and precision in (None, "float32"):
+        raise typer.BadParameter("--calibrate: expected --precision int8 or bfloat16 with it")
     row = None if example is None else _example(example)
+    rows = None if calibrate is None else _rows(calibrate)
     shape = None if row_shape is None else _shape(row_shape)
     from fused_mlp.models import ModelLoadError
     from fused_mlp.models.importers.importer import import_model
@@ -121,12 +151,15 @@ def command(
             state_dict=state_dict,
             row_shape=shape,
             unsafe_pickle=unsafe_pickle,
+            precision=cast("Precision | None", precision),
+            calibration=rows,
+            max_error=max_error,
         )
     except ModelLoadError as error:
         fail(_ARGUMENT.sub(_option, str(error)))
     spec = imported.mlp.spec
     typer.echo(f"imported {source} as {imported.name} version {imported.version}, in {imported.path}")
-    typer.echo(f"  {spec.summary()}, {spec.parameters:,} parameters, {spec.dtype}")
+    typer.echo(f"  {spec.summary()}, {spec.parameters:,} parameters, {_in_words(imported.mlp)}")
     typer.echo(f"  to serve it: fused-mlp serve --model-repository {repository}")
 
 
@@ -153,14 +186,24 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
 
 
-def _example(path: str) -> list[float]:
+def _in_words(mlp: Mlp) -> str:
+    if mlp.error is None:
+        return mlp.precision if mlp.reduced else mlp.spec.dtype
+    return f"{mlp.precision}: {mlp.error}"
+
+
+def _rows(path: str) -> NDArray[Any]:
     from fused_mlp.service.cli.rows.opening import read_rows
     from fused_mlp.service.cli.rows.source import InputError
 
     try:
-        rows = read_rows(path)
+        return read_rows(path)
     except InputError as error:
         fail(str(error))
+
+
+def _example(path: str) -> list[float]:
+    rows = _rows(path)
     if rows.size != rows.shape[-1]:
         fail(f"{path}: expected one row, got shape {rows.shape}")
     return [float(value) for value in rows.reshape(-1)]

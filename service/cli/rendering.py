@@ -127,7 +127,12 @@ def models_table(models: Sequence[ModelInfo]) -> RenderableType:
                 continue
             kernels = "\n".join(map(_kernel, version.kernels))
             table.add_row(
-                name, f"{version.version}{default}", version.summary, version.dtype, version.variant, kernels
+                name,
+                f"{version.version}{default}",
+                version.summary,
+                _kept_in(version),
+                version.variant,
+                kernels,
             )
     return Group(table, *broken)
 
@@ -183,13 +188,30 @@ def _facts(version: VersionInfo) -> RenderableType:
         facts |= {
             "description": version.description,
             "program": version.summary,
-            "weights": f"{version.parameters:,} parameters, {version.dtype}",
+            "weights": f"{version.parameters:,} parameters, {_kept_in(version)}",
+            "error": _error(version),
             "input": _input(version),
             **_outputs(version),
             "labels": ", ".join(version.labels),
             "answers": f"{version.variant}",
         }
     return Group(*(_indented(key, value) for key, value in facts.items() if value))
+
+
+def _kept_in(version: VersionInfo) -> str:
+    """The model's dtype, or what its weights are kept in where those have fewer bits."""
+    return version.precision if version.precision not in ("", "float32") else version.dtype
+
+
+def _error(version: VersionInfo) -> str:
+    error = version.precision_error
+    if error is None:
+        return ""
+    text = f"{error.largest:.2%} of the largest output at most, {error.mean:.2%} on average, cosine {error.cosine:.6f}"
+    if error.top1 is not None:
+        text += f", top-1 the same in {error.top1:.1%}"
+    text += f"; over {error.rows} {'given' if error.calibrated else 'random'} rows"
+    return text + (f"; in float32: {', '.join(error.kept)}" if error.kept else "")
 
 
 def _indented(key: str, value: str) -> RenderableType:

@@ -55,6 +55,20 @@ class ServedKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class PrecisionErrorInfo:
+    """How far a version with weights in fewer bits is from float64 with those it was made from: differences as a share
+    of the largest output; `kept` are the steps that stay in float32."""
+
+    rows: int
+    calibrated: bool
+    largest: float
+    mean: float
+    cosine: float
+    top1: float | None
+    kept: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class VersionInfo:
     """One version. `reason` says why it is not READY; `variant` answers requests that name none. `layers` are those of
     a plain chain; every program has a `summary` and, when one model was asked for, its `steps`. `labels` belong to the
@@ -78,6 +92,8 @@ class VersionInfo:
     input_shape: tuple[int, ...]
     summary: str
     steps: tuple[StepInfo, ...]
+    precision: str = "float32"
+    precision_error: PrecisionErrorInfo | None = None
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -136,6 +152,15 @@ def _read_version(version: pb.ModelVersion) -> VersionInfo:
             StepInfo(step.name, step.op, tuple(step.inputs), step.width, step.detail, step.weights)
             for step in version.steps
         ),
+        precision=version.precision,
+        precision_error=_read_error(version.precision_error) if version.HasField("precision_error") else None,
+    )
+
+
+def _read_error(error: pb.PrecisionError) -> PrecisionErrorInfo:
+    top1 = error.top1 if error.HasField("top1") else None
+    return PrecisionErrorInfo(
+        error.rows, error.calibrated, error.largest, error.mean, error.cosine, top1, tuple(error.kept)
     )
 
 

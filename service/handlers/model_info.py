@@ -7,6 +7,7 @@ from typing import Any
 
 from fused_mlp.kernels import KernelInfo
 from fused_mlp.models import MlpSpec
+from fused_mlp.models.precision_error import PrecisionError
 from fused_mlp.models.spec import Softmax
 from fused_mlp.models.summary import step_detail
 from fused_mlp.protos import fused_mlp_pb2 as pb
@@ -78,9 +79,15 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
             ],
             input_shape=spec.input_shape or (),
             summary=spec.summary(),
+            precision=served.precision,
+            precision_error=_precision_error(served.precision_error),
         )
     )
     return message
+
+
+def _precision_error(error: PrecisionError | None) -> pb.PrecisionError | None:
+    return None if error is None else pb.PrecisionError(**error.model_dump(exclude_none=True))
 
 
 def _output_activation(spec: MlpSpec) -> str:

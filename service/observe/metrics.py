@@ -186,11 +186,20 @@ def _infos(versions: list[ServedVersion], used: list[ServedVersion], front: str)
                  k.backend, k.device, k.strategy, k.isa, k.dtype, str(k.threads)),
                 1,
             )  # fmt: skip
+    errors = GaugeMetricFamily(
+        "fused_mlp_precision_error_ratio",
+        "What weights in fewer bits cost versions with traffic, as a share of the largest output.",
+        labels=(*VERSION, "kind"),
+    )
+    for v in used:
+        if v.precision_error is not None:
+            errors.add_metric((v.model, str(v.version), "largest"), v.precision_error.largest)
+            errors.add_metric((v.model, str(v.version), "mean"), v.precision_error.mean)
     build = GaugeMetricFamily(
         "fused_mlp_build_info", "What runs.", labels=("version", "python", "torch", "front")
     )
     build.add_metric((package_version("fused-mlp"), platform.python_version(), _torch_version(), front), 1)
-    yield from (models, kernels, build)
+    yield from (models, kernels, errors, build)
 
 
 def _torch_version() -> str:

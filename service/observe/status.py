@@ -56,6 +56,8 @@ def _version(served: ServedVersion) -> dict[str, Any]:
         "input_shape": spec.input_shape or (spec.in_features,) if spec else None,
         "outputs": _outputs(spec) if spec else None,
         "dtype": spec.dtype if spec else None,
+        "precision": served.precision if spec else None,
+        "precision_error": served.precision_error.model_dump() if served.precision_error else None,
         "parameters": spec.parameters if spec else None,
         "description": spec.description if spec else None,
         "kernels": [asdict(info) for info in served.kernels],

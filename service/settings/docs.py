@@ -56,6 +56,9 @@ def _default(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+_LONGEST_VALUES = 20  # a wider column would cut others at 80
+
+
 def _values(annotation: Any) -> str:
     if get_origin(annotation) in (Union, UnionType):
         return "|".join(_values(part) for part in get_args(annotation) if part is not NoneType)
@@ -64,5 +67,6 @@ def _values(annotation: Any) -> str:
     if get_origin(annotation) is dict or annotation in (Limits, CallerFiles):
         return "JSON"
     if get_origin(annotation) is Literal:
-        return "|".join(map(str, get_args(annotation)))
+        words = "|".join(map(str, get_args(annotation)))
+        return words if len(words) <= _LONGEST_VALUES else "NAME"  # which the description then has
     return {int: "INT", float: "NUM", bool: "0|1", str: "TEXT", Path: "PATH"}[annotation]

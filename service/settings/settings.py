@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.models.quantization import Precision
 from fused_mlp.service.settings.limits import Limits, read_json
 from fused_mlp.service.settings.old_names import OLD_NAMES, replace_old_names
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy, Ratio
@@ -119,6 +120,11 @@ class Settings(BaseModel):
     tf32: bool = Field(
         False,
         description="on a GPU, multiply float32 models in TF32: faster, 10 bits of mantissa instead of 23",
+    )
+    precision: Precision = Field(
+        "float32",
+        description="keep the weights of float32 models in bfloat16 or int8, except of layers for which that costs "
+        "over 5 % of the largest output",
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="threads of one kernel call; default: one per usable core"

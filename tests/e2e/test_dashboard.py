@@ -112,7 +112,7 @@ class Load:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Prometheus]:
-    """Of a server with everything that has metrics: also TLS, and a token for the scrape."""
+    """Of a server with everything that has metrics: also int8, TLS, and a token for the scrape."""
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "ca.pem").write_bytes(certificates.ca.read_bytes())
     (folder / "token").write_text("read-only")
@@ -120,7 +120,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, certificates: Certifica
     certificate, key = certificates.sign_server(
         "dashboard", days=30
     )  # one that is about to expire would be told
-    settings = {"tls_certificate": certificate, "tls_key": key, "metrics_tls": 1}
+    settings = {"tls_certificate": certificate, "tls_key": key, "metrics_tls": 1, "precision": "int8"}
     with Server(
         split=0.3, shadow=0.5, callers=json.dumps({"metrics": str(folder / "callers")}), **settings
     ) as server:

@@ -61,11 +61,9 @@ std::vector<std::pair<std::string, std::size_t>> strategies(const MlpKernel& ker
   return found;
 }
 
-std::vector<std::string> usable_isas() {
-  std::size_t count = 0;
-  const fused_mlp::Isa* const* list = fused_mlp::usable_isas(&count);
+std::vector<std::string> usable_isas(bool int8) {
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < count; ++i) names.emplace_back(list[i]->name);
+  for (const fused_mlp::Isa* isa : fused_mlp::usable_isas(int8)) names.emplace_back(isa->name);
   return names;
 }
 
@@ -87,6 +85,6 @@ NB_MODULE(_cpu, m) {
       .def_prop_ro("threads", &MlpKernel::threads)
       .def_prop_ro("memory_bytes", &MlpKernel::memory_bytes);
   fused_mlp::register_program(m, kernel);
-  m.def("usable_isas", usable_isas);
+  m.def("usable_isas", usable_isas, nb::arg("int8") = false);
   fused_mlp::register_profile(m);
 }

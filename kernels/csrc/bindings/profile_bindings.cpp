@@ -28,6 +28,8 @@ const char* name_of(Phase phase) {
       return "affine";
     case Phase::kMap:
       return "map";
+    case Phase::kQuantize:
+      return "quantize";
   }
   return "unknown";
 }
@@ -48,7 +50,8 @@ nb::tuple stop() {
 void register_profile(nb::module_& m) {
   m.def("start_recording_phases", start_recording_phases, nb::arg("capacity"));
   m.def("stop_recording_phases", stop);
-  m.def("probe_flops", probe_flops, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>());
+  m.def("probe_flops", probe_flops, nb::arg("threads"), nb::arg("int8") = false,
+        nb::call_guard<nb::gil_scoped_release>());
   m.def("probe_read_seconds", probe_read_seconds, nb::arg("bytes"), nb::arg("threads"), nb::arg("samples"),
         nb::call_guard<nb::gil_scoped_release>());
 }

@@ -24,7 +24,7 @@ namespace fused_mlp {
 
 namespace {
 
-using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;  // of any dtype
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Place = std::pair<std::size_t, std::size_t>;  // buffer, column
 // name, operands (-1: the constant), register of the result, constant, parameters
@@ -88,32 +88,52 @@ const float* data_of(const std::optional<Vector>& vector, std::size_t width, con
   return vector->data();
 }
 
+Precision precision_of(const Matrix& weight) {
+  if (weight.dtype() == nb::dtype<float>()) return Precision::kFloat32;
+  if (weight.dtype() == nb::dtype<std::uint16_t>()) return Precision::kBfloat16;
+  if (weight.dtype() == nb::dtype<std::int8_t>()) return Precision::kInt8;
+  throw std::invalid_argument("weight: expected float32, uint16 (the bits of bfloat16) or int8");
+}
+
 // The sources below point into these arrays, which Python keeps alive.
 struct ProductArguments {
   Matrix weight;
   std::optional<Vector> bias;
   std::optional<Matrix> gate_weight;
   std::optional<Vector> gate_bias;
+  std::optional<Vector> scale;
+  std::optional<Vector> gate_scale;
   ProductSource source;
 
   ProductArguments(Matrix weight_, std::optional<Vector> bias_, std::optional<Matrix> gate_weight_,
-                   std::optional<Vector> gate_bias_, const Steps& gate, const Steps& function,
+                   std::optional<Vector> gate_bias_, std::optional<Vector> scale_,
+                   std::optional<Vector> gate_scale_, const Steps& gate, const Steps& function,
                    const Place& input, const Place& output, bool free_to_the_right,
                    const std::optional<Place>& other, const std::string& combination, bool swapped,
                    const Steps& then)
       : weight(std::move(weight_)),
         bias(std::move(bias_)),
         gate_weight(std::move(gate_weight_)),
-        gate_bias(std::move(gate_bias_)) {
+        gate_bias(std::move(gate_bias_)),
+        scale(std::move(scale_)),
+        gate_scale(std::move(gate_scale_)) {
     const std::size_t out = weight.shape(0), in = weight.shape(1);
     expect(in > 0 && out > 0, "weight");
-    if (gate_weight) expect(gate_weight->shape(0) == out && gate_weight->shape(1) == in, "gate_weight");
+    if (gate_weight) {
+      expect(gate_weight->shape(0) == out && gate_weight->shape(1) == in, "gate_weight");
+      if (precision_of(*gate_weight) != precision_of(weight)) {
+        throw std::invalid_argument("gate_weight: expected the dtype of weight");
+      }
+    }
     source = {.layer = {.weight = weight.data(),
                         .bias = data_of(bias, out, "bias"),
                         .gate_weight = gate_weight ? gate_weight->data() : nullptr,
                         .gate_bias = data_of(gate_bias, out, "gate_bias"),
                         .in = in,
-                        .out = out},
+                        .out = out,
+                        .precision = precision_of(weight),
+                        .scale = data_of(scale, out, "scale"),
+                        .gate_scale = data_of(gate_scale, out, "gate_scale")},
               .gate = function_of(gate),
               .function = function_of(function),
               .in = region_of(input),
@@ -164,13 +184,14 @@ void construct(MlpKernel* self, std::size_t in_features, std::size_t out_feature
 
 void register_program(nb::module_& m, nb::class_<MlpKernel>& kernel) {
   nb::class_<ProductArguments>(m, "Product")
-      .def(nb::init<Matrix, std::optional<Vector>, std::optional<Matrix>, std::optional<Vector>, const Steps&,
-                    const Steps&, const Place&, const Place&, bool, const std::optional<Place>&,
-                    const std::string&, bool, const Steps&>(),
-           nb::kw_only(), nb::arg("weight"), nb::arg("bias").none(), nb::arg("gate_weight").none(),
-           nb::arg("gate_bias").none(), nb::arg("gate"), nb::arg("function"), nb::arg("input"),
-           nb::arg("output"), nb::arg("free_to_the_right"), nb::arg("other").none(), nb::arg("combination"),
-           nb::arg("swapped"), nb::arg("then"));
+      .def(
+          nb::init<Matrix, std::optional<Vector>, std::optional<Matrix>, std::optional<Vector>,
+                   std::optional<Vector>, std::optional<Vector>, const Steps&, const Steps&, const Place&,
+                   const Place&, bool, const std::optional<Place>&, const std::string&, bool, const Steps&>(),
+          nb::kw_only(), nb::arg("weight"), nb::arg("bias").none(), nb::arg("gate_weight").none(),
+          nb::arg("gate_bias").none(), nb::arg("scale").none(), nb::arg("gate_scale").none(), nb::arg("gate"),
+          nb::arg("function"), nb::arg("input"), nb::arg("output"), nb::arg("free_to_the_right"),
+          nb::arg("other").none(), nb::arg("combination"), nb::arg("swapped"), nb::arg("then"));
   nb::class_<RowArguments>(m, "Row").def(
       nb::init<const std::string&, std::size_t, const Place&, const Place&, const std::optional<Place>&,
                const std::string&, float, std::optional<Vector>, std::optional<Vector>, const Steps&>(),

@@ -3,6 +3,9 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "isa/isa.hpp"
 
@@ -10,18 +13,39 @@ namespace fused_mlp {
 
 namespace {
 
+#if defined(__x86_64__)
+// Older compilers do not know it by name.
+bool has_avx_vnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 4)) != 0;
+}
+#endif
+
 struct Usable {
-  const Isa* list[3];
-  std::size_t count = 0;
+  IsaList all;
+  IsaList plain;         // by index of `all`: the instruction set without its extension for int8
+  IsaList without_int8;  // those without extensions
 
   Usable() {
 #if defined(__x86_64__)
     // __builtin_cpu_supports also checks that the operating system saves the registers.
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f")) list[count++] = &kAvx512Isa;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list[count++] = &kAvx2Isa;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) {
+      if (__builtin_cpu_supports("avx512vnni")) add(kAvx512VnniIsa, kAvx512Isa);
+      add(kAvx512Isa, kAvx512Isa);
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+      if (has_avx_vnni()) add(kAvxVnniIsa, kAvx2Isa);
+      add(kAvx2Isa, kAvx2Isa);
+    }
 #endif
-    list[count++] = &kPortableIsa;
+    add(kPortableIsa, kPortableIsa);
+  }
+
+  void add(const Isa& isa, const Isa& without) {
+    all.list[all.count++] = &isa;
+    plain.list[plain.count++] = &without;
+    if (&isa == &without) without_int8.list[without_int8.count++] = &isa;
   }
 };
 
@@ -32,19 +56,17 @@ const Usable& usable() {
 
 }  // namespace
 
-const Isa* const* usable_isas(std::size_t* count) {
-  *count = usable().count;
-  return usable().list;
-}
+const IsaList& usable_isas(bool int8) { return int8 ? usable().all : usable().without_int8; }
 
-const Isa& choose_isa(const char* name) {
+const Isa& choose_isa(const char* name, bool int8) {
   const Usable& found = usable();
   if (name == nullptr) name = std::getenv("FUSED_MLP_ISA");
-  if (name == nullptr || *name == '\0') return *found.list[0];
+  if (name == nullptr || *name == '\0') return *usable_isas(int8).list[0];
   std::string names;
-  for (std::size_t i = 0; i < found.count; ++i) {
-    if (std::string_view(found.list[i]->name) == name) return *found.list[i];
-    names += (names.empty() ? "" : ", ") + std::string(found.list[i]->name);
+  for (std::size_t i = 0; i < found.all.count; ++i) {
+    const Isa* const isa = found.all.list[i];
+    if (std::string_view(isa->name) == name) return int8 ? *isa : *found.plain.list[i];
+    names += (names.empty() ? "" : ", ") + std::string(isa->name);
   }
   throw std::invalid_argument("instruction set (FUSED_MLP_ISA): expected one of " + names + ", got '" + name +
                               "', which is unknown or cannot run on this machine");

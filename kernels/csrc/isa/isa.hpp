@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "tile/function.hpp"
 
@@ -20,6 +21,20 @@ inline constexpr std::size_t kLineFloats = 16;  // floats per cache line
 inline constexpr std::size_t kCacheWays = 8;
 inline constexpr std::size_t kAliasFloats = 4096 / sizeof(float);
 
+// How the weights of a product are kept and multiplied.
+enum class Precision : unsigned char {
+  kFloat32,
+  kBfloat16,  // widened to float32 as they are loaded: the same sums as of float32 weights
+  kInt8,      // times rows quantized to int8
+};
+inline constexpr std::size_t kPrecisions = 3;
+inline constexpr std::size_t bytes_per_weight(Precision precision) {
+  return precision == Precision::kFloat32 ? 4 : precision == Precision::kBfloat16 ? 2 : 1;
+}
+
+// A quantized row, in floats: its scale, padded to a cache line, then the values in groups of 4 bytes.
+inline constexpr std::size_t kQuantizedHeader = 16;
+
 // What follows a product, and a gate, while a tile is in the L1 cache: then(function(value) combined with the
 // same element of another value).
 struct Epilogue {
@@ -30,11 +45,15 @@ struct Epilogue {
   Function then;
 };
 
-// A layer as packed by pack.hpp: [panels][in][panel width] weights, zero-padded columns.
-// A gated layer's panel holds the gate's columns in its first half and the up projection's in its second.
+// A layer as packed by pack.hpp: [panels][in][panel width] weights, zero-padded columns; in bfloat16 and
+// int8, 2 or 4 of `in` lie side by side for each column (see FloatProduct and Int8Product). A gated layer's
+// panel holds the gate's columns in its first half and the up projection's in its second.
 struct PackedLayer {
-  const float* weights;
-  const float* bias;  // [panels][panel width], zeros where the layer has none
+  Precision precision;
+  const void* weights;
+  const float* bias;           // [panels][panel width], zeros where the layer has none
+  const float* scales;         // of int8 weights, by column
+  const std::int32_t* starts;  // of int8 sums, by column: they make up for the offset of the inputs
   std::size_t in;
   std::size_t out;
   std::size_t panels;
@@ -45,6 +64,7 @@ struct PackedLayer {
 };
 
 // x: (rows, stride) -> y: (rows, stride), for the columns of panels [first, last) of a layer.
+// For int8 weights, x are quantized rows.
 // If `padded`, y has space for whole panels: columns past `out` may be overwritten with any value.
 // y overlaps neither x nor `other`.
 struct LayerCall {
@@ -105,26 +125,41 @@ struct Isa {
   const char* name;
   std::size_t panel;     // columns of a weight panel
   std::size_t max_rows;  // rows of the largest register tile
-  void (*run_layer)(const PackedLayer&, const LayerCall&);
+  std::size_t group;     // int8 values that are multiplied at once, for each column
+  std::int32_t offset;   // of quantized inputs
+  double int8_speed;     // int8 multiply-adds in the time of one of float32
+  // By precision.
+  void (*run_layer[kPrecisions])(const PackedLayer&, const LayerCall&);
   void (*run_rows)(const RowOp&, const RowCall&);
   void (*apply)(const Function&, const float* x, float* y, std::size_t n);
   // Like run_layer, but reads the counter two or three times per tile.
-  void (*run_layer_timed)(const PackedLayer&, const LayerCall&, TileTimes*);
+  void (*run_layer_timed[kPrecisions])(const PackedLayer&, const LayerCall&, TileTimes*);
+  void (*quantize)(std::size_t width, const RowCall&);
   // For probe.hpp.
-  double (*multiply_add)(long rounds);  // returns the number of floating point operations
+  double (*multiply_add)(long rounds);       // returns the number of floating point operations
+  double (*multiply_add_int8)(long rounds);  // the same, of integer operations
   void (*read)(const float* data, std::size_t floats);
 };
 
 extern const Isa kPortableIsa;
 #if defined(__x86_64__)
 extern const Isa kAvx2Isa;
+extern const Isa kAvxVnniIsa;
 extern const Isa kAvx512Isa;
+extern const Isa kAvx512VnniIsa;
 #endif
 
 // The instruction set `name`, else that of FUSED_MLP_ISA, else the best of this machine. Throws
-// std::invalid_argument, which lists the usable ones, if it is unknown or cannot run here.
-const Isa& choose_isa(const char* name);
+// std::invalid_argument, which lists the usable ones, if it is unknown or cannot run here. For a program
+// without int8 products: without the extensions that only those use.
+const Isa& choose_isa(const char* name, bool int8);
 // The instruction sets that this machine can run, best first.
-const Isa* const* usable_isas(std::size_t* count);
+struct IsaList {
+  const Isa* list[5];
+  std::size_t count = 0;
+  const Isa* const* begin() const { return list; }
+  const Isa* const* end() const { return list + count; }
+};
+const IsaList& usable_isas(bool int8);
 
 }  // namespace fused_mlp

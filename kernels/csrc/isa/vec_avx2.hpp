@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace fused_mlp {
 
@@ -21,9 +22,19 @@ struct Avx2 {
   static Reg zero() { return _mm256_setzero_ps(); }
   static Reg set1(float v) { return _mm256_set1_ps(v); }
   static Reg load(const float* p) { return _mm256_loadu_ps(p); }
+  // bfloat16 in pairs: the first, or the second, of each.
+  static Reg load_low_halves(const std::uint16_t* p) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+  }
+  static Reg load_high_halves(const std::uint16_t* p) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+  }
   static void store(float* p, Reg v) { _mm256_storeu_ps(p, v); }
   static Reg broadcast(const float* p) { return _mm256_broadcast_ss(p); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+  static Reg multiply_add(Reg a, Reg b, Reg c) { return fma(a, b, c); }
   static Reg min(Reg a, Reg b) { return _mm256_min_ps(a, b); }
   static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }
   static Mask less(Reg a, Reg b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
@@ -33,7 +44,6 @@ struct Avx2 {
     return _mm256_or_ps(magnitude, _mm256_and_ps(set1(-0.0f), sign));
   }
 
-  static constexpr bool kFused = true;  // fma rounds once
   static Reg sqrt(Reg v) { return _mm256_sqrt_ps(v); }
   static Mask is_nan(Reg v) { return _mm256_cmp_ps(v, v, _CMP_UNORD_Q); }
   static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }

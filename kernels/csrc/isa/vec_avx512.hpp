@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace fused_mlp {
 
@@ -21,9 +22,17 @@ struct Avx512 {
   static Reg zero() { return _mm512_setzero_ps(); }
   static Reg set1(float v) { return _mm512_set1_ps(v); }
   static Reg load(const float* p) { return _mm512_loadu_ps(p); }
+  // bfloat16 in pairs: the first, or the second, of each.
+  static Reg load_low_halves(const std::uint16_t* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+  }
+  static Reg load_high_halves(const std::uint16_t* p) {
+    return _mm512_castsi512_ps(_mm512_and_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(-65536)));
+  }
   static void store(float* p, Reg v) { _mm512_storeu_ps(p, v); }
   static Reg broadcast(const float* p) { return _mm512_set1_ps(*p); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+  static Reg multiply_add(Reg a, Reg b, Reg c) { return fma(a, b, c); }
   static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
   static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
   static Mask less(Reg a, Reg b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
@@ -34,7 +43,6 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_or_epi32(_mm512_castps_si512(magnitude), bits));
   }
 
-  static constexpr bool kFused = true;  // fma rounds once
   static Reg sqrt(Reg v) { return _mm512_sqrt_ps(v); }
   static Mask is_nan(Reg v) { return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q); }
   static bool any(Mask m) { return m != 0; }

@@ -1,5 +1,6 @@
 // GCC/Clang vector extensions: 4 lanes, on any target. min and max return the second operand when either
-// is NaN, as on x86. Multiply-add is fused on aarch64 and rounds twice elsewhere.
+// is NaN, as on x86. Products multiply and add with one rounding on aarch64, and with two elsewhere; `fma`
+// rounds once everywhere, so that functions are the same on every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,8 @@ struct Portable {
   using Reg = float __attribute__((vector_size(16)));
   using Mask = std::int32_t __attribute__((vector_size(16)));
   using Unsigned = std::uint32_t __attribute__((vector_size(16)));
+  using Double = double __attribute__((vector_size(32)));
+  using Long = std::int64_t __attribute__((vector_size(32)));
   static constexpr int kLanes = 4;
   static constexpr int kVectors = 4;  // registers per panel row
 #if defined(__aarch64__)
@@ -31,6 +34,14 @@ struct Portable {
     __builtin_memcpy(&v, p, sizeof v);
     return v;
   }
+  // bfloat16 in pairs: the first, or the second, of each. A pair is read as one number, lowest bits first.
+  static Reg load_low_halves(const std::uint16_t* p) { return (Reg)(load_pairs(p) << 16); }
+  static Reg load_high_halves(const std::uint16_t* p) { return (Reg)(load_pairs(p) & 0xFFFF0000u); }
+  static Unsigned load_pairs(const std::uint16_t* p) {
+    Unsigned v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
   static void store(float* p, Reg v) { __builtin_memcpy(p, &v, sizeof v); }
   static Reg broadcast(const float* p) {
     float v;
@@ -41,8 +52,23 @@ struct Portable {
   static Reg fma(Reg a, Reg b, Reg c) {
     return (Reg)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
   }
+  static Reg multiply_add(Reg a, Reg b, Reg c) { return fma(a, b, c); }
 #else
-  static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  // The product is exact in double precision. The sum is rounded to odd there (inexact results get an odd
+  // last bit), which the rounding to float32 cannot confuse with a tie.
+  static Reg fma(Reg a, Reg b, Reg c) {
+    const Double product = __builtin_convertvector(a, Double) * __builtin_convertvector(b, Double);
+    const Double addend = __builtin_convertvector(c, Double);
+    const Double sum = product + addend;
+    const Double part = sum - product;
+    const Double error = (product - (sum - part)) + (addend - part);
+    const Long even = ((Long)sum & 1) - 1;
+    const Long below = (Long)(error < 0.0) ^ ((Long)sum >> 63);  // the exact sum is nearer to zero
+    const Long inexact = (Long)(error < 0.0) | (Long)(error > 0.0);
+    const Long odd = (Long)sum + ((even & inexact) & (below | 1));
+    return __builtin_convertvector((Double)odd, Reg);
+  }
+  static Reg multiply_add(Reg a, Reg b, Reg c) { return a * b + c; }
 #endif
   static Mask less(Reg a, Reg b) { return (Mask)(a < b); }
   static Reg select(Mask m, Reg yes, Reg no) { return (Reg)((m & (Mask)yes) | (~m & (Mask)no)); }
@@ -51,11 +77,6 @@ struct Portable {
   static Reg abs(Reg v) { return (Reg)((Mask)v & 0x7FFFFFFF); }
   static Reg copysign(Reg magnitude, Reg sign) { return (Reg)((Mask)magnitude | ((Mask)sign & INT32_MIN)); }
 
-#if defined(__aarch64__)
-  static constexpr bool kFused = true;  // fma rounds once
-#else
-  static constexpr bool kFused = false;
-#endif
   static Reg sqrt(Reg v) {
     return Reg{__builtin_sqrtf(v[0]), __builtin_sqrtf(v[1]), __builtin_sqrtf(v[2]), __builtin_sqrtf(v[3])};
   }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <variant>
 
 #include "model/float_mode.hpp"
 #include "threads/pool.hpp"
@@ -29,10 +30,17 @@ const char* strategy_c(void* ctx, std::size_t rows) {
   return static_cast<const MlpKernel*>(ctx)->strategy(rows);
 }
 
+bool has_int8(const ProgramSource& program) {
+  return std::any_of(program.ops.begin(), program.ops.end(), [](const auto& op) {
+    const auto* const product = std::get_if<ProductSource>(&op);
+    return product != nullptr && product->layer.precision == Precision::kInt8;
+  });
+}
+
 }  // namespace
 
 MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char* isa, const WakeCost* wake)
-    : isa_(choose_isa(isa)), threads_(threads), program_(program, isa_) {
+    : isa_(choose_isa(isa, has_int8(program))), threads_(threads), program_(program, isa_) {
   if (threads == 0 || threads > Pool::kMaxThreads) {
     throw std::invalid_argument("threads: expected 1 to " + std::to_string(Pool::kMaxThreads) + ", got " +
                                 std::to_string(threads));
@@ -46,7 +54,10 @@ MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char*
       stages_.push_back({i, i + 1});
     }
   }
-  planner_ = std::make_unique<Planner>(program_, stages_.size(), isa_, threads_, wake);
+  // Few rows are quantized by every thread for itself, which takes no stage.
+  const auto quantizes = [&](const Stage& stage) { return ops[stage.first].quantizes; };
+  const auto stages = stages_.size() - std::count_if(stages_.begin(), stages_.end(), quantizes);
+  planner_ = std::make_unique<Planner>(program_, stages, isa_, threads_, wake);
   api_ = {FUSED_MLP_KERNEL_ABI, this, program_.in_features(), program_.out_features(), run_c, strategy_c};
 }
 

@@ -40,13 +40,20 @@ class MlpKernel {
   struct Frame {
     std::size_t rows;
     std::size_t x_stride;
+    std::size_t first_copy;  // in the scratch space: where copies of quantized rows begin
     Scratch scratch;
     float* bases[3];  // x, which nothing writes to, y, and the scratch buffers, one after the other
 
-    Frame(const MlpKernel& kernel, const float* x, std::size_t rows, float* y);
+    // `copies`: of the buffer for quantized rows, where threads have one each.
+    Frame(const MlpKernel& kernel, const float* x, std::size_t rows, float* y, unsigned copies = 1);
 
     float* at(const Location& location) const {
       return bases[location.base] + rows * location.per_row + location.column;
+    }
+    // The same for quantized rows, in a thread's own copy.
+    float* at(const Location& location, unsigned copy) const {
+      return copy == 0 ? at(location)
+                       : bases[location.base] + first_copy + (copy - 1) * rows * location.stride;
     }
     std::size_t stride(const Location& location) const {
       return location.base == Region::kInput ? x_stride : location.stride;
@@ -63,9 +70,12 @@ class MlpKernel {
   // In strategies.cpp.
   void run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const;
   std::size_t x_stride(std::size_t rows) const;
-  void run_product(std::size_t op, const Frame& frame, std::size_t first, std::size_t last) const;
+  void run_product(std::size_t op, const Frame& frame, std::size_t first, std::size_t last,
+                   unsigned copy = 0) const;
   void run_product_recorded(std::size_t op, const LayerCall& call) const;
-  void run_rows(std::size_t op, const Frame& frame, std::size_t row, std::size_t rows) const;
+  void run_rows(std::size_t op, const Frame& frame, std::size_t row, std::size_t rows,
+                unsigned copy = 0) const;
+  void run_rows(const Op& op, const RowCall& call) const;
   void run_rows_recorded(std::size_t op, const RowCall& call) const;
   void run_block(const float* x, std::size_t rows, float* y) const;
   void run_row_blocks(const Plan& plan, const float* x, std::size_t rows, float* y) const;

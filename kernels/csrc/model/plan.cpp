@@ -48,52 +48,70 @@ class CostModel {
         multiply_adds_per_us_(isa.panel == 32     ? 80e3
                               : isa.max_rows >= 6 ? 45e3
                                                   : 10e3),
+        int8_speed_(isa.int8_speed),
         far_bytes_per_us_(program.streamed() ? kMemoryBytesPerUs : kL3BytesPerUs),
         stages_(static_cast<double>(stages)) {
     for (const Op& op : program.ops()) {
       if (!op.product) continue;
       const auto panel = static_cast<double>(isa.panel) * static_cast<double>(op.layer.in);
-      products_.push_back({panel, op.layer.panels});
-      multiply_adds_ += panel * static_cast<double>(op.layer.panels);
+      const Precision precision = op.layer.precision;
+      Work each{.bytes = panel * static_cast<double>(bytes_per_weight(precision))};
+      (precision == Precision::kInt8 ? each.int8 : each.float32) = panel;
+      products_.push_back({each, op.layer.panels});
+      work_.add(each, static_cast<double>(op.layer.panels));
     }
   }
 
-  double alone(std::size_t rows) const { return microseconds(rows, multiply_adds_, 1); }
+  double alone(std::size_t rows) const { return microseconds(rows, work_, 1); }
   double by_columns(std::size_t rows, unsigned threads) const {
     const std::size_t unit = column_unit(rows);
-    double multiply_adds = 0;
+    Work longest;
     for (const auto& [panel, panels] : products_) {
       const std::size_t units = (panels + unit - 1) / unit;
-      multiply_adds += panel * static_cast<double>(std::min(panels, (units + threads - 1) / threads * unit));
+      longest.add(panel, static_cast<double>(std::min(panels, (units + threads - 1) / threads * unit)));
     }
-    return microseconds(rows, multiply_adds, threads) +
+    return microseconds(rows, longest, threads) +
            stages_ * (kBarrierUs + kBarrierPerThreadUs * (threads - 2));
   }
   double by_rows(std::size_t rows, unsigned threads) const {
-    return microseconds((rows + threads - 1) / threads, multiply_adds_, threads);
+    return microseconds((rows + threads - 1) / threads, work_, threads);
   }
 
  private:
+  struct Work {
+    double float32 = 0;  // multiply-adds of one row
+    double int8 = 0;
+    double bytes = 0;  // of weights
+
+    void add(const Work& other, double times) {
+      float32 += other.float32 * times;
+      int8 += other.int8 * times;
+      bytes += other.bytes * times;
+    }
+  };
   struct Product {
-    double panel;  // multiply-adds of one panel and one row
+    Work panel;
     std::size_t panels;
   };
 
-  double microseconds(std::size_t rows, double multiply_adds, unsigned threads) const {
-    // A tile of few rows is bound by FMA latency: it costs as much as one of half the maximum rows.
-    const double effective = std::max(static_cast<double>(rows), max_rows_ / 2.0);
-    const double bytes = multiply_adds * sizeof(float);
-    const bool in_l2 = bytes <= 0.8 * l2_bytes();
+  double microseconds(std::size_t rows, const Work& work, unsigned threads) const {
+    // A tile of few rows is bound by FMA latency: it costs as much as one of half the maximum rows. The sums
+    // of int8 are in no order, and its tiles are bound by reading the weights at most.
+    const auto count = static_cast<double>(rows);
+    const double multiply_adds =
+        std::max(count, max_rows_ / 2.0) * work.float32 + count * work.int8 / int8_speed_;
+    const bool in_l2 = work.bytes <= 0.8 * l2_bytes();
     const double bandwidth =
         in_l2 ? kL2BytesPerUs : far_bytes_per_us_ * std::pow(threads, kMemoryScaling - 1.0);
-    return std::max(effective * multiply_adds / multiply_adds_per_us_, bytes / bandwidth);
+    return std::max(multiply_adds / multiply_adds_per_us_, work.bytes / bandwidth);
   }
 
   double max_rows_;
   double multiply_adds_per_us_;
+  double int8_speed_;
   double far_bytes_per_us_;  // of weights beyond the L2 cache
   double stages_;
-  double multiply_adds_ = 0;
+  Work work_;  // of all products
   std::vector<Product> products_;
 };
 

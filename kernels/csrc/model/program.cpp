@@ -25,24 +25,33 @@ Program::Program(const ProgramSource& source, const Isa& isa) {
   widths_ = {source.in_features, source.out_features};
   widths_.insert(widths_.end(), source.scratch.begin(), source.scratch.end());
   strides_ = widths_;
+  quantized_buffer_ = widths_.size();
   for (const auto& op : source.ops) {
     std::visit([&](const auto& each) { add(each, isa); }, op);
+    ++number_;
   }
-  lay_out(source);
+  if (quantized_floats_ > 0) {
+    widths_.push_back(quantized_floats_);
+    strides_.push_back(quantized_floats_);
+  }
+  lay_out();
   std::size_t floats = 0;
   for (const LayerStorage& layer : layers_) floats += layer.weights.size();
   streamed_ = floats * sizeof(float) > kStreamedBytes;
-  for (Op& op : ops_) op.layer.streamed = streamed_;
+  for (Op& op : ops_) {
+    op.layer.streamed = streamed_;
+    multiplies_input_ |= op.product && op.in.base == Region::kInput;
+  }
 }
 
 std::size_t Program::memory_bytes() const {
   std::size_t floats = 0;
-  for (const LayerStorage& layer : layers_) floats += layer.weights.size() + layer.bias.size();
+  for (const LayerStorage& layer : layers_) floats += layer.floats();
   for (const FloatBuffer& vector : vectors_) floats += vector.size();
   return floats * sizeof(float);
 }
 
-void Program::lay_out(const ProgramSource& source) {
+void Program::lay_out() {
   std::vector<std::size_t> per_row(strides_.size(), 0);
   for (std::size_t b = Region::kScratch; b < strides_.size(); ++b) {
     // An odd number of cache lines: with a power of two, all rows would map to the same cache sets.
@@ -55,22 +64,18 @@ void Program::lay_out(const ProgramSource& source) {
                     strides_[region.buffer]};
   };
   for (std::size_t i = 0; i < ops_.size(); ++i) {
-    std::visit(
-        [&](const auto& op) {
-          ops_[i].in = locate(op.in);
-          ops_[i].out = locate(op.out);
-          ops_[i].other = locate(op.other.value_or(op.in));
-        },
-        source.ops[i]);
+    ops_[i].in = locate(regions_[i].in);
+    ops_[i].out = locate(regions_[i].out);
+    ops_[i].other = locate(regions_[i].other);
   }
 }
 
 void Program::check(const Region& region, std::size_t width, bool written) const {
   expect(region.buffer < widths_.size() && width > 0 && width <= widths_[region.buffer] &&
              region.column <= widths_[region.buffer] - width,
-         "step " + std::to_string(ops_.size()) + ": a region outside of its buffer");
+         "step " + std::to_string(number_) + ": a region outside of its buffer");
   expect(!written || region.buffer != Region::kInput,
-         "step " + std::to_string(ops_.size()) + ": would write to the input");
+         "step " + std::to_string(number_) + ": would write to the input");
 }
 
 void Program::add(const ProductSource& source, const Isa& isa) {
@@ -78,9 +83,13 @@ void Program::add(const ProductSource& source, const Isa& isa) {
   check(source.in, layer.in, false);
   check(source.out, layer.out, true);
   if (source.other) check(*source.other, layer.out, false);
-  const RecordedPhase phase(Phase::kPack, ops_.size(), layer.out, layer.in, layer.out);
-  layers_.push_back(pack_layer(layer, isa.panel));
+  const RecordedPhase phase(Phase::kPack, number_, layer.out, layer.in, layer.out);
+  layers_.push_back(pack_layer(layer, isa));
+  Region in = source.in;
+  if (layer.precision == Precision::kInt8) in = quantize(source.in, layer.in, isa);
   Op op{.product = true,
+        .quantizes = false,
+        .number = number_,
         .padded = false,
         .in = {},
         .out = {},
@@ -103,6 +112,28 @@ void Program::add(const ProductSource& source, const Isa& isa) {
     stride = std::max(stride, source.out.column + columns);
   }
   ops_.push_back(op);
+  regions_.push_back({in, source.out, source.other.value_or(in)});
+}
+
+// Adds the operation that quantizes a product's input, into a buffer that all of them share: what is in it is
+// used at once.
+Region Program::quantize(const Region& in, std::size_t width, const Isa& isa) {
+  const Region out{quantized_buffer_, 0};
+  const std::size_t values = (width + isa.panel - 1) / isa.panel * isa.panel;  // whole registers
+  quantized_floats_ = std::max(quantized_floats_, kQuantizedHeader + values / isa.group);
+  Op op{.product = false,
+        .quantizes = true,
+        .number = number_,
+        .padded = false,
+        .in = {},
+        .out = {},
+        .other = {},
+        .layer = {},
+        .row = {}};
+  op.row.width = width;
+  ops_.push_back(op);
+  regions_.push_back({in, out, in});
+  return out;
 }
 
 void Program::add(const RowSource& source, const Isa& isa) {
@@ -111,6 +142,8 @@ void Program::add(const RowSource& source, const Isa& isa) {
   expect(source.other.has_value() == (source.kind == RowKind::kCombine), "two values where one is combined");
   if (source.other) check(*source.other, source.width, false);
   ops_.push_back({.product = false,
+                  .quantizes = false,
+                  .number = number_,
                   .padded = false,
                   .in = {},
                   .out = {},
@@ -123,6 +156,7 @@ void Program::add(const RowSource& source, const Isa& isa) {
                           .weight = keep(source.weight, source.width, isa.panel),
                           .bias = keep(source.bias, source.width, isa.panel),
                           .then = keep(source.then)}});
+  regions_.push_back({source.in, source.out, source.other.value_or(source.in)});
 }
 
 Function Program::keep(const FunctionSource& source) {

@@ -71,7 +71,9 @@ struct Location {
 
 struct Op {
   bool product;
-  bool padded;  // for a product: whole panels fit into its region
+  bool quantizes;      // if no product: writes quantized rows of row.width, and nothing else
+  std::size_t number;  // of the operation in the source
+  bool padded;         // for a product: whole panels fit into its region
   Location in;
   Location out;
   Location other;     // `in` again where there is none
@@ -90,22 +92,37 @@ class Program {
   std::size_t in_features() const { return widths_[Region::kInput]; }
   std::size_t out_features() const { return widths_[Region::kOutput]; }
   bool streamed() const { return streamed_; }  // its weights are read from memory on every call
+  bool multiplies_input() const { return multiplies_input_; }       // as it is, not quantized
   std::size_t scratch_per_row() const { return scratch_per_row_; }  // floats
-  std::size_t memory_bytes() const;                                 // of packed weights and vectors
+  std::size_t quantized_per_row() const { return quantized_floats_ > 0 ? strides_.back() : 0; }
+  std::size_t memory_bytes() const;  // of packed weights and vectors
 
  private:
   void add(const ProductSource& source, const Isa& isa);
   void add(const RowSource& source, const Isa& isa);
+  Region quantize(const Region& in, std::size_t width, const Isa& isa);
   Function keep(const FunctionSource& source);
   const float* keep(const float* vector, std::size_t width, std::size_t panel);
   void check(const Region& region, std::size_t width, bool written) const;
-  void lay_out(const ProgramSource& source);
+  void lay_out();
+
+  // Of each operation.
+  struct Regions {
+    Region in;
+    Region out;
+    Region other;
+  };
 
   std::vector<Op> ops_;
+  std::vector<Regions> regions_;
+  std::size_t number_ = 0;            // of the operation that is added
+  std::size_t quantized_buffer_ = 0;  // comes after the scratch buffers of the source
+  std::size_t quantized_floats_ = 0;  // of the widest quantized row
   std::vector<std::size_t> widths_;   // of the buffers, without padding
   std::vector<std::size_t> strides_;  // in floats; of scratch buffers with space for whole panels
   std::size_t scratch_per_row_ = 0;
   bool streamed_ = false;
+  bool multiplies_input_ = false;
   // What the operations point to.
   std::vector<LayerStorage> layers_;
   std::vector<FloatBuffer> vectors_;

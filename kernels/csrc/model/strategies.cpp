@@ -51,14 +51,17 @@ void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, 
 
 std::size_t MlpKernel::x_stride(std::size_t rows) const {
   const std::size_t width = in_features();
-  const bool aliases = rows > kCacheWays && isa_.max_rows > kCacheWays && width % kAliasFloats == 0;
+  const bool aliases = program_.multiplies_input() && rows > kCacheWays && isa_.max_rows > kCacheWays &&
+                       width % kAliasFloats == 0;
   return aliases ? width + kLineFloats : width;
 }
 
-MlpKernel::Frame::Frame(const MlpKernel& kernel, const float* x, std::size_t rows, float* y)
+MlpKernel::Frame::Frame(const MlpKernel& kernel, const float* x, std::size_t rows, float* y, unsigned copies)
     : rows(rows),
       x_stride(kernel.x_stride(rows)),
-      scratch(rows * (kernel.program_.scratch_per_row() + (x_stride == kernel.in_features() ? 0 : x_stride))),
+      first_copy(rows *
+                 (kernel.program_.scratch_per_row() + (x_stride == kernel.in_features() ? 0 : x_stride))),
+      scratch(first_copy + (copies - 1) * rows * kernel.program_.quantized_per_row()),
       bases{const_cast<float*>(x), y, scratch.data()} {
   const std::size_t width = kernel.in_features();
   if (x_stride == width) return;
@@ -68,10 +71,10 @@ MlpKernel::Frame::Frame(const MlpKernel& kernel, const float* x, std::size_t row
 }
 
 // All rows of the frame, panels [first, last).
-void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t first,
-                            std::size_t last) const {
+void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t first, std::size_t last,
+                            unsigned copy) const {
   const Op& op = program_.ops()[index];
-  const LayerCall call = {.x = frame.at(op.in),
+  const LayerCall call = {.x = frame.at(op.in, copy),
                           .x_stride = frame.stride(op.in),
                           .rows = frame.rows,
                           .y = frame.at(op.out),
@@ -83,37 +86,45 @@ void MlpKernel::run_product(std::size_t index, const Frame& frame, std::size_t f
                           .other_stride = frame.stride(op.other)};
   if (recording_phases()) [[unlikely]]
     return run_product_recorded(index, call);
-  isa_.run_layer(op.layer, call);
+  isa_.run_layer[static_cast<int>(op.layer.precision)](op.layer, call);
 }
 
 void MlpKernel::run_product_recorded(std::size_t index, const LayerCall& call) const {
-  const PackedLayer& layer = program_.ops()[index].layer;
+  const Op& op = program_.ops()[index];
+  const PackedLayer& layer = op.layer;
   const std::size_t width = layer.gated ? isa_.panel / 2 : isa_.panel;  // output columns per panel
   const std::size_t columns = std::min(width * call.last, layer.out) - width * call.first;
   const std::uint64_t products = std::uint64_t{call.rows} * layer.in * columns * (layer.gated ? 2 : 1);
-  RecordedPhase phase(Phase::kLayer, index, call.rows, layer.in, columns, 2 * products);
-  isa_.run_layer_timed(layer, call, phase.tiles());
+  RecordedPhase phase(Phase::kLayer, op.number, call.rows, layer.in, columns, 2 * products);
+  isa_.run_layer_timed[static_cast<int>(layer.precision)](layer, call, phase.tiles());
 }
 
 // Rows [row, row + rows) of the frame.
-void MlpKernel::run_rows(std::size_t index, const Frame& frame, std::size_t row, std::size_t rows) const {
+void MlpKernel::run_rows(std::size_t index, const Frame& frame, std::size_t row, std::size_t rows,
+                         unsigned copy) const {
   const Op& op = program_.ops()[index];
   const RowCall call = {.x = frame.at(op.in) + row * frame.stride(op.in),
                         .x_stride = frame.stride(op.in),
                         .other = frame.at(op.other) + row * frame.stride(op.other),
                         .other_stride = frame.stride(op.other),
                         .rows = rows,
-                        .y = frame.at(op.out) + row * op.out.stride,
+                        .y = frame.at(op.out, copy) + row * op.out.stride,
                         .y_stride = op.out.stride};
   if (recording_phases()) [[unlikely]]
     return run_rows_recorded(index, call);
+  run_rows(op, call);
+}
+
+void MlpKernel::run_rows(const Op& op, const RowCall& call) const {
+  if (op.quantizes) return isa_.quantize(op.row.width, call);
   isa_.run_rows(op.row, call);
 }
 
 void MlpKernel::run_rows_recorded(std::size_t index, const RowCall& call) const {
-  const RowOp& op = program_.ops()[index].row;
-  const RecordedPhase phase(phase_of(op.kind), index, call.rows, op.width, op.width);
-  isa_.run_rows(op, call);
+  const Op& op = program_.ops()[index];
+  const Phase kind = op.quantizes ? Phase::kQuantize : phase_of(op.row.kind);
+  const RecordedPhase phase(kind, op.number, call.rows, op.row.width, op.row.width);
+  run_rows(op, call);
 }
 
 // ---- row blocks: all operations on one thread ----
@@ -179,6 +190,8 @@ struct MlpKernel::StageJob {
   };
   static constexpr std::size_t kMaxChunks = 15 * 64;
   static constexpr std::size_t kMaxStages = 256;
+  // So many rows are quantized by every thread for itself: that takes less than a barrier.
+  static constexpr std::size_t kFewRows = 5;
 
   const MlpKernel& kernel;
   const Frame& frame;
@@ -204,17 +217,22 @@ struct MlpKernel::StageJob {
     return (op.layer.panels + wanted * unit - 1) / (wanted * unit) * unit;
   }
 
-  void run_chunk(const Stage& stage, std::size_t first, std::size_t last) const {
+  void run_chunk(const Stage& stage, std::size_t first, std::size_t last, unsigned copy) const {
     if (kernel.program_.ops()[stage.first].product) {
-      return kernel.run_product(stage.first, frame, first, last);
+      return kernel.run_product(stage.first, frame, first, last, copy);
     }
     for (std::size_t op = stage.first; op < stage.last; ++op) kernel.run_rows(op, frame, first, last - first);
   }
 
   void work(unsigned participant) {
+    const bool few = frame.rows <= kFewRows;
     for (std::size_t s = 0; s < kernel.stages_.size(); ++s) {
-      const Stage& stage = kernel.stages_[s];
-      const Op& op = kernel.program_.ops()[stage.first];
+      Stage stage = kernel.stages_[s];
+      const std::vector<Op>& ops = kernel.program_.ops();
+      if (few && ops[stage.last - 1].quantizes && --stage.last == stage.first) continue;
+      const Op& op = ops[stage.first];
+      bool quantizes = few && op.product && op.layer.precision == Precision::kInt8;
+      const unsigned copy = quantizes ? participant : 0;
       const std::size_t size = op.product ? op.layer.panels : frame.rows;
       const std::size_t step = chunk_size(op);
       const std::size_t chunks = (size + step - 1) / step;
@@ -227,7 +245,9 @@ struct MlpKernel::StageJob {
         if ((claimed.load(std::memory_order_relaxed) & bit) != 0) continue;
         if ((claimed.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) continue;
         const std::size_t first = chunk * step;
-        run_chunk(stage, first, std::min(first + step, size));
+        if (quantizes) kernel.run_rows(stage.first - 1, frame, 0, frame.rows, copy);
+        quantizes = false;
+        run_chunk(stage, first, std::min(first + step, size), copy);
         // Release this chunk's output; the threads that see the stage done acquire it.
         if (state.done.fetch_add(1, std::memory_order_acq_rel) + 1 == chunks) state.done.notify_all();
       }
@@ -240,7 +260,7 @@ struct MlpKernel::StageJob {
 
 void MlpKernel::run_stages(const Plan& plan, const float* x, std::size_t rows, float* y) const {
   if (stages_.size() > StageJob::kMaxStages) return run_row_blocks({plan.strategy, 1, rows}, x, rows, y);
-  const Frame frame(*this, x, rows, y);
+  const Frame frame(*this, x, rows, y, rows <= StageJob::kFewRows ? plan.threads : 1);
   StageJob job(*this, frame, plan.threads);
   Pool::shared().run(plan.threads - 1, StageJob::task, &job);
 }

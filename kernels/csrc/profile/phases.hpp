@@ -20,6 +20,7 @@ enum class Phase : unsigned char {
   kCombine,
   kAffine,
   kMap,  // a function, or a copy
+  kQuantize,
 };
 
 struct PhaseSpan {

@@ -63,18 +63,16 @@ double time_together(unsigned threads, const Work& work) {
   return *std::max_element(ends.begin(), ends.end()) - start;
 }
 
-const Isa& best_isa() {
-  std::size_t count = 0;
-  return *usable_isas(&count)[0];
-}
+const Isa& best_isa(bool int8 = false) { return *usable_isas(int8).list[0]; }
 
 }  // namespace
 
-double probe_flops(unsigned threads) {
+double probe_flops(unsigned threads, bool int8) {
   threads = std::max(threads, 1u);
-  const Isa& isa = best_isa();
+  const Isa& isa = best_isa(int8);
+  const auto multiply_add = int8 ? isa.multiply_add_int8 : isa.multiply_add;
   std::vector<double> done(threads);
-  const double elapsed = time_together(threads, [&](unsigned t) { done[t] = isa.multiply_add(kRounds); });
+  const double elapsed = time_together(threads, [&](unsigned t) { done[t] = multiply_add(kRounds); });
   return done[0] * threads / elapsed;
 }
 

@@ -7,9 +7,9 @@ namespace fused_mlp {
 
 // Both functions throw std::runtime_error if a thread cannot be started.
 
-// Floating point operations per second of multiply-adds in registers, all threads together, with the best
-// instruction set. One measurement of about a millisecond.
-double probe_flops(unsigned threads);
+// Floating point operations per second of multiply-adds in registers, or operations of int8 multiply-adds,
+// all threads together, with the best instruction set. One measurement of about a millisecond.
+double probe_flops(unsigned threads, bool int8 = false);
 
 // Seconds to read `bytes` once, split between the threads, from the cache level (or memory) that holds them
 // after repeated reading. The best of `samples`.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace fused_mlp {
 
@@ -32,7 +33,7 @@ struct ProbeLoops {
     for (long i = 0; i < rounds; ++i) {
       keep(a);
 #pragma GCC unroll 10
-      for (int s = 0; s < kSums; ++s) sums[s] = V::fma(sums[s], a, b);
+      for (int s = 0; s < kSums; ++s) sums[s] = V::multiply_add(sums[s], a, b);
     }
     for (Reg& sum : sums) keep(sum);
     return 2.0 * kSums * V::kLanes * static_cast<double>(rounds);
@@ -45,6 +46,42 @@ struct ProbeLoops {
       for (int s = 0; s < 4; ++s) sums[s] = sums[s] + V::load(data + i + s * V::kLanes);
     }
     for (Reg& sum : sums) keep(sum);
+  }
+};
+
+// The same for int8 products.
+template <class D>
+struct Int8Probe {
+  static constexpr int kSums = 10;
+
+  template <class Value>
+  static void keep(Value& v) {
+#if defined(__x86_64__)
+    asm volatile("" : "+x"(v));
+#else
+    asm volatile("" : "+w"(v));
+#endif
+  }
+
+  static double multiply_add(long rounds) {
+    typename D::Sum sums[kSums];
+    for (auto& sum : sums) {
+      sum = D::zero();
+      keep(sum);
+    }
+    const std::uint32_t ones = 0x01010101;
+    const std::int8_t bytes[sizeof(typename D::Sum)] = {};
+    typename D::Inputs x = D::broadcast(&ones);
+    typename D::Weights w = D::load(bytes);
+    for (long i = 0; i < rounds; ++i) {
+      keep(x);
+      keep(w);
+#pragma GCC unroll 10
+      for (int s = 0; s < kSums; ++s) sums[s] = D::dot(sums[s], x, w);
+    }
+    for (auto& sum : sums) keep(sum);
+    return 2.0 * kSums * (sizeof(typename D::Sum) / sizeof(std::int32_t)) * D::kGroup *
+           static_cast<double>(rounds);
   }
 };
 

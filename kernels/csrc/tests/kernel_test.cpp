@@ -17,6 +17,7 @@
 #include "model/scratch.hpp"
 #include "profile/phases.hpp"
 #include "tile/layer.hpp"
+#include "tile/microkernel.hpp"
 
 using namespace fused_mlp;
 
@@ -84,10 +85,10 @@ struct Model {
     for (const auto& [layer, activation] : layers) {
       std::vector<double> next(layer.out);
       for (std::size_t o = 0; o < layer.out; ++o) {
-        const auto linear = [&](const float* weight, const float* bias) {
+        const auto linear = [&](const void* weight, const float* bias) {
           double sum = bias != nullptr ? bias[o] : 0.0;
           for (std::size_t i = 0; i < layer.in; ++i)
-            sum += static_cast<double>(weight[o * layer.in + i]) * value[i];
+            sum += static_cast<double>(static_cast<const float*>(weight)[o * layer.in + i]) * value[i];
           return sum;
         };
         const double up = linear(layer.weight, layer.bias);
@@ -125,10 +126,8 @@ void check_model(const Model& model, const char* isa, unsigned threads, std::siz
 }
 
 std::vector<const char*> isas() {
-  std::size_t count = 0;
-  const Isa* const* list = usable_isas(&count);
   std::vector<const char*> names;
-  for (std::size_t i = 0; i < count; ++i) names.push_back(list[i]->name);
+  for (const Isa* isa : usable_isas(false)) names.push_back(isa->name);
   return names;
 }
 
@@ -172,7 +171,7 @@ void threads_are_used_where_they_pay() {
   const Model model = demo();
   const WakeCost usual = {5.0, 8.0}, dear = {50.0, 50.0};
   for (const char* isa : isas()) {
-    const Isa& set = choose_isa(isa);
+    const Isa& set = choose_isa(isa, false);
     const Program program(model.program(), set);
     const Planner planner(program, 3, set, 64, &usual), careful(program, 3, set, 64, &dear),
         free(program, 3, set, 64, &kFreeWake);
@@ -247,14 +246,12 @@ void callers_share_a_kernel() {
 void every_activation_runs_on_special_values() {
   const float special[] = {NAN,   INFINITY, -INFINITY, 0.0f,    -0.0f, 1e-45f,
                            3e38f, -3e38f,   89.0f,     -104.0f, 1.0f};
-  std::size_t count = 0;
-  const Isa* const* list = usable_isas(&count);
-  for (std::size_t i = 0; i < count; ++i) {
+  for (const Isa* isa : usable_isas(false)) {
     for (int a = 0; a < kPlainActivations; ++a) {
       Function function{.activation = static_cast<Activation>(a)};
       function.parameters[0] = function.parameters[1] = function.parameters[2] = 0.1f;
       float y[std::size(special)];
-      list[i]->apply(function, special, y, std::size(special));
+      isa->apply(function, special, y, std::size(special));
       CHECK(function.activation == Activation::kSign ? y[0] == 0.0f : std::isnan(y[0]));
     }
     for (RowKind kind : {RowKind::kSoftmax, RowKind::kLogSoftmax, RowKind::kLayerNorm, RowKind::kL2Norm}) {
@@ -267,7 +264,7 @@ void every_activation_runs_on_special_values() {
                        .weight = nullptr,
                        .bias = nullptr,
                        .then = {}};
-        list[i]->run_rows(op, {row.get(), n, row.get(), n, 1, row.get(), n});
+        isa->run_rows(op, {row.get(), n, row.get(), n, 1, row.get(), n});
       }
     }
   }
@@ -293,13 +290,13 @@ struct Wide {
   static void store(float* p, Reg v) { std::memcpy(p, &v, sizeof v); }
   static Reg broadcast(const float* p) { return set1(*p); }
   static Reg fma(Reg a, Reg b, Reg c) { return a * b + c; }
+  static Reg multiply_add(Reg a, Reg b, Reg c) { return a * b + c; }
   static Mask less(Reg a, Reg b) { return (Mask)(a < b); }
   static Reg select(Mask m, Reg yes, Reg no) { return (Reg)((m & (Mask)yes) | (~m & (Mask)no)); }
   static Reg min(Reg a, Reg b) { return select(less(a, b), a, b); }
   static Reg max(Reg a, Reg b) { return select(less(b, a), a, b); }
   static Reg abs(Reg v) { return max(v, -v); }
   static Reg copysign(Reg magnitude, Reg sign) { return select(less(sign, zero()), -magnitude, magnitude); }
-  static constexpr bool kFused = false;
   static Reg sqrt(Reg v) { return v; }
   static Mask is_nan(Reg v) { return (Mask)(v != v); }
   static bool any(Mask) { return false; }
@@ -312,17 +309,20 @@ struct Wide {
 };
 
 void tiles_of_avx512_are_cut_correctly() {
+  Isa wide = kPortableIsa;
+  wide.panel = 32;
   for (std::size_t in : {1, 64, 130}) {
     for (std::size_t out : {1, 31, 32, 33, 100, 300}) {
       for (bool gated : {false, true}) {
         Model model;
         model.add(in, out, Activation::kRelu, true, gated);
-        LayerStorage layer = pack_layer(model.layers.front().source, 32);
+        LayerStorage layer = pack_layer(model.layers.front().source, wide);
         layer.packed.function.activation = Activation::kRelu;
         for (std::size_t rows = 1; rows <= 27; ++rows) {
           const auto x = random_floats(rows * in);
           const auto y = std::make_unique<float[]>(rows * out);
-          Layer<Wide>::run(layer.packed, {x.get(), in, rows, y.get(), out, 0, layer.packed.panels, false});
+          Layer<Wide, FloatProduct<Wide, Float32Weights<Wide>>>::run(
+              layer.packed, {x.get(), in, rows, y.get(), out, 0, layer.packed.panels, false});
           for (std::size_t r = 0; r < rows; ++r) {
             const std::vector<double> expected = model.reference(x.get() + r * in);
             for (std::size_t o = 0; o < out; ++o)
@@ -441,9 +441,10 @@ void programs_keep_their_neighbours() {
               variance += std::pow(x[r * in + i] - mean, 2) / static_cast<double>(in);
             for (std::size_t i = 0; i < in; ++i)
               normed[i] = (x[r * in + i] - mean) / std::sqrt(variance + 1e-5) * weight[i] + weight[i];
-            const auto linear = [&](const float* w, const float* b, std::size_t o) {
+            const auto linear = [&](const void* w, const float* b, std::size_t o) {
               double total = b[o];
-              for (std::size_t i = 0; i < in; ++i) total += w[o * in + i] * normed[i];
+              for (std::size_t i = 0; i < in; ++i)
+                total += static_cast<const float*>(w)[o * in + i] * normed[i];
               return total;
             };
             const auto f = [](double v) { return std::tanh(v) + v / 2; };

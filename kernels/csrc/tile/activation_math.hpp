@@ -117,7 +117,6 @@ struct Math {
   static constexpr float kHugeAngle = 65536.0f;
   template <bool Cosine>
   static Reg periodic(Reg x) {
-    if constexpr (!V::kFused) return lane_by_lane<Cosine>(x, x, true);
     Reg biased = V::fma(x, c(0.636619772f), c(kMagic));
     const Reg n = biased - c(kMagic);
     Reg r = V::fma(n, c(-1.57079637050628662109375f), x);
@@ -131,18 +130,18 @@ struct Math {
     if constexpr (Cosine) biased = biased + c(1.0f);  // cos x = sin(x + pi / 2)
     const Reg result = V::negate_by_second_bit(V::select(V::is_odd(biased), cosine, sine), biased);
     if (V::any(V::less(c(kHugeAngle), V::abs(x)))) [[unlikely]]
-      return lane_by_lane<Cosine>(x, result, false);
+      return lane_by_lane<Cosine>(x, result);
     return result;
   }
-  // Replaces `result` in all lanes, or in those of huge angles.
+  // Replaces `result` in the lanes of huge angles.
   template <bool Cosine>
-  static Reg lane_by_lane(Reg x, Reg result, bool all) {
+  static Reg lane_by_lane(Reg x, Reg result) {
     alignas(64) float in[V::kLanes];
     alignas(64) float out[V::kLanes];
     V::store(in, x);
     V::store(out, result);
     for (int i = 0; i < V::kLanes; ++i) {
-      if (all || __builtin_fabsf(in[i]) > kHugeAngle) out[i] = Cosine ? cosf(in[i]) : sinf(in[i]);
+      if (__builtin_fabsf(in[i]) > kHugeAngle) out[i] = Cosine ? cosf(in[i]) : sinf(in[i]);
     }
     return V::load(out);
   }

@@ -9,17 +9,19 @@
 
 #include "isa/isa.hpp"
 #include "profile/tile_timer.hpp"
-#include "tile/microkernel.hpp"
 #include "tile/row_op.hpp"
 #include "tile/tile_activation.hpp"
 
 namespace fused_mlp {
 
-template <class V>
+// `Product` computes register tiles: FloatProduct (microkernel.hpp) or Int8Product (int8_product.hpp).
+template <class V, class Product>
 struct Layer {
   static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
+  static constexpr std::size_t kMaxRows = Product::kMaxRows;
   static constexpr std::size_t kFewRows = 3;  // tiles of up to this many rows span several panels
   using Activate = typename TileActivation<V>::Apply;
+  using Tile = typename Product::Tile;
   using TileKernel = void (*)(const Tile&);
 
   static void run(const PackedLayer& layer, const LayerCall& call) { run_measured(layer, call, NoTimer()); }
@@ -87,7 +89,7 @@ struct Layer {
       // All rows use these panels while they are in the cache.
       for (std::size_t row = 0; row < call.rows;) {
         const std::size_t rows = next_rows(call.rows - row);
-        const int at_once = V::panels_at_once(static_cast<int>(rows));
+        const int at_once = Product::panels_at_once(static_cast<int>(rows));
         const int step = at_once < group ? at_once : group;
         for (int p = 0; p < group; p += step) {
           run_tile_at<Finish>(layer, call, activate, row, rows, panel + static_cast<std::size_t>(p), step,
@@ -102,46 +104,32 @@ struct Layer {
   // The rows of the next tile: full tiles, then the remainder. A remainder of one row would be inefficient,
   // so that with kMaxRows = 6, seven rows are cut into 4 + 3.
   static std::size_t next_rows(std::size_t left) {
-    if (left == V::kMaxRows + 1) return V::kMaxRows - V::kMaxRows / 3;
-    return left < V::kMaxRows ? left : V::kMaxRows;
+    if (left == kMaxRows + 1) return kMaxRows - kMaxRows / 3;
+    return left < kMaxRows ? left : kMaxRows;
   }
 
-  // How many panels all rows use before the next ones: as many as the last and smallest tile spans.
   static int panels_together(const PackedLayer& layer, std::size_t rows) {
-    if (rows == 1) {
-      // Fewer panels leave room for several blocks of the sum, which is faster for cached weights.
-      const int most = V::panels_at_once(1);
-      return layer.streamed || layer.in < 2 * kSumBlock ? most : (most + 1) / 2;
-    }
-    if (layer.streamed && rows == 3)
-      return 1;  // one prefetched stream from memory; two rows gain nothing from it
-    while (rows > V::kMaxRows) rows -= next_rows(rows);
-    return V::panels_at_once(static_cast<int>(rows));
+    std::size_t smallest = rows;
+    while (smallest > kMaxRows) smallest -= next_rows(smallest);
+    return Product::panels_together(layer, rows, smallest);
   }
 
   template <bool Finish, class Timer>
   static void run_tile_at(const PackedLayer& layer, const LayerCall& call, Activate activate, std::size_t row,
                           std::size_t rows, std::size_t panel, int panels, Timer& timer) {
-    alignas(64) float scratch[V::kMaxRows * kPanel * 4];
+    alignas(64) float scratch[kMaxRows * kPanel * 4];
     const bool relu = layer.function.activation == Activation::kRelu && !layer.gated;
     const std::size_t width = static_cast<std::size_t>(panels) * kPanel;
     const std::size_t out_width = layer.gated ? width / 2 : width;
     const std::size_t out_column = layer.gated ? panel * kPanel / 2 : panel * kPanel;
     const bool whole = call.padded || out_column + out_width <= layer.out;
-    const bool direct = whole && !layer.gated && !(rows > kCacheWays && call.y_stride % kAliasFloats == 0);
+    const bool evicted = Product::kReadsOutput && rows > kCacheWays && call.y_stride % kAliasFloats == 0;
+    const bool direct = whole && !layer.gated && !evicted;
     float* const out = call.y + row * call.y_stride + out_column;
 
-    Tile tile;
-    tile.x = call.x + row * call.x_stride;
-    tile.x_stride = call.x_stride;
-    tile.weights = layer.weights + panel * layer.in * kPanel;
-    tile.panel_stride = layer.in * kPanel;
-    tile.bias = layer.bias + panel * kPanel;
-    tile.y = direct ? out : scratch;
-    tile.y_stride = direct ? call.y_stride : width;
-    tile.in = layer.in;
-    tile.prefetch = row == 0 ? kPrefetchFloats : 0;  // for later rows the panel is in the cache
-    tile.floor = relu ? 0.0f : -__builtin_inff();
+    float* const y = direct ? out : scratch;
+    const std::size_t y_stride = direct ? call.y_stride : width;
+    const Tile tile = Product::tile(layer, call, row, panel, y, y_stride, relu ? 0.0f : -__builtin_inff());
     timer.begin();
     kernel(rows, panels)(tile);
     timer.end_product();
@@ -149,9 +137,9 @@ struct Layer {
     float* const target = whole ? out : scratch;
     const std::size_t target_stride = whole ? call.y_stride : width;
     if (activate != nullptr) {
-      activate(tile.y, tile.y_stride, rows, width, target, target_stride, layer.function);
-    } else if (tile.y != target) {
-      copy_rows(tile.y, width, rows, width, target, target_stride);
+      activate(y, y_stride, rows, width, target, target_stride, layer.function);
+    } else if (y != target) {
+      copy_rows(y, width, rows, width, target, target_stride);
     }
     if constexpr (Finish) finish(layer, call, row, rows, out_column, out_width, target, target_stride);
     if (!whole) copy_rows(scratch, width, rows, layer.out - out_column, out, call.y_stride);
@@ -165,19 +153,17 @@ struct Layer {
     }
   }
 
-  // 32 KiB ahead, into the L2 cache: enough to stream weights from memory at the full speed of FMA. 8 KiB, or
-  // prefetching into the L1 cache, is not.
-  static constexpr std::size_t kPrefetchFloats = 8192;
-
   static TileKernel kernel(std::size_t rows, int panels) {
-    return kernel_of(rows, panels, std::make_integer_sequence<int, V::kMaxRows>{});
+    return kernel_of(rows, panels, std::make_integer_sequence<int, kMaxRows>{});
   }
   template <int... I>
   static TileKernel kernel_of(std::size_t rows, int panels, std::integer_sequence<int, I...>) {
     // Indexed by rows - 1. Tiles of few rows exist for 1, 2 and 4 panels, because fewer panels may be left.
-    static constexpr TileKernel one[] = {run_tile<V, I + 1, 1>...};
-    static constexpr TileKernel two[] = {run_tile<V, I + 1, (V::panels_at_once(I + 1) >= 2 ? 2 : 1)>...};
-    static constexpr TileKernel four[] = {run_tile<V, I + 1, (V::panels_at_once(I + 1) >= 4 ? 4 : 1)>...};
+    static constexpr TileKernel one[] = {Product::template run<I + 1, 1>...};
+    static constexpr TileKernel two[] = {
+        Product::template run<I + 1, (Product::panels_at_once(I + 1) >= 2 ? 2 : 1)>...};
+    static constexpr TileKernel four[] = {
+        Product::template run<I + 1, (Product::panels_at_once(I + 1) >= 4 ? 4 : 1)>...};
     return (panels == 4 ? four : panels == 2 ? two : one)[rows - 1];
   }
 };

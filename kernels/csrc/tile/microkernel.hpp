@@ -1,153 +1,225 @@
-// The register tile: R rows times P weight panels, summed over all of K in the order defined by kSumBlock
-// (isa.hpp). Every strategy uses these tiles, so every strategy rounds in the same way.
+// The register tile of float32 sums: R rows times P weight panels, summed over all of K in the order defined
+// by kSumBlock (isa.hpp). Every strategy uses these tiles, so every strategy rounds in the same way; weights
+// that are kept in bfloat16 are widened as they are loaded, and are summed in the same order.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "isa/isa.hpp"
 
 namespace fused_mlp {
 
-struct Tile {
-  const float* x;  // (R, x_stride)
-  std::size_t x_stride;
-  const float* weights;      // the first panel; the others follow at panel_stride
-  std::size_t panel_stride;  // in floats
-  const float* bias;
-  float* y;  // (R, y_stride): max(floor, x W + bias), whole panels
-  std::size_t y_stride;
-  std::size_t in;
-  std::size_t prefetch;  // prefetch distance, in floats
-  float floor;           // 0 for relu, else -infinity; max() passes NaN through
+// [panels][in][panel width]
+template <class V>
+struct Float32Weights {
+  using Element = float;
+  static constexpr std::size_t kDepth = 1;  // values of K that lie side by side, for each column
+  template <int Depth>
+  static typename V::Reg load(const float* p) {
+    return V::load(p);
+  }
 };
 
-template <class V, int R, int P>
-struct Accumulator {
+// [panels][in / 2][panel width][2]: one register holds two values of K, which a shift and a mask take apart.
+template <class V>
+struct Bfloat16Weights {
+  using Element = std::uint16_t;
+  static constexpr std::size_t kDepth = 2;
+  template <int Depth>
+  static typename V::Reg load(const std::uint16_t* p) {
+    return Depth == 0 ? V::load_low_halves(p) : V::load_high_halves(p);
+  }
+};
+
+template <class V, class W>
+struct FloatProduct {
   using Reg = typename V::Reg;
-  static constexpr int kRegs = P * V::kVectors;
+  using Element = typename W::Element;
   static constexpr std::size_t kPanel = std::size_t{V::kLanes} * V::kVectors;
-  Reg sum[R][kRegs];
+  static constexpr std::size_t kRow = kPanel * W::kDepth;  // elements of a panel row
+  static constexpr std::size_t kLine = 64 / sizeof(Element);
+  // 32 KiB ahead, into the L2 cache: enough to stream weights from memory at the full speed of FMA. 8 KiB, or
+  // prefetching into the L1 cache, is not.
+  static constexpr std::size_t kPrefetch = 32768 / sizeof(Element);
+  static constexpr bool kReadsOutput = true;  // adds every block of the sum to it
+  static constexpr int kMaxRows = V::kMaxRows;
+  static constexpr int panels_at_once(int rows) { return V::panels_at_once(rows); }
 
-  [[gnu::always_inline]] void clear() {
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-      for (int v = 0; v < kRegs; ++v) sum[r][v] = V::zero();
+  struct Tile {
+    const float* x;  // (R, x_stride)
+    std::size_t x_stride;
+    const Element* weights;    // the first panel; the others follow at panel_stride
+    std::size_t panel_stride;  // in elements
+    const float* bias;
+    float* y;  // (R, y_stride): max(floor, x W + bias), whole panels
+    std::size_t y_stride;
+    std::size_t in;
+    std::size_t prefetch;  // prefetch distance, in elements
+    float floor;           // 0 for relu, else -infinity; max() passes NaN through
+  };
+
+  static Tile tile(const PackedLayer& layer, const LayerCall& call, std::size_t row, std::size_t panel,
+                   float* y, std::size_t y_stride, float floor) {
+    const std::size_t panel_stride = (layer.in + W::kDepth - 1) / W::kDepth * kRow;
+    return {.x = call.x + row * call.x_stride,
+            .x_stride = call.x_stride,
+            .weights = static_cast<const Element*>(layer.weights) + panel * panel_stride,
+            .panel_stride = panel_stride,
+            .bias = layer.bias + panel * kPanel,
+            .y = y,
+            .y_stride = y_stride,
+            .in = layer.in,
+            .prefetch = row == 0 ? kPrefetch : 0,  // for later rows the panel is in the cache
+            .floor = floor};
+  }
+
+  // How many panels all rows use before the next ones: as many as the last and smallest tile spans.
+  static int panels_together(const PackedLayer& layer, std::size_t rows, std::size_t smallest) {
+    if (rows == 1) {
+      // Fewer panels leave room for several blocks of the sum, which is faster for cached weights.
+      const int most = panels_at_once(1);
+      return layer.streamed || layer.in < 2 * kSumBlock ? most : (most + 1) / 2;
     }
+    if (layer.streamed && rows == 3)
+      return 1;  // one prefetched stream from memory; two rows gain nothing from it
+    return panels_at_once(static_cast<int>(smallest));
   }
 
-  static Reg load(const float* w, std::size_t panel_stride, int v) {
-    return V::load(w + static_cast<std::size_t>(v / V::kVectors) * panel_stride +
-                   static_cast<std::size_t>(v % V::kVectors) * V::kLanes);
-  }
+  template <int R, int P>
+  struct Accumulator {
+    static constexpr int kRegs = P * V::kVectors;
+    Reg sum[R][kRegs];
 
-  // Adds one product to every sum: x[0] of each row times the first row of each panel.
-  [[gnu::always_inline]] void step(const float* x, std::size_t x_stride, const float* w,
-                                   std::size_t panel_stride) {
-    if constexpr (R <= 3) {
-      // Few rows, many columns: keep the inputs in registers and stream the weights.
-      Reg in[R];
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) in[r] = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
-#pragma GCC unroll 16
-      for (int v = 0; v < kRegs; ++v) {
-        Reg weight = load(w, panel_stride, v);
-        if constexpr (R > 1) V::pin(weight);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) sum[r][v] = V::fma(in[r], weight, sum[r][v]);
-      }
-    } else {
-      Reg weight[kRegs];
-#pragma GCC unroll 16
-      for (int v = 0; v < kRegs; ++v) weight[v] = load(w, panel_stride, v);
+    [[gnu::always_inline]] void clear() {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        const Reg in = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
 #pragma GCC unroll 16
-        for (int v = 0; v < kRegs; ++v) sum[r][v] = V::fma(in, weight[v], sum[r][v]);
+        for (int v = 0; v < kRegs; ++v) sum[r][v] = V::zero();
       }
     }
-  }
 
-  // Adds the block sums to the bias (first block) or to y (later blocks).
-  [[gnu::always_inline]] void finish(const Tile& t, bool first, bool last) {
-    const Reg floor = V::set1(t.floor);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      float* y = t.y + static_cast<std::size_t>(r) * t.y_stride;
-#pragma GCC unroll 16
-      for (int v = 0; v < kRegs; ++v) {
-        const Reg value = V::load((first ? t.bias : y) + v * V::kLanes) + sum[r][v];
-        V::store(y + v * V::kLanes, last ? V::max(floor, value) : value);
-      }
+    template <int Depth>
+    static Reg load(const Element* w, std::size_t panel_stride, int v) {
+      return W::template load<Depth>(w + static_cast<std::size_t>(v / V::kVectors) * panel_stride +
+                                     static_cast<std::size_t>(v % V::kVectors) * V::kLanes * W::kDepth);
     }
-  }
-};
 
-// How many blocks of the sum are computed at once. A tile with few sums cannot hide the latency of FMA, but
-// blocks are independent until they are added, in order.
-template <class V>
-constexpr int blocks_at_once(int rows, int panels) {
-  const int sums = rows * panels * V::kVectors;
-  return sums <= 2 ? 4 : sums <= 6 ? 2 : 1;
-}
-
-// Sums groups of B blocks of K, then the remaining blocks in smaller groups, then the last partial block.
-template <class V, int R, int P, int B>
-[[gnu::always_inline]] inline void sum_blocks(const Tile& t, const float* x, const float* w, std::size_t left,
-                                              bool first) {
-  using Sums = Accumulator<V, R, P>;
-  while (left >= B * kSumBlock) {
-    Sums sums[B];
+    // Adds one product to every sum: x[0] of each row times the first row of each panel, or its part.
+    template <int Depth>
+    [[gnu::always_inline]] void step(const float* x, std::size_t x_stride, const Element* w,
+                                     std::size_t panel_stride) {
+      if constexpr (R <= 3) {
+        // Few rows, many columns: keep the inputs in registers and stream the weights.
+        Reg in[R];
 #pragma GCC unroll 16
-    for (int b = 0; b < B; ++b) sums[b].clear();
-    for (std::size_t i = 0; i < kSumBlock; ++i) {
-      // Prefetch by software only for a single panel used by several rows, where the hardware prefetcher is
-      // not far enough ahead. With several panels it is, and prefetch instructions would only cost time.
-      if constexpr (P == 1 && R > 1) {
+        for (int r = 0; r < R; ++r) in[r] = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
 #pragma GCC unroll 16
-        for (int b = 0; b < B; ++b) {
-          const float* const ahead = w + b * kSumBlock * Sums::kPanel + t.prefetch;
+        for (int v = 0; v < kRegs; ++v) {
+          Reg weight = load<Depth>(w, panel_stride, v);
+          if constexpr (R > 1) V::pin(weight);
 #pragma GCC unroll 16
-          for (std::size_t line = 0; line < Sums::kPanel; line += kLineFloats) {
-            __builtin_prefetch(ahead + line, 0, 2);
-          }
+          for (int r = 0; r < R; ++r) sum[r][v] = V::multiply_add(in[r], weight, sum[r][v]);
+        }
+      } else {
+        Reg weight[kRegs];
+#pragma GCC unroll 16
+        for (int v = 0; v < kRegs; ++v) weight[v] = load<Depth>(w, panel_stride, v);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const Reg in = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
+#pragma GCC unroll 16
+          for (int v = 0; v < kRegs; ++v) sum[r][v] = V::multiply_add(in, weight[v], sum[r][v]);
         }
       }
+    }
+
+    // All of a panel row.
+    [[gnu::always_inline]] void steps(const float* x, std::size_t x_stride, const Element* w,
+                                      std::size_t panel_stride) {
+      step<0>(x, x_stride, w, panel_stride);
+      if constexpr (W::kDepth == 2) step<1>(x + 1, x_stride, w, panel_stride);
+    }
+
+    // Adds the block sums to the bias (first block) or to y (later blocks).
+    [[gnu::always_inline]] void finish(const Tile& t, bool first, bool last) {
+      const Reg floor = V::set1(t.floor);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        float* y = t.y + static_cast<std::size_t>(r) * t.y_stride;
+#pragma GCC unroll 16
+        for (int v = 0; v < kRegs; ++v) {
+          const Reg value = V::load((first ? t.bias : y) + v * V::kLanes) + sum[r][v];
+          V::store(y + v * V::kLanes, last ? V::max(floor, value) : value);
+        }
+      }
+    }
+  };
+
+  // How many blocks of the sum are computed at once. A tile with few sums cannot hide the latency of FMA, but
+  // blocks are independent until they are added, in order.
+  static constexpr int blocks_at_once(int rows, int panels) {
+    const int sums = rows * panels * V::kVectors;
+    return sums <= 2 ? 4 : sums <= 6 ? 2 : 1;
+  }
+
+  // Sums groups of B blocks of K, then the remaining blocks in smaller groups, then the last partial block.
+  template <int R, int P, int B>
+  [[gnu::always_inline]] static void sum_blocks(const Tile& t, const float* x, const Element* w,
+                                                std::size_t left, bool first) {
+    using Sums = Accumulator<R, P>;
+    constexpr std::size_t kBlock = kSumBlock * kPanel;  // elements of a panel
+    while (left >= B * kSumBlock) {
+      Sums sums[B];
+#pragma GCC unroll 16
+      for (int b = 0; b < B; ++b) sums[b].clear();
+      for (std::size_t i = 0; i < kSumBlock; i += W::kDepth) {
+        // Prefetch by software only for a single panel used by several rows, where the hardware prefetcher is
+        // not far enough ahead. With several panels it is, and prefetch instructions would only cost time.
+        if constexpr (P == 1 && R > 1) {
+#pragma GCC unroll 16
+          for (int b = 0; b < B; ++b) {
+            const Element* const ahead = w + b * kBlock + t.prefetch;
+#pragma GCC unroll 16
+            for (std::size_t line = 0; line < kRow; line += kLine) __builtin_prefetch(ahead + line, 0, 2);
+          }
+        }
+#pragma GCC unroll 16
+        for (int b = 0; b < B; ++b) {
+          sums[b].steps(x + b * kSumBlock, t.x_stride, w + b * kBlock, t.panel_stride);
+        }
+        x += W::kDepth;
+        w += kRow;
+      }
+      left -= B * kSumBlock;
 #pragma GCC unroll 16
       for (int b = 0; b < B; ++b) {
-        sums[b].step(x + b * kSumBlock, t.x_stride, w + b * kSumBlock * Sums::kPanel, t.panel_stride);
+        sums[b].finish(t, first, left == 0 && b == B - 1);
+        first = false;
       }
-      ++x;
-      w += Sums::kPanel;
+      x += (B - 1) * kSumBlock;
+      w += (B - 1) * kBlock;
     }
-    left -= B * kSumBlock;
-#pragma GCC unroll 16
-    for (int b = 0; b < B; ++b) {
-      sums[b].finish(t, first, left == 0 && b == B - 1);
-      first = false;
+    if constexpr (B > 1) {
+      sum_blocks<R, P, B / 2>(t, x, w, left, first);
+    } else if (left > 0) {
+      Sums sums;
+      sums.clear();
+      for (; left >= W::kDepth; left -= W::kDepth) {
+        sums.steps(x, t.x_stride, w, t.panel_stride);
+        x += W::kDepth;
+        w += kRow;
+      }
+      if (left > 0) sums.template step<0>(x, t.x_stride, w, t.panel_stride);  // of an odd number
+      sums.finish(t, first, true);
     }
-    x += (B - 1) * kSumBlock;
-    w += (B - 1) * kSumBlock * Sums::kPanel;
   }
-  if constexpr (B > 1) {
-    sum_blocks<V, R, P, B / 2>(t, x, w, left, first);
-  } else if (left > 0) {
-    Sums sums;
-    sums.clear();
-    for (; left > 0; --left) {
-      sums.step(x, t.x_stride, w, t.panel_stride);
-      ++x;
-      w += Sums::kPanel;
-    }
-    sums.finish(t, first, true);
-  }
-}
 
-template <class V, int R, int P>
-void run_tile(const Tile& tile) {
-  const Tile t = tile;  // a local copy: the compiler knows that stores to y do not alias it
-  sum_blocks<V, R, P, blocks_at_once<V>(R, P)>(t, t.x, t.weights, t.in, true);
-}
+  template <int R, int P>
+  static void run(const Tile& tile) {
+    const Tile t = tile;  // a local copy: the compiler knows that stores to y do not alias it
+    sum_blocks<R, P, blocks_at_once(R, P)>(t, t.x, t.weights, t.in, true);
+  }
+};
 
 }  // namespace fused_mlp

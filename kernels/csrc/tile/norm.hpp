@@ -1,5 +1,6 @@
-// Norms of one row: a fixed order of summation, whatever the batch; the mean first and then the squares of
-// the differences from it, because the difference of large sums would cancel. In place, if x is y.
+// Norms of one row: a fixed order of summation, whatever the batch and the instruction set; the mean first
+// and then the squares of the differences from it, because the difference of large sums would cancel. In
+// place, if x is y.
 #pragma once
 
 #include <cstddef>
@@ -12,38 +13,53 @@ template <class V>
 struct NormRow {
   using Reg = typename V::Reg;
   static constexpr std::size_t kLanes = V::kLanes;
-  static constexpr std::size_t kSums = 4;  // independent sums hide the latency of addition
+  // Every instruction set has the same 64 sums, which also hide the latency of addition; those of the columns
+  // after the last 64 go to the first 16.
+  static constexpr std::size_t kColumns = 64;
+  static constexpr std::size_t kParts = 16 / kLanes;
+  static constexpr std::size_t kSums = kColumns / kLanes;
 
-  static float sum(const float* x, std::size_t n) {
+  // Adds `term` of every register of x to the sums. Lanes past the end are `fill`.
+  template <class Term>
+  static float sum_terms(const float* x, std::size_t n, float fill, const Term& term) {
     Reg sums[kSums];
+#pragma GCC unroll 16
     for (std::size_t s = 0; s < kSums; ++s) sums[s] = V::zero();
     std::size_t c = 0;
-    for (; c + kSums * kLanes <= n; c += kSums * kLanes) {
-#pragma GCC unroll 4
-      for (std::size_t s = 0; s < kSums; ++s) sums[s] = sums[s] + V::load(x + c + s * kLanes);
+    for (; c + kColumns <= n; c += kColumns) {
+#pragma GCC unroll 16
+      for (std::size_t s = 0; s < kSums; ++s) sums[s] = term(sums[s], V::load(x + c + s * kLanes));
     }
-    for (; c < n; c += kLanes) sums[0] = sums[0] + Tail<V>::load(x, c, n);
-    return V::add_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (; c < n; c += kParts * kLanes) {
+#pragma GCC unroll 4
+      for (std::size_t p = 0; p < kParts; ++p) {
+        const std::size_t at = c + p * kLanes;
+        if (at < n) sums[p] = term(sums[p], Tail<V>::load(x, at, n, fill));
+      }
+    }
+    // In halves: 64 to 32 as neighbours, then lanes that are 8 and 4 columns apart, and those of add_lanes.
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < kParts; ++p) {
+      sums[p] = (sums[p] + sums[kParts + p]) + (sums[2 * kParts + p] + sums[3 * kParts + p]);
+    }
+#pragma GCC unroll 4
+    for (std::size_t half = kParts / 2; half > 0; half /= 2) {
+      for (std::size_t p = 0; p < half; ++p) sums[p] = sums[p] + sums[p + half];
+    }
+    return V::add_lanes(sums[0]);
+  }
+
+  static float sum(const float* x, std::size_t n) {
+    return sum_terms(x, n, 0.0f, [](Reg sum, Reg v) { return sum + v; });
   }
 
   // Of (x - mean)^2. Lanes past the end are `mean`, and add nothing.
   static float sum_of_squares(const float* x, std::size_t n, float mean) {
     const Reg centre = V::set1(mean);
-    Reg sums[kSums];
-    for (std::size_t s = 0; s < kSums; ++s) sums[s] = V::zero();
-    std::size_t c = 0;
-    for (; c + kSums * kLanes <= n; c += kSums * kLanes) {
-#pragma GCC unroll 4
-      for (std::size_t s = 0; s < kSums; ++s) {
-        const Reg d = V::load(x + c + s * kLanes) - centre;
-        sums[s] = V::fma(d, d, sums[s]);
-      }
-    }
-    for (; c < n; c += kLanes) {
-      const Reg d = Tail<V>::load(x, c, n, mean) - centre;
-      sums[0] = V::fma(d, d, sums[0]);
-    }
-    return V::add_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    return sum_terms(x, n, mean, [&](Reg sum, Reg v) {
+      const Reg d = v - centre;
+      return V::fma(d, d, sum);
+    });
   }
 
   // What follows the statistics: * weight + bias where they are not null (padded to whole registers), then

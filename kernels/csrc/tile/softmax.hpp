@@ -1,4 +1,5 @@
-// softmax and log_softmax of one row, with a fixed summation order. In place, if x is y.
+// softmax and log_softmax of one row, with the same summation order on every instruction set. In place, if x
+// is y.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,7 @@ template <class V>
 struct Softmax {
   using Reg = typename V::Reg;
   static constexpr std::size_t kLanes = V::kLanes;
+  static constexpr std::size_t kSums = 16;
 
   // Lanes past the end of the row are -infinity, whose exponential is zero.
   static Reg load(const float* row, std::size_t c, std::size_t n) {
@@ -30,16 +32,16 @@ struct Softmax {
 
     // NaN, +infinity or a row of only -infinity makes the sum NaN and thereby the whole row, as in PyTorch.
     const Reg offset = V::set1(highest);
-    Reg sums = V::zero();
+    alignas(64) float sums[kSums] = {};
     for (std::size_t c = 0; c < n; c += kLanes) {
       const Reg shifted = load(x, c, n) - offset;
       const Reg e = Math<V>::exp(shifted);
-      sums = sums + e;
+      float* const at = sums + c % kSums;
+      V::store(at, V::load(at) + e);
       Tail<V>::store(y, c, n, log ? shifted : e);
     }
-    V::store(lanes, sums);
-    float sum = lanes[0];
-    for (std::size_t i = 1; i < kLanes; ++i) sum += lanes[i];
+    float sum = sums[0];
+    for (std::size_t i = 1; i < kSums; ++i) sum += sums[i];
 
     const Reg last = V::set1(log ? logf(sum) : sum);
     for (std::size_t c = 0; c < n; c += kLanes) {

@@ -20,6 +20,7 @@ _FOLDED = {
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Slice", "Split", "Gather", "Shape", "Size", "Range",
     "ReduceSum", "ReduceMean", "ReduceProd", "ReduceL2", "ReduceSumSquare", "ReduceMax", "ReduceMin",
     "LpNormalization", "MatMul", "Gemm", "Not", "Ceil", "Floor", "Softmax", "Tile", "Trilu", "Clip", "Dropout",
+    "DequantizeLinear",
 }  # fmt: skip
 
 

@@ -38,6 +38,8 @@ def prepare(module: nn.Module, dtype: torch.dtype = torch.float64) -> Prepared:
     dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in _tensors(module)}
     memo: dict[int, Any] = {}
     for part in module.modules():
+        if _is_dynamic_linear(part):
+            memo[id(part)] = _dequantized(part)
         for attribute in vars(part).values():
             # Tensors that are no parameters: deepcopy refuses computed ones, and .double() does not know any of them.
             if isinstance(attribute, Tensor) and not isinstance(attribute, nn.Parameter):
@@ -48,11 +50,29 @@ def prepare(module: nn.Module, dtype: torch.dtype = torch.float64) -> Prepared:
             copied = copy.deepcopy(module, memo)
     except Exception as error:
         raise ModelLoadError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
-    for ours, theirs in zip(copied.modules(), module.modules(), strict=False):
+    for name, ours in copied.named_modules():
         if isinstance(ours, nn.RMSNorm) and ours.eps is None:  # torch takes that of the dtype, which changes
-            parameter = next(theirs.parameters(), None)
+            parameter = next(module.get_submodule(name).parameters(), None)
             ours.eps = torch.finfo(torch.float32 if parameter is None else parameter.dtype).eps
     return Prepared(copied.cpu().to(dtype).eval().requires_grad_(False), dtypes)
+
+
+def _is_dynamic_linear(part: nn.Module) -> bool:
+    """Of torch.ao.quantization.quantize_dynamic: int8 weights, and rows that are quantised as they come."""
+    return type(part).__module__.endswith("quantized.dynamic.modules.linear") and hasattr(
+        part, "_packed_params"
+    )
+
+
+def _dequantized(part: Any) -> nn.Linear:
+    """The same weights in float32; rows are no longer quantised. `precision="int8"` brings both back, with a scale per
+    output."""
+    weight, bias = part.weight().dequantize(), part.bias()
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    linear.weight = nn.Parameter(weight)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach().clone())
+    return linear
 
 
 def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -70,7 +90,8 @@ def _check(module: nn.Module) -> None:
         where = f"layer {path}: {type(part).__name__}" if path else type(part).__name__
         if any(is_lazy(tensor) for tensor in (*part.parameters(False), *part.buffers(False))):
             raise ModelLoadError(f"{where} has no weights yet: run the module once first")
-        if "quantized" in type(part).__module__.split("."):
+        inside = _is_dynamic_linear(part) or type(part).__name__ == "LinearPackedParams"
+        if "quantized" in type(part).__module__.split(".") and not inside:
             raise ModelLoadError(
                 f"{where} is quantised, which is not read: import the float model it was made from"
             )

@@ -115,6 +115,12 @@ function drawShadow(shown, gauges, served) {
   row(table, "largest difference since load", `${(largest.absolute || 0).toPrecision(2)} absolute, ${(largest.relative || 0).toPrecision(2)} relative${tolerance != null ? `; tolerance ${tolerance.toPrecision(2)}` : ""}`, "shadow-largest");
 }
 
+// What the weights are kept in, and what fewer bits cost.
+function keptIn(v) {
+  const error = v.precision_error;
+  return (v.precision && v.precision !== "float32" ? v.precision : v.dtype) + (error ? `, error ${percent(error.largest)} at most, ${percent(error.mean)} on average` : "");
+}
+
 function drawPolicy(served) {
   const table = $("policy");
   table.replaceChildren();
@@ -124,7 +130,7 @@ function drawPolicy(served) {
   row(table, "request may choose", p.allow_override ? "yes" : "no");
   row(table, "on mismatch", p.on_mismatch === "log" ? "log it" : "serve unfused");
   for (const v of served.versions) {
-    row(table, `version ${v.version}`, v.shape ? `${v.shape}, ${v.dtype}` : v.state);
+    row(table, `version ${v.version}`, v.shape ? `${v.shape}, ${keptIn(v)}` : v.state);
     if (v.input_shape?.length > 1) row(table, "input", `rows of shape ${v.input_shape.join(" × ")}`);
     if (v.outputs?.length > 1) row(table, "outputs", v.outputs.map(o => `${o.name} (${o.width})`).join(", "));
     for (const k of v.kernels) row(table, k.variant, k.strategy);

@@ -16,6 +16,7 @@ from fused_mlp import models
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.importers.onnx import functions
+from fused_mlp.models.precision import to_precision
 
 DATA = Path(__file__).parent / "data"
 SQRT2 = float(np.sqrt(2))
@@ -315,6 +316,22 @@ def test_bfloat16_bits_are_carried_over(tmp_path):
     assert mlp.layers[0].weight.tolist() == [[1.0, -2.5, 3.140625]]
 
 
+def test_int8_weights_keep_their_values_and_scales(tmp_path):
+    """Dequantised where they are read; int8 again gives the same bits."""
+    values = np.random.default_rng(0).integers(-127, 128, (2, 3)).astype(np.int8)
+    values[:, 1] = [127, -127]
+    scales = np.array([0.25, 3e-3], np.float32)
+    graph = Graph()
+    weight = graph.node("DequantizeLinear", graph.constant(values, np.int8), scales, axis=0)
+    graph.node("Gemm", "x", weight, transB=1)
+    mlp = read(graph, tmp_path)
+    (weight,) = mlp.tensors().values()
+    np.testing.assert_array_equal(weight, values * scales[:, None])
+    (matrix,) = to_precision(mlp, "int8").reduced.values()
+    np.testing.assert_array_equal(matrix.values, values)
+    np.testing.assert_allclose(matrix.scales, scales, rtol=1e-7)
+
+
 def test_double_weights_are_rounded_only_when_asked(tmp_path):
     graph = Graph()
     graph.node("MatMul", "x", graph.constant(np.ones((3, 2)), np.float64))
@@ -569,12 +586,6 @@ REFUSED = {
     "random numbers": (
         lambda g: g.node("Add", g.linear("x", 3), g.node("RandomNormal", shape=[3])),
         "node 1: RandomNormal is not part of an MLP",
-    ),
-    "quantised weights": (
-        lambda g: g.node(
-            "MatMul", "x", g.node("DequantizeLinear", g.constant(np.ones((3, 2)), np.int8), 0.1)
-        ),
-        "node 0: DequantizeLinear is not part of an MLP: it is quantised",
     ),
     "quantised rows": (
         lambda g: g.node("DynamicQuantizeLinear", g.linear("x", 3), outputs=3)[0],

@@ -70,6 +70,25 @@ def test_import_makes_versions(cli, tmp_path):
         torch.testing.assert_close(mlp.to_torch()(x), module(x))
 
 
+def test_import_keeps_weights_in_fewer_bits_and_says_what_that_costs(cli, tmp_path):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(40, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))
+    torch.save(module.state_dict(), tmp_path / "net.pt")
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((99, 40), np.float32))
+    args = ["import", tmp_path / "net.pt", "-r", tmp_path / "repo", "-n", "net", "--activation", "relu"]
+    imported = cli(*args, "--precision", "int8", "--calibrate", tmp_path / "rows.npy")
+    assert imported.code == 0, imported.err
+    assert "int8: error " in imported.out
+    assert "over 99 given rows" in imported.out
+    assert models.load(tmp_path / "repo" / "net" / "1").precision == "int8"
+    refused = cli(*args, "--precision", "int8", "--max-error", "1e-7")
+    assert refused.code == 1
+    assert "step 'layers." in refused.err
+    assert "alone has" in refused.err
+    assert "expected float32, bfloat16, int8, got 'int4'" in cli(*args, "--precision", "int4").err
+    assert cli(*args, "--calibrate", tmp_path / "rows.npy").code == 2  # with nothing to measure
+
+
 def test_import_takes_a_part_of_a_checkpoint_by_prefix_or_name(cli, tmp_path):
     from safetensors.torch import save_file
 

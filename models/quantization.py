@@ -1,0 +1,96 @@
+"""Weights in fewer bits: int8 with a scale per output, and bfloat16. Owns how a matrix is rounded, and what the product
+of an int8 matrix and a row is, to the bit, as every kernel computes it. Knows nothing of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fused_mlp.models.dtypes import Array, named_dtype, widen
+
+Precision = Literal["float32", "bfloat16", "int8"]
+Float32 = NDArray[np.float32]
+
+LARGEST = 127  # of an int8 weight or input: symmetric, so that -128 is never used
+SMALLEST_RANGE = 2.0**-100  # of a row or a column: numbers that are far below it count as zero
+MOST_INPUTS = 131072  # of an int8 matrix: the sum of more products might not fit into int32
+
+
+@dataclass(frozen=True)
+class Int8Matrix:
+    """values: (out, in) int8, -127 to 127; scales: (out,) float32, positive. The weights are values * scales."""
+
+    values: NDArray[np.int8]
+    scales: Float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def widened(self) -> Float32:
+        """As float32, C-contiguous."""
+        return self.values * self.scales[:, None]
+
+
+# How a matrix is kept: in int8, or as an array of bfloat16.
+ReducedMatrix = Int8Matrix | Array
+
+
+def to_int8(weight: Array) -> Int8Matrix:
+    """weight: (out, in). Each output's largest weight becomes 127 or -127."""
+    wide = widen(weight).astype(np.float64)
+    largest = np.abs(wide).max(axis=1)
+    scales = np.where(largest < SMALLEST_RANGE, 1.0, largest / LARGEST).astype(np.float32)
+    values = np.clip(np.rint(wide / scales[:, None]), -LARGEST, LARGEST).astype(np.int8)
+    return Int8Matrix(values, scales)
+
+
+def to_bfloat16(weight: Array) -> Array:
+    return np.ascontiguousarray(widen(weight).astype(named_dtype("bfloat16")))
+
+
+def widened(matrix: ReducedMatrix) -> Float32:
+    return matrix.widened() if isinstance(matrix, Int8Matrix) else widen(matrix)
+
+
+def quantize_rows(x: Float32) -> tuple[Float32, Float32]:
+    """x: (rows, in) -> whole numbers from -127 to 127 of the same shape, and scales (rows, 1). A row that is not finite
+    has the scale NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        largest = np.abs(x).max(axis=1, keepdims=True)
+        span = np.where(largest < np.float32(SMALLEST_RANGE), np.float32(SMALLEST_RANGE), largest)
+        scales = span / np.float32(LARGEST) + (span - span)
+        values = np.rint(x * (np.float32(LARGEST) / span))
+    return np.where(np.isnan(scales), np.float32(0), values), scales
+
+
+def int8_product(x: Float32, matrix: Int8Matrix) -> Float32:
+    """x: (rows, in) -> (rows, out), before the bias: exact sums, then two roundings."""
+    values, scales = quantize_rows(x)
+    sums = values.astype(np.float64) @ matrix.values.T.astype(np.float64)  # far below 2^53: exact
+    return sums.astype(np.float32) * matrix.scales * scales
+
+
+def check_reduced(matrix: ReducedMatrix) -> str | None:
+    """What is wrong with it, or None."""
+    if not isinstance(matrix, Int8Matrix):
+        bad = matrix.size - int(np.count_nonzero(np.isfinite(widen(matrix))))
+        return f"{bad} of {matrix.size} values are NaN or infinite" if bad else None
+    out, columns = matrix.shape
+    if matrix.scales.shape != (out,):
+        return f"expected {out} scales, got {matrix.scales.shape}"
+    bad = out - int(np.count_nonzero(np.isfinite(matrix.scales) & (matrix.scales > 0)))
+    if bad:
+        return f"expected scales that are finite and above zero, {bad} of {out} are not"
+    if (matrix.values < -LARGEST).any():
+        return f"expected values from -{LARGEST} to {LARGEST}, got -128"
+    if columns > MOST_INPUTS:
+        return f"expected at most {MOST_INPUTS} inputs in int8, got {columns}"
+    return None
+
+
+Reduced = Mapping[str, ReducedMatrix]  # by the name of the matrix
