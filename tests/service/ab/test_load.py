@@ -63,7 +63,7 @@ def test_latency_counts_from_when_a_request_was_due():
     result = load.run(Slice(0, "fused", due))
     load.close()
     rounds = np.sort(result.latency_s).reshape(3, 32).mean(axis=1)
-    assert rounds == pytest.approx([0.1, 0.2, 0.3], rel=0.3)  # sleeping threads wake late on a busy machine
+    assert (rounds >= [0.1, 0.2, 0.3]).all()  # more on a busy machine, where sleeping threads wake late
 
 
 def test_client_that_cannot_keep_up_makes_the_result_invalid():
