@@ -126,7 +126,10 @@ LockTimes collect_lock_times() {
 
 using namespace fused_mlp::bench;
 
-extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+// Visible, so that the standard library finds them too.
+#define INTERPOSED __attribute__((visibility("default")))
+
+extern "C" INTERPOSED int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   static std::atomic<int (*)(pthread_mutex_t*)> known;
   const auto lock = real("pthread_mutex_lock", known);
   const std::uint64_t asked = ticks();
@@ -135,14 +138,14 @@ extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   return result;
 }
 
-extern "C" int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
+extern "C" INTERPOSED int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
   static std::atomic<int (*)(pthread_mutex_t*)> known;
   on_unlock();
   return real("pthread_mutex_unlock", known)(mutex);
 }
 
 // A thread that waits on a condition variable does not hold its mutex.
-extern "C" int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
+extern "C" INTERPOSED int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
   static std::atomic<int (*)(pthread_cond_t*, pthread_mutex_t*)> known;
   on_unlock();
   const int result = real("pthread_cond_wait", known)(condition, mutex);
@@ -150,8 +153,8 @@ extern "C" int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mut
   return result;
 }
 
-extern "C" int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
-                                      const timespec* until) {
+extern "C" INTERPOSED int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                                                 clockid_t clock, const timespec* until) {
   static std::atomic<int (*)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*)> known;
   on_unlock();
   const int result = real("pthread_cond_clockwait", known)(condition, mutex, clock, until);

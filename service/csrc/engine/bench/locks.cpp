@@ -1,6 +1,6 @@
-// Benchmark of the engine's locks: how long they are waited for and held, per request and per batch, with 1 to
-// 8 threads; and what choosing a lane costs while many are ready. There may be more threads than cores: hold
-// times then still tell how many cores a lock can carry, throughput does not.
+// Benchmark of the engine's locks: how long they are waited for and held, per request and per batch, with 1
+// to 8 threads; and what choosing a lane costs while many are ready. There may be more threads than cores:
+// hold times then still tell how many cores a lock can carry, throughput does not.
 #include <algorithm>
 #include <barrier>
 #include <chrono>
@@ -32,7 +32,8 @@ int run_rows(void* ctx, const float*, std::size_t rows, float*, unsigned, char*,
 const char* name_strategy(void*, std::size_t) { return "bench"; }
 
 struct TimedKernel {
-  explicit TimedKernel(Nanos row) : api{FUSED_MLP_KERNEL_ABI, reinterpret_cast<void*>(row), kWidth, 10, run_rows, name_strategy} {}
+  explicit TimedKernel(Nanos row)
+      : api{FUSED_MLP_KERNEL_ABI, reinterpret_cast<void*>(row), kWidth, 10, run_rows, name_strategy} {}
   fused_mlp_kernel api;
 };
 
@@ -49,7 +50,9 @@ class BenchTicket final : public Ticket {
 
  protected:
   void gather(float* dst) noexcept override { std::fill(dst, dst + kWidth, 1.0f); }
-  void complete(const Outcome&) noexcept override { counter_->left.fetch_sub(1, std::memory_order_release); }
+  void complete(const Outcome&) noexcept override {
+    if (counter_->left.fetch_sub(1, std::memory_order_release) == 1) counter_->left.notify_one();
+  }
 
  private:
   Counter* counter_;
@@ -88,7 +91,8 @@ struct Loop {
     runner.submit(submissions);
     while (runner.run_ready()) {
     }
-    while (counter.left.load(std::memory_order_acquire) > 0) std::this_thread::yield();
+    // Sleeps, as in epoll_wait. (One that spins would take the core of a worker that holds a lock.)
+    for (int left; (left = counter.left.load(std::memory_order_acquire)) > 0;) counter.left.wait(left);
     for (const auto& each : tickets) lane.record(0, 1000 + each->arrival_ns % 2);  // as a front does
   }
 
@@ -115,7 +119,7 @@ void measure(const char* what, unsigned threads, unsigned workers, int burst, Na
       start.arrive_and_wait();
       if (i == 0) {
         bench::collect_lock_times();
-        before = lane->metrics().batch_rows.snapshot().count;
+        before = lane->metrics().batch_rows().count;
       }
       start.arrive_and_wait();
       for (int round = 0; round < rounds; ++round) loop.round(*lane);
@@ -126,12 +130,13 @@ void measure(const char* what, unsigned threads, unsigned workers, int burst, Na
   }
   for (std::thread& loop : loops) loop.join();
   const double done = static_cast<double>(rounds) * burst * threads;
-  const auto batches = static_cast<double>(lane->metrics().batch_rows.snapshot().count - before);
+  const auto batches = static_cast<double>(lane->metrics().batch_rows().count - before);
   std::printf(
-      "%-12s %u threads, %2d at once: per request %5.2f locks, held %6.1f ns, waited %8.1f ns; per batch held %6.1f ns; "
+      "%-12s %u threads, %2d at once: per request %5.2f locks, held %6.1f ns, waited %8.1f ns; per batch "
+      "held %6.1f ns; "
       "a hold: median %5.0f ns, p99 %6.0f ns; %llu descheduled\n",
-      what, threads, burst, static_cast<double>(times.locks) / done, times.hold_ns / done, times.wait_ns / done,
-      times.hold_ns / batches, times.hold_median_ns, times.hold_p99_ns,
+      what, threads, burst, static_cast<double>(times.locks) / done, times.hold_ns / done,
+      times.wait_ns / done, times.hold_ns / batches, times.hold_median_ns, times.hold_p99_ns,
       static_cast<unsigned long long>(times.descheduled));
 }
 
@@ -151,16 +156,19 @@ void measure_choice(int lanes, int flows) {
   const auto fill = [&] {
     for (int i = 0; i < lanes * flows; ++i) {
       Ref<Ticket> ticket{Ref<BenchTicket>(tickets[static_cast<std::size_t>(i)])};
-      if (engine.submit(*all[static_cast<std::size_t>(i / flows)], std::move(ticket)) != Status::ok) std::abort();
+      if (engine.submit(*all[static_cast<std::size_t>(i / flows)], std::move(ticket)) != Status::ok)
+        std::abort();
     }
   };
-  fill();
-  while (runner.run_ready()) {
+  for (int warm = 0; warm < 3; ++warm) {
+    fill();
+    while (runner.run_ready()) {
+    }
   }
   fill();
   bench::collect_lock_times();
   int taken = 0;
-  for (; taken < std::min(100, lanes) && runner.run_ready(); ++taken) {
+  for (; taken < 100 && runner.run_ready(); ++taken) {
   }
   const bench::LockTimes times = bench::collect_lock_times();
   std::printf("taking a batch, %5d lanes ready, %4d connections each: held %8.0f ns\n", lanes, flows,
