@@ -169,7 +169,7 @@ class Lane:
     def queue_rows(self) -> int: ...
     @property
     def weight(self) -> float:
-        """Its share of the time, relative to other lanes that have work."""
+        """The share of its model, all its lanes together, relative to other models that have work."""
     @weight.setter
     def weight(self, weight: float) -> None: ...
     def estimate_ns(self, rows: int) -> int:

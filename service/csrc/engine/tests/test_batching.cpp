@@ -5,7 +5,6 @@
 namespace fused_mlp::test {
 namespace {
 
-constexpr Nanos kMicro = 1000;
 
 std::uint64_t refused(const Lane& lane, Refusal reason) { return lane.metrics().refused(reason); }
 std::uint64_t released(const Lane& lane, Release reason) { return lane.metrics().batches(reason); }
