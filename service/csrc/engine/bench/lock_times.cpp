@@ -45,7 +45,7 @@ double ns_per_tick() {
 }
 
 struct ThreadTimes {
-  std::uint64_t locks, wait, hold;
+  std::uint64_t locks, wait, hold, descheduled;
   std::array<std::uint32_t, kBuckets> holds;
   std::array<std::uint64_t, kNested> since;  // of the mutexes that the thread holds
   std::size_t depth;
@@ -73,7 +73,11 @@ void on_locked(std::uint64_t asked) noexcept {
   ThreadTimes& times = of_this_thread();
   const std::uint64_t now = ticks();
   ++times.locks;
-  times.wait += now - asked;
+  if (static_cast<double>(now - asked) * ns_per_tick() < kDescheduledNs) {
+    times.wait += now - asked;
+  } else {
+    ++times.descheduled;
+  }
   times.since[times.depth++ % kNested] = now;
 }
 
@@ -82,7 +86,11 @@ void on_unlock() noexcept {
   if (times.depth == 0) return;  // locked by pthread_mutex_trylock, or before this was loaded
   const std::uint64_t took = ticks() - times.since[--times.depth % kNested];
   ++times.holds[bucket_of(took)];
-  if (static_cast<double>(took) * ns_per_tick() < kDescheduledNs) times.hold += took;
+  if (static_cast<double>(took) * ns_per_tick() < kDescheduledNs) {
+    times.hold += took;
+  } else {
+    ++times.descheduled;
+  }
 }
 
 template <class Function>
@@ -105,14 +113,14 @@ LockTimes collect_lock_times() {
     result.wait_ns += static_cast<double>(times.wait) * ns_per_tick();
     result.hold_ns += static_cast<double>(times.hold) * ns_per_tick();
     for (std::size_t i = 0; i < kBuckets; ++i) holds[i] += times.holds[i];
-    times.locks = times.wait = times.hold = 0;
+    result.descheduled += times.descheduled;
+    times.locks = times.wait = times.hold = times.descheduled = 0;
     times.holds = {};
   }
   std::uint64_t total = 0, seen = 0;
   for (const std::uint64_t count : holds) total += count;
   for (std::size_t i = 0; i < kBuckets; ++i) {
     const double ns = value_of(i) * ns_per_tick();
-    if (ns >= kDescheduledNs) result.descheduled += holds[i];
     if (seen * 2 < total && (seen + holds[i]) * 2 >= total) result.hold_median_ns = ns;
     if (seen * 100 < total * 99 && (seen + holds[i]) * 100 >= total * 99) result.hold_p99_ns = ns;
     seen += holds[i];

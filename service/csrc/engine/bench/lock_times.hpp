@@ -10,7 +10,7 @@ struct LockTimes {
   std::uint64_t locks = 0;
   double wait_ns = 0, hold_ns = 0;  // sums
   double hold_median_ns = 0, hold_p99_ns = 0;
-  // Holds of more than 50 us: the thread lost its core meanwhile. Counted here, and nowhere else.
+  // Waits and holds of more than 50 us: a thread lost its core meanwhile. They are in no sum.
   std::uint64_t descheduled = 0;
 };
 
