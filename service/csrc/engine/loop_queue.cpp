@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/admission.hpp"
+#include "engine/busy_threads.hpp"
 
 namespace fused_mlp {
 
@@ -15,12 +16,13 @@ constexpr std::size_t kMostBatches = 16;  // few enough for a linear search
 std::size_t LoopQueue::keep(std::span<Submission> list) {
   const std::lock_guard lock(mutex_);
   if (closed_) return list.size();
+  const Nanos budget = a_core_is_free() ? kBudget : kBusyBudget;
   std::uint64_t kept = 0, of_lane = 0, rows_of_lane = 0;
   for (std::size_t i = 0; i < list.size(); ++i) {
     Submission& each = list[i];
     if (each.status == Status::ok) {
       const std::uint32_t rows = each.ticket->rows();
-      if (Batch* const batch = add_rows(*each.lane, rows)) {
+      if (Batch* const batch = add_rows(*each.lane, rows, budget)) {
         batch->tickets.push_back(std::move(each.ticket));  // add_rows has made room
         ++of_lane;
         rows_of_lane += rows;
@@ -38,10 +40,8 @@ std::size_t LoopQueue::keep(std::span<Submission> list) {
 }
 
 // The batch that a ticket of so many rows joins, with room for it. Null: it is not for this loop.
-LoopQueue::Batch* LoopQueue::add_rows(Lane& lane, std::uint32_t rows) noexcept {
+LoopQueue::Batch* LoopQueue::add_rows(Lane& lane, std::uint32_t rows, Nanos budget) noexcept {
   if (lane.needs_python_ || lane.options_.max_wait_us != 0) return nullptr;
-  // Others of its lane wait: it goes behind them.
-  if (lane.metrics_.queued_rows.load(std::memory_order_relaxed) != 0) return nullptr;
   Batch* batch = nullptr;
   for (std::size_t i = last_; i-- > first_;) {
     Batch& each = batches_[i];
@@ -54,7 +54,7 @@ LoopQueue::Batch* LoopQueue::add_rows(Lane& lane, std::uint32_t rows) noexcept {
   }
   const Nanos before = batch ? batch->estimate : 0;
   const Nanos estimate = lane.cost_.of((batch ? batch->rows : 0) + rows);
-  if (estimate > kLongest || estimate_ - before + estimate > kBudget) return nullptr;
+  if (estimate > kLongest || estimate_ - before + estimate > budget) return nullptr;
   try {
     if (batch == nullptr) {
       if (first_ == last_) first_ = last_ = 0;

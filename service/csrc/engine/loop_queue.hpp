@@ -18,8 +18,9 @@ namespace fused_mlp {
 
 class alignas(64) LoopQueue {
  public:
-  // A loop keeps what it can run in that time. The rest is for everyone.
-  static constexpr Nanos kBudget = 200'000;
+  // A loop keeps what it can run in that time. The rest is for everyone. While no core is free, nobody could
+  // run it sooner, and all loops would meet at the scheduler's mutex: then it keeps more.
+  static constexpr Nanos kBudget = 200'000, kBusyBudget = 500'000;
   // And no request, or batch, that is estimated to take longer than that.
   static constexpr Nanos kLongest = 100'000;
 
@@ -54,7 +55,7 @@ class alignas(64) LoopQueue {
     std::uint64_t rows = 0;
     Nanos estimate = 0;
   };
-  Batch* add_rows(Lane& lane, std::uint32_t rows) noexcept;
+  Batch* add_rows(Lane& lane, std::uint32_t rows, Nanos budget) noexcept;
   std::shared_ptr<Lane> reference(Lane& lane);
 
   std::mutex mutex_;

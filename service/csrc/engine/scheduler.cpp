@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "engine/busy_threads.hpp"
@@ -26,11 +25,6 @@ Nanos release_time(const LaneQueue& queue, const LaneOptions& options) noexcept 
   });
   const Nanos limit = first_arrival + Nanos{options.max_wait_us} * 1000;
   return first_deadline <= limit ? 0 : limit;
-}
-
-bool a_core_is_free() noexcept {
-  static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  return busy_threads.load(std::memory_order_relaxed) < cores;
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 namespace fused_mlp::test {
 namespace {
 
-
 std::uint64_t refused(const Lane& lane, Refusal reason) { return lane.metrics().refused(reason); }
 std::uint64_t released(const Lane& lane, Release reason) { return lane.metrics().batches(reason); }
 LaneOptions lane_options(std::uint32_t max_batch_rows, std::uint32_t max_wait_us = 0,

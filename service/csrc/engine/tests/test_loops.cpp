@@ -2,6 +2,7 @@
 // clock, with costs that the tests set; a puppet kernel takes no time unless its stage advances the clock.
 #include <thread>
 
+#include "engine/busy_threads.hpp"
 #include "puppets.hpp"
 #include "testing/check.hpp"
 
@@ -139,14 +140,17 @@ TEST(a_loop_goes_on_with_what_is_for_all_while_it_has_requests_of_its_own) {
   CHECK_EQ(rig.run_all(), 2);
 }
 
-TEST(requests_join_those_of_their_lane_that_wait) {
+TEST(a_loop_keeps_more_while_no_core_is_free) {
   Rig rig;
   auto lane = rig.add_lane(costing(0, 10));
   InlineRunner other(rig.engine);
-  rig.send(*lane, 1);
+  std::vector<std::unique_ptr<BusyScope>> all_busy;
+  while (a_core_is_free()) all_busy.push_back(std::make_unique<BusyScope>());
+  for (int i = 0; i < 50; ++i) CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
+  CHECK(!other.run_ready());  // 500 us of work
   CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
   CHECK(other.run_ready());
-  CHECK_EQ(rig.stages[0]->batches, (Sizes{2}));
+  CHECK_EQ(rig.run_all(), 5);
 }
 
 TEST(a_loop_that_ends_completes_what_it_had_kept) {
