@@ -169,7 +169,7 @@ class Lane:
     def queue_rows(self) -> int: ...
     @property
     def weight(self) -> float:
-        """Its share of the time, relative to other lanes that have work."""
+        """The share of its model, all its lanes together, relative to other models that have work."""
     @weight.setter
     def weight(self, weight: float) -> None: ...
     def estimate_ns(self, rows: int) -> int:
@@ -234,10 +234,12 @@ class Engine:
         max_wait_us: int = 0,
         queue_rows: int = 4096,
         one_core: bool = False,
+        model: str = "",
     ) -> Lane:
         """`kernel` is the capsule of `Kernel.capsule()`, run without the GIL, or `Kernel.run`, called once per
         batch with the GIL. A capsule is run a few times to learn how long batches take. `one_core`: a call of the
-        kernel uses one core, so that a large batch is shared between idle workers."""
+        kernel uses one core, so that a large batch is shared between idle workers. Lanes of one `model` share its
+        weight and its time; "" is a model of its own."""
     def remove_lane(self, lane: Lane) -> None:
         """Run what is queued; the last reference to the lane frees its kernel. Publish the route that replaces
         it first: then no request is refused."""

@@ -76,7 +76,7 @@ class KernelBuilder:
         if fallback and not served.fallback:
             log.error("%s: serving UNFUSED, %s", label, reason)
 
-        added = {v: self._add_lane(f"{label}/{v}", kernel) for v, kernel in built.items()}
+        added = {v: self._add_lane(served.model, f"{label}/{v}", kernel) for v, kernel in built.items()}
         lanes = served.lanes | added
         infos = (*served.kernels, *(kernel.describe() for kernel in built.values()))
         shadow = served.shadow
@@ -109,9 +109,10 @@ class KernelBuilder:
         _require_torch()
         return kernels.compile(mlp, variant="unfused", device=self._settings.device, tf32=self._settings.tf32)
 
-    def _add_lane(self, name: str, kernel: Kernel) -> _engine.Lane:
+    def _add_lane(self, model: str, name: str, kernel: Kernel) -> _engine.Lane:
         capsule: Any = kernel.capsule()
         return self._engine.add_lane(
+            model=model,
             name=name,
             kernel=kernel.run if capsule is None else capsule,
             in_features=kernel.spec.in_features,

@@ -44,9 +44,10 @@ std::unique_ptr<Kernel> make_kernel(nb::handle kernel, const LaneOptions& option
 
 std::shared_ptr<Lane> add_lane(PythonEngine& self, nb::handle kernel, std::size_t in_features,
                                std::size_t out_features, std::string name, std::uint32_t max_batch_rows,
-                               std::uint32_t max_wait_us, std::uint32_t queue_rows, bool one_core) {
-  LaneOptions options{std::move(name), in_features, out_features, max_batch_rows,
-                      max_wait_us,     queue_rows,  {},           one_core};
+                               std::uint32_t max_wait_us, std::uint32_t queue_rows, bool one_core,
+                               std::string model) {
+  LaneOptions options{std::move(name), in_features, out_features, max_batch_rows,  max_wait_us,
+                      queue_rows,      {},          one_core,     std::move(model)};
   if (in_features == 0 || out_features == 0 || max_batch_rows == 0 || queue_rows == 0) {
     throw std::invalid_argument("lane: expected features, max_batch_rows and queue_rows of at least 1");
   }
@@ -94,7 +95,7 @@ void register_lane(nb::module_& m) {
       .def_prop_ro("name", [](const Lane& lane) { return lane.options().name; })
       .def_prop_ro("queue_rows", [](const Lane& lane) { return lane.options().queue_rows; })
       .def_prop_rw("weight", &Lane::weight, &Lane::set_weight,
-                   "Its share of the time, relative to other lanes that have work.")
+                   "The share of its model, all its lanes together, relative to other models that have work.")
       .def(
           "estimate_ns", [](const Lane& lane, std::uint64_t rows) { return lane.cost().of(rows); },
           nb::arg("rows"),
@@ -108,8 +109,7 @@ void register_lane(nb::module_& m) {
       .def_prop_ro(
           "last_used_ns",
           [](const Lane& lane) { return lane.metrics().last_used_ns.load(std::memory_order_relaxed); })
-      .def_prop_ro("in_flight",
-                   [](const Lane& lane) { return lane.metrics().in_flight.load(std::memory_order_relaxed); })
+      .def_prop_ro("in_flight", [](const Lane& lane) { return lane.metrics().in_flight(); })
       .def("snapshot", [](const Lane& lane) { return snapshot(lane.metrics()); });
 }
 
@@ -140,7 +140,7 @@ void register_engine(nb::module_& m) {
       .def("add_lane", &add_lane, nb::kw_only(), nb::arg("kernel"), nb::arg("in_features"),
            nb::arg("out_features"), nb::arg("name") = "", nb::arg("max_batch_rows") = 64,
            nb::arg("max_wait_us") = 0, nb::arg("queue_rows") = 4096, nb::arg("one_core") = false,
-           "A lane for a kernel capsule or a callable run(x, y) -> strategy.")
+           nb::arg("model") = "", "A lane for a kernel capsule or a callable run(x, y) -> strategy.")
       .def(
           "remove_lane",
           [](PythonEngine& self, const std::shared_ptr<Lane>& lane) { self.engine().remove_lane(lane); },

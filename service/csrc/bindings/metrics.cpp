@@ -39,26 +39,26 @@ RequestSnapshot snapshot(const RequestMetrics& metrics) {
 
 LaneSnapshot snapshot(const LaneMetrics& metrics) {
   LaneSnapshot result;
-  metrics.counts.each([&](const RequestCounts& each) {
+  metrics.counts.each([&](const LaneCounts& each) {
     add(each.requests, result.requests);
     each.queue_duration.add_to(result.queue_duration);
+    each.compute_duration.add_to(result.compute_duration);
+    each.batch_rows.add_to(result.batch_rows);
+    result.gather_ns += read(each.gather_ns);
+    result.compute_ns += read(each.compute_ns);
   });
-  result.compute_duration = metrics.compute_duration.snapshot();
-  result.batch_rows = metrics.batch_rows.snapshot();
   for (int i = 0; i < kReleaseCount; ++i) {
-    result.batches[release_name(static_cast<Release>(i))] =
-        read(metrics.batches[static_cast<std::size_t>(i)]);
+    const auto release = static_cast<Release>(i);
+    result.batches[release_name(release)] = metrics.batches(release);
   }
   for (int i = 0; i < kRefusalCount; ++i) {
-    result.refused[refusal_name(static_cast<Refusal>(i))] =
-        read(metrics.refused[static_cast<std::size_t>(i)]);
+    const auto refusal = static_cast<Refusal>(i);
+    result.refused[refusal_name(refusal)] = metrics.refused(refusal);
   }
-  result.gather_ns = read(metrics.gather_ns);
-  result.compute_ns = read(metrics.compute_ns);
-  result.rows = read(metrics.rows);
+  result.rows = metrics.rows();
   result.kernel_errors = read(metrics.kernel_errors);
   result.queued_rows = read(metrics.queued_rows);
-  result.in_flight = read(metrics.in_flight);
+  result.in_flight = metrics.in_flight();
   return result;
 }
 

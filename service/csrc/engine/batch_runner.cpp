@@ -29,12 +29,11 @@ std::string_view detail_of(Status status) noexcept {
 std::size_t BatchRunner::run(TakenBatch& batch) noexcept {
   const std::size_t tickets = batch.tickets();
   result_.failed = false;
-  spent_ = 0;
+  batch.spent = 0;
   // First, so that a cancelled or expired ticket does not wait for the kernel call of its batch mates.
   complete_dropped(batch);
   if (!batch.runnable.empty()) run_tickets(batch);
-  batch.lane->settle(batch.charged, spent_);
-  batch.lane->metrics_.in_flight.fetch_sub(tickets, std::memory_order_relaxed);
+  batch.lane->metrics_.end(tickets);
   flush_sinks();
   if (result_.failed && on_error_) {
     try {
@@ -49,7 +48,6 @@ std::size_t BatchRunner::run(TakenBatch& batch) noexcept {
   // Released only after flush_sinks(): a ticket may keep its sink alive.
   batch.runnable.clear();
   batch.dropped.clear();
-  batch.lane.reset();
   return tickets;
 }
 
@@ -68,13 +66,13 @@ void BatchRunner::complete_dropped(TakenBatch& batch) noexcept {
 void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
   Lane& lane = *batch.lane;
   LaneMetrics& metrics = lane.metrics_;
-  RequestCounts& counts = metrics.counts.mine();
+  LaneCounts& counts = metrics.counts.mine();
   Outcome outcome;
   compute(batch, outcome);
 
-  metrics.batches[static_cast<std::size_t>(batch.release)].fetch_add(1, std::memory_order_relaxed);
-  metrics.batch_rows.observe(batch.rows);
-  metrics.compute_duration.observe(outcome.compute_ns);
+  counts.batches[static_cast<std::size_t>(batch.release)].fetch_add(1, std::memory_order_relaxed);
+  counts.batch_rows.observe(batch.rows);
+  counts.compute_duration.observe(outcome.compute_ns);
   if (result_.failed) metrics.kernel_errors.fetch_add(1, std::memory_order_relaxed);
 
   const float* y = outcome.y;
@@ -126,8 +124,8 @@ void BatchRunner::run_slices(TakenBatch& batch, Outcome& outcome) {
   const std::uint32_t slice = slice_rows(batch);
   // Reading a thread's CPU time is a system call: worth it where other threads may have had the core
   // meanwhile.
-  Nanos gathered_at = batch.taken_at;
-  const bool by_cpu = between_ && !lane.needs_python_ && batch.charged >= kSlice / 8;
+  Nanos gathered_at = batch.taken_at, ended_at = batch.taken_at;
+  const bool by_cpu = between_ && !lane.needs_python_ && batch.estimate >= kSlice / 8;
   Nanos whole = 0;
   for (std::uint32_t first = 0; first < batch.rows && !result_.failed; first += slice) {
     const std::uint32_t rows = std::min(slice, batch.rows - first);
@@ -136,20 +134,21 @@ void BatchRunner::run_slices(TakenBatch& batch, Outcome& outcome) {
     const Nanos start = clock_.now();
     if (first == 0) gathered_at = start;
     lane.kernel_->run(x_, first, rows, y_, result_);
-    const Nanos took = std::max<Nanos>(0, clock_.now() - start);
+    ended_at = clock_.now();
+    const Nanos took = std::max<Nanos>(0, ended_at - start);
     outcome.compute_ns += took;
     Nanos spent = by_cpu ? clock_.thread_cpu() - cpu_start : took;
     if (const Nanos expected = lane.cost_.of(rows); expected > 0) spent = std::min(spent, 4 * expected);
-    spent_ += spent;
     whole += spent;
     if (!result_.failed) lane.cost_.correct(rows, by_cpu ? spent : took);
     if (tracing()) [[unlikely]] {
       record_span(TracePhase::kernel, 0, rows, start, start + took, lane.options_.name);
     }
   }
+  batch.spent = whole;
   // Deadlines are judged by whole batches.
   if (slice < batch.rows && !result_.failed) lane.cost_.correct(batch.rows, whole);
-  lane.metrics_.charge(batch.runnable.size(), gathered_at - batch.taken_at, outcome.compute_ns);
+  lane.metrics_.charge(batch.runnable.size(), gathered_at - batch.taken_at, outcome.compute_ns, ended_at);
 }
 
 // Equal slices, of whole kernel blocks (sixteen rows, or what the kernel makes of them).

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/scheduler.hpp"
 #include "engine/shadow_worker.hpp"
+#include "engine/taken_batch.hpp"
 
 namespace fused_mlp {
 
@@ -24,8 +24,15 @@ class BatchRunner {
   BatchRunner(Clock& clock, const ErrorHook& on_error, ShadowWorker& shadow, SliceHook between = {})
       : clock_(clock), on_error_(on_error), shadow_(shadow), between_(std::move(between)) {}
 
-  // Completes every ticket of the batch, then releases the tickets and the lane. Returns their number.
+  // Completes every ticket of the batch, then releases them, and says what it spent. Returns their number.
   std::size_t run(TakenBatch& batch) noexcept;
+
+  // Of its buffers.
+  std::size_t bytes() const noexcept { return x_.bytes() + y_.bytes(); }
+  void release_buffers() noexcept {
+    x_.release();
+    y_.release();
+  }
 
  private:
   void complete_dropped(TakenBatch& batch) noexcept;
@@ -44,7 +51,6 @@ class BatchRunner {
   BatchBuffer x_;
   BatchBuffer y_;
   KernelResult result_;
-  Nanos spent_ = 0;                     // on the batch: its lane is charged with it
   std::vector<CompletionSink*> sinks_;  // of the tickets completed so far, without duplicates
 };
 

@@ -2,8 +2,10 @@
 // leave free: an idle server answers one request with all cores, a busy one does not oversubscribe them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
+#include <thread>
 
 namespace fused_mlp {
 
@@ -16,6 +18,11 @@ extern constinit thread_local bool this_thread_low_priority;  // kernels on this
 inline unsigned other_busy_threads() noexcept {
   if (this_thread_low_priority) return std::numeric_limits<unsigned>::max();
   return busy_threads.load(std::memory_order_relaxed) - (this_thread_busy ? 1 : 0);
+}
+
+inline bool a_core_is_free() noexcept {
+  static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  return busy_threads.load(std::memory_order_relaxed) < cores;
 }
 
 // Counts the calling thread as busy during its lifetime.

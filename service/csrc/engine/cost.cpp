@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "engine/busy_threads.hpp"
@@ -17,6 +18,8 @@ constexpr double kAssumedFixedRows = 8;
 // A thread that was descheduled during a batch reports far too much: down fast, up slowly, never by much.
 constexpr double kDown = 0.25, kUp = 1.0 / 16, kMostUp = 4;
 constexpr double kDoubt = 0.97;
+// A smaller change is not stored: all cores would have to fetch it again.
+constexpr double kUnchanged = 0.01;
 
 // While it lives, kernels on this thread use no other core.
 class AloneScope {
@@ -114,7 +117,9 @@ void CostEstimate::correct(std::uint64_t rows, Nanos took) noexcept {
   const double before = ratio(size);
   const double sample = std::min(static_cast<double>(took) / expected, kMostUp * before);
   const double gain = first ? 1 : sample < before ? kDown : kUp;
-  ratios_[size].store(static_cast<float>(before + (sample - before) * gain), std::memory_order_relaxed);
+  const double after = before + (sample - before) * gain;
+  if (!first && std::abs(after - before) < kUnchanged * before) return;
+  ratios_[size].store(static_cast<float>(after), std::memory_order_relaxed);
 }
 
 }  // namespace fused_mlp

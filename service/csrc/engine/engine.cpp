@@ -31,6 +31,7 @@ class EngineCore {
   std::vector<std::thread> workers;  // guarded by stop_mutex
   bool stopped = false;              // guarded by stop_mutex
   std::atomic<bool> shadow_started{false};
+  std::atomic<std::size_t> buffer_bytes{0};
 };
 
 namespace {
@@ -38,11 +39,16 @@ namespace {
 // The engine whose batch this thread is running. stop() called from that batch must not wait for it.
 thread_local const EngineCore* current_engine = nullptr;
 
-void run_batch(EngineCore& core, BatchRunner& runner, TakenBatch& batch) {
+void run_batch(EngineCore& core, BatchRunner& runner, TakenBatch& batch, LoopQueue* loop = nullptr) {
   const EngineCore* outer = std::exchange(current_engine, &core);
-  core.scheduler.finished(runner.run(batch));
+  core.scheduler.finished(batch, runner.run(batch), loop);
   current_engine = outer;
 }
+
+// A worker that had nothing to do for so long gives its buffers back, if they are larger than that. Those of
+// an event loop are small: they hold what takes 100 us.
+constexpr Nanos kKeepBuffers = 1'000'000'000;
+constexpr std::size_t kSmallBuffers = 256 * 1024;
 
 void work(const std::shared_ptr<EngineCore>& core) {
   step_back();
@@ -56,9 +62,23 @@ void work(const std::shared_ptr<EngineCore>& core) {
                        }
                      });
   TakenBatch batch;
-  while (core->scheduler.wait_take(batch)) {
-    const BusyScope busy;
-    run_batch(*core, runner, batch);
+  std::size_t counted = 0;  // of these buffers, in buffer_bytes
+  for (Nanos idle_at = 0;;) {
+    const Scheduler::Wait found = core->scheduler.wait_take(batch, idle_at);
+    if (found == Scheduler::Wait::stopped) break;
+    if (found == Scheduler::Wait::taken) {
+      const BusyScope busy;
+      run_batch(*core, runner, batch);
+    } else {
+      runner.release_buffers();
+      second.release_buffers();
+    }
+    const std::size_t bytes = runner.bytes() + second.bytes();
+    if (bytes != counted) {
+      core->buffer_bytes.fetch_add(bytes - counted, std::memory_order_relaxed);
+      counted = bytes;
+    }
+    idle_at = bytes > kSmallBuffers ? core->clock->now() + kKeepBuffers : 0;
   }
 }
 
@@ -85,7 +105,7 @@ Engine::~Engine() { stop(); }
 
 std::shared_ptr<Lane> Engine::add_lane(LaneOptions options, std::unique_ptr<Kernel> kernel) {
   auto lane = std::make_shared<Lane>(std::move(options), std::move(kernel));
-  core_->scheduler.add(lane);
+  core_->scheduler.add(*lane);
   return lane;
 }
 
@@ -136,7 +156,7 @@ void Engine::stop() {
     BatchRunner runner(*core->clock, core->options.on_kernel_error, core->shadow);
     for (TakenBatch& batch : core->scheduler.stop()) {
       batch.taken_at = core->clock->now();
-      core->scheduler.finished(runner.run(batch));
+      core->scheduler.finished(batch, runner.run(batch), nullptr);
     }
   }
   core->shadow.stop();
@@ -170,25 +190,37 @@ unsigned Engine::workers() const noexcept { return core_->options.workers; }
 std::uint64_t Engine::outstanding() const { return core_->scheduler.outstanding(); }
 RequestMetrics& Engine::unrouted() noexcept { return core_->unrouted; }
 
+std::size_t Engine::buffer_bytes() const noexcept {
+  return core_->buffer_bytes.load(std::memory_order_relaxed);
+}
+
 struct InlineRunner::State {
   explicit State(std::shared_ptr<EngineCore> shared)
-      : core(std::move(shared)), runner(*core->clock, core->options.on_kernel_error, core->shadow) {}
+      : core(std::move(shared)), runner(*core->clock, core->options.on_kernel_error, core->shadow) {
+    core->scheduler.open(queue);
+  }
+  ~State() {
+    for (TakenBatch& left : core->scheduler.close(queue)) run_batch(*core, runner, left);
+  }
 
   std::shared_ptr<EngineCore> core;
   BatchRunner runner;
   TakenBatch batch;
+  LoopQueue queue;
 };
 
 InlineRunner::InlineRunner(Engine& engine) : state_(std::make_unique<State>(engine.core_)) {}
 
 InlineRunner::~InlineRunner() = default;
 
-void InlineRunner::submit(std::span<Submission> list) { state_->core->scheduler.submit(list, this); }
+void InlineRunner::submit(std::span<Submission> list) {
+  state_->core->scheduler.submit(list, &state_->queue);
+}
 
 bool InlineRunner::run_ready() {
   EngineCore* core = state_->core.get();
-  if (!core->scheduler.try_take(state_->batch, this)) return false;
-  run_batch(*core, state_->runner, state_->batch);
+  if (!core->scheduler.try_take(state_->batch, state_->queue)) return false;
+  run_batch(*core, state_->runner, state_->batch, &state_->queue);
   return true;
 }
 

@@ -77,6 +77,8 @@ class Engine {
   Clock& clock() const noexcept;
   unsigned workers() const noexcept;
   std::uint64_t outstanding() const;  // accepted and not yet complete
+  // Of the workers, for batches. Those that are idle give them back.
+  std::size_t buffer_bytes() const noexcept;
   // Requests without a lane (unknown model, malformed message). The fronts record them.
   RequestMetrics& unrouted() noexcept;
 
@@ -100,7 +102,8 @@ class InlineRunner {
   InlineRunner(const InlineRunner&) = delete;
   InlineRunner& operator=(const InlineRunner&) = delete;
 
-  // Queues tickets of any lanes with one lock. Call run_ready() soon, until it returns false.
+  // Queues tickets of any lanes: what it can run soon for itself alone, the rest for all threads. Call
+  // run_ready() soon, until it returns false.
   void submit(std::span<Submission> list);
   // Runs one ready batch of a lane that needs no Python, if it fits, and completes its tickets. Never blocks.
   // False if there was none.

@@ -1,5 +1,7 @@
 #include "engine/kernel.hpp"
 
+#include <sys/mman.h>
+
 #include <array>
 #include <cstdlib>
 #include <new>
@@ -11,16 +13,27 @@ namespace fused_mlp {
 namespace {
 constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector register
 constexpr std::size_t kErrorBytes = 512;
+constexpr std::size_t kMapped = std::size_t{1} << 20;
+
+// Large ones are mapped: the allocator would keep them when they are freed.
+std::shared_ptr<float> allocate(std::size_t bytes) {
+  if (bytes < kMapped) {
+    void* const memory = std::aligned_alloc(kAlignment, bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    return {static_cast<float*>(memory), std::free};
+  }
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return {static_cast<float*>(memory), [bytes](float* mapped) { munmap(mapped, bytes); }};
+}
+
 }  // namespace
 
 float* BatchBuffer::reserve(std::size_t floats) {
   if (floats > capacity_) {
+    release();  // before allocating, so that both arrays never exist at once
     const std::size_t bytes = (floats * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
-    capacity_ = 0;
-    data_.reset();  // before allocating, so that both arrays never exist at once
-    void* memory = std::aligned_alloc(kAlignment, bytes);
-    if (!memory) throw std::bad_alloc();
-    data_ = std::shared_ptr<float>(static_cast<float*>(memory), std::free);
+    data_ = allocate(bytes);
     capacity_ = bytes / sizeof(float);
   }
   return data_.get();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -17,6 +18,12 @@ class BatchBuffer {
   // Grows to at least `floats`. Growing discards the contents.
   float* reserve(std::size_t floats);
   const std::shared_ptr<float>& data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return capacity_ * sizeof(float); }
+  // Gives the memory back to the system, once no view of it is left.
+  void release() noexcept {
+    data_.reset();
+    capacity_ = 0;
+  }
 
  private:
   std::shared_ptr<float> data_;

@@ -1,5 +1,5 @@
 // A lane: one kernel (a model version and variant), its bounded queue and its metrics. The queue is guarded
-// by the engine's mutex; the metrics are atomics.
+// by the scheduler's mutex; the metrics are atomics.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,10 @@
 #include "engine/kernel.hpp"
 #include "engine/lane_queue.hpp"
 #include "engine/metrics.hpp"
+#include "engine/ready_lanes.hpp"
 #include "engine/shadow.hpp"
 #include "engine/ticket.hpp"
+#include "engine/time_account.hpp"
 
 namespace fused_mlp {
 
@@ -25,6 +27,7 @@ struct LaneOptions {
   std::uint32_t queue_rows = 4096;    // capacity; an empty queue accepts one ticket of any size
   Cost cost;                          // measured; zeros: learned from the first batches
   bool one_core = false;  // a kernel call uses one core: a large batch is shared between idle workers
+  std::string model;      // lanes of one model share its weight and its time; "": a model of its own
 };
 
 class Lane : public std::enable_shared_from_this<Lane> {
@@ -42,9 +45,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
     metrics_.counts.mine().requests.record(grpc_code, duration_ns);
   }
 
-  // Its share of the time, relative to other lanes that have work. Greater than 0.
-  void set_weight(double weight) noexcept { weight_.store(weight, std::memory_order_relaxed); }
-  double weight() const noexcept { return weight_.load(std::memory_order_relaxed); }
+  // The share of its model, all its lanes together, relative to other models that have work. Greater than 0.
+  void set_weight(double weight) noexcept { account_->weight.store(weight, std::memory_order_relaxed); }
+  double weight() const noexcept { return account_->weight.load(std::memory_order_relaxed); }
   const CostEstimate& cost() const noexcept { return cost_; }
   // Estimated time of so many rows in batches, on one thread.
   Nanos time_of(std::uint64_t rows) const noexcept;
@@ -55,13 +58,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::string refusal_text(Status status) const;
 
  private:
-  // A batch of it has ended: `spent` instead of the estimate that it was charged.
-  void settle(Nanos charged, Nanos spent) noexcept {
-    virtual_ns_.fetch_add(static_cast<Nanos>(static_cast<double>(spent - charged) / weight()),
-                          std::memory_order_relaxed);
-    running_.fetch_sub(1, std::memory_order_relaxed);
-  }
-
+  friend class Admission;
+  friend class LoopQueue;
+  friend class ReadyLanes;
   friend class Scheduler;
   friend class BatchRunner;
   friend class Engine;
@@ -76,17 +75,19 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::atomic<Shadow*> shadow_{nullptr};
   LaneMetrics metrics_;
   CostEstimate cost_;
-  std::atomic<double> weight_{1};
-  std::atomic<Nanos> virtual_ns_{0};       // time used, divided by the weight; see Scheduler
-  std::atomic<std::uint32_t> running_{0};  // batches
+  std::atomic<bool> removed_{false};
+  std::shared_ptr<TimeAccount> account_;  // set once, by Scheduler::add
 
   // Guarded by the scheduler's mutex.
   LaneQueue queue_;
-  Nanos release_at_ = 0;        // when the queued tickets stop waiting for batch mates
+  std::shared_ptr<Lane> self_;  // while it has queued tickets
+  RankedPlace in_order_, in_short_, in_waiting_;
+  Nanos release_at_ = 0;        // when the queued tickets stop waiting for batch mates; 0: they do not wait
   Nanos waits_since_ = 0;       // the arrival of the first ticket since a batch was taken
-  const void* loop_ = nullptr;  // the event loop that submitted them; null: a worker's, or of several loops
+  std::uint32_t running_ = 0;   // batches that were taken from the queue
   std::uint64_t turn_ = 0;      // when it was last served, as a number
-  bool removed_ = false;
+  bool has_short_ = false;      // an event loop can run some of it
+  bool worker_called_ = false;  // for the queued tickets
 };
 
 }  // namespace fused_mlp

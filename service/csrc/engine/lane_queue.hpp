@@ -1,5 +1,4 @@
-// The queued tickets of one lane, as intrusive lists, one for each flow: queueing allocates nothing, except
-// when more flows wait at once than ever before.
+// The queued tickets of one lane, as intrusive lists, one for each flow.
 //
 // Order: by rows, fair between flows. Virtual time advances by the rows taken, divided by the flows that
 // wait. A ticket's tag is the virtual time at which it would end if all flows were served at once, row by
@@ -12,6 +11,7 @@
 #include <limits>
 #include <vector>
 
+#include "engine/flow_table.hpp"
 #include "engine/ref.hpp"
 #include "engine/ticket.hpp"
 
@@ -20,58 +20,58 @@ namespace fused_mlp {
 class LaneQueue {
  public:
   static constexpr std::uint64_t kAnySize = std::numeric_limits<std::uint64_t>::max();
-  static constexpr Nanos kEver = std::numeric_limits<Nanos>::max();
-  static constexpr std::size_t kMostFlows = 64;  // at once; more share these, by their key
 
   LaneQueue() = default;
   LaneQueue(const LaneQueue&) = delete;
   LaneQueue& operator=(const LaneQueue&) = delete;
   ~LaneQueue();
 
-  bool empty() const noexcept { return flows_.empty(); }
+  bool empty() const noexcept { return heap_.empty(); }
   std::uint64_t rows() const noexcept { return rows_; }
-  std::size_t flows() const noexcept { return flows_.size(); }
-  std::uint64_t rows_of(std::uint64_t flow) const noexcept {
-    const Flow* const found = find(flow);
-    return found ? found->rows : 0;
-  }
-  // Of those that event loops will run.
-  std::uint64_t loop_rows() const noexcept { return loop_rows_; }
+  std::size_t flows() const noexcept { return heap_.size(); }
+  std::uint64_t rows_of(std::uint64_t flow) const noexcept;
   // Rows that go before a ticket of that flow and size, if it came now.
   std::uint64_t rows_before(std::uint64_t flow, std::uint32_t rows) const noexcept;
-  // The next one of at most that many rows, or null. Leaves out those for event loops that came after
-  // `loops_until`.
-  const Ticket* next(std::uint64_t most_rows = kAnySize, Nanos loops_until = kEver) const noexcept;
-  // Of those at the head of their flow; not for an empty queue.
-  Nanos oldest_arrival() const noexcept;
-  // The earliest deadline of those at the head of their flow; 0: none.
+  // The place of the next one of at most that many rows, or kNone. Valid until the queue changes.
+  static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+  std::size_t next(std::uint64_t most_rows = kAnySize) const noexcept;
+  const Ticket& at(std::size_t place) const noexcept { return *heap_[place].flow->head; }
+  // The earliest deadline of those that are next in their flow, or kNoDeadline. Of very many flows, not all
+  // are looked at.
+  static constexpr Nanos kNoDeadline = std::numeric_limits<Nanos>::max();
   Nanos nearest_deadline() const noexcept;
-  // Throws std::bad_alloc for a first flow; with others there, a flow that finds no memory joins one of them.
-  void push(Ref<Ticket>&& ticket, bool for_loop = false);
-  // From now on workers run what event loops were to run.
-  void hand_to_workers() noexcept;
-  // Takes the one that next() returned.
-  Ref<Ticket> pop(const Ticket* ticket) noexcept;
+  // Throws std::bad_alloc, with everything as it was.
+  void push(Ref<Ticket>&& ticket);
+  Ref<Ticket> pop(std::size_t place) noexcept;
   template <class Visit>
   void for_each(Visit visit) const {
-    for (const Flow& flow : flows_) {
-      for (const Ticket* ticket = flow.head; ticket != nullptr; ticket = ticket->next_) visit(*ticket);
+    for (const Head& each : heap_) {
+      for (const Ticket* ticket = each.flow->head; ticket != nullptr; ticket = ticket->next_) visit(*ticket);
     }
   }
 
  private:
-  struct Flow {
-    std::uint64_t key;
-    Ticket* head;
-    Ticket* tail;
-    std::uint64_t rows;
+  // The next ticket of a flow: what the order needs of it, side by side.
+  struct Head {
+    double tag;
+    Nanos arrival;
+    Flow* flow;
+    std::uint32_t rows;
+    bool operator<(const Head& other) const noexcept {
+      return tag != other.tag ? tag < other.tag : arrival < other.arrival;
+    }
   };
 
-  const Flow* find(std::uint64_t key) const noexcept;
-  Flow& find_or_add(std::uint64_t key);
+  static Head head_of(Flow& flow) noexcept {
+    return {flow.head->tag_, flow.head->arrival_ns, &flow, flow.head->rows()};
+  }
+  void rise(std::size_t place, const Head& head) noexcept;
+  void sink(std::size_t place, const Head& head) noexcept;
+  void search(std::size_t place, std::uint64_t most_rows, std::size_t& best) const noexcept;
 
-  std::vector<Flow> flows_;  // those that have tickets, in no order
-  std::uint64_t rows_ = 0, loop_rows_ = 0;
+  FlowTable flows_;
+  std::vector<Head> heap_;  // of each flow; the one that goes first is at the front
+  std::uint64_t rows_ = 0;
   double virtual_rows_ = 0;
 };
 

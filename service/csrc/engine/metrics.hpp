@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 
 #include "engine/histogram.hpp"
@@ -39,50 +38,97 @@ class RequestMetrics {
   DurationHistogram duration;
 };
 
-// What a lane counts once per request.
-struct alignas(64) RequestCounts {
+// What a lane counts once per request or batch: each thread in a copy of its own.
+struct alignas(64) LaneCounts {
   RequestMetrics requests;
-  DurationHistogram queue_duration;  // of those that reached a kernel
+  DurationHistogram queue_duration;    // of those that reached a kernel
+  DurationHistogram compute_duration;  // per batch
+  RowHistogram batch_rows;             // per batch
+  std::array<std::atomic<std::uint64_t>, kReleaseCount> batches{};
+  std::array<std::atomic<std::uint64_t>, kRefusalCount> refused{};
+  std::atomic<std::uint64_t> gather_ns{0};           // over requests: from the queue to the kernel call
+  std::atomic<std::uint64_t> compute_ns{0};          // over requests: the kernel call
+  std::atomic<std::uint64_t> rows{0};                // accepted
+  std::atomic<std::uint64_t> accepted{0}, ended{0};  // tickets
 };
 
 // The metrics of one lane. The fronts record `requests` and `Refusal::invalid_input`, the engine the rest.
 struct LaneMetrics {
+  void accept(std::uint64_t tickets, std::uint64_t rows) noexcept {
+    LaneCounts& mine = counts.mine();
+    mine.accepted.fetch_add(tickets, std::memory_order_relaxed);
+    mine.rows.fetch_add(rows, std::memory_order_relaxed);
+  }
+  // Release: whoever sees that they have ended sees that they were accepted.
+  void end(std::uint64_t tickets) noexcept {
+    counts.mine().ended.fetch_add(tickets, std::memory_order_release);
+  }
   void refuse(Refusal reason) noexcept {
-    refused[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+    counts.mine().refused[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // Each request of a batch is charged the whole of what its batch took.
+  void charge(std::uint64_t requests, std::int64_t gather, std::int64_t compute,
+              std::int64_t ended_at) noexcept {
+    // Seldom, so that threads do not take it from each other with every batch.
+    if (ended_at - last_used_ns.load(std::memory_order_relaxed) >= kUsedApart_ns) {
+      last_used_ns.store(ended_at, std::memory_order_relaxed);
+    }
+    if (!metrics_on.load(std::memory_order_relaxed)) return;
+    LaneCounts& mine = counts.mine();
+    mine.gather_ns.fetch_add(requests * static_cast<std::uint64_t>(std::max<std::int64_t>(0, gather)),
+                             std::memory_order_relaxed);
+    mine.compute_ns.fetch_add(requests * static_cast<std::uint64_t>(compute), std::memory_order_relaxed);
   }
 
   // Whether it has counted anything: only then are there series of it.
   bool used() const noexcept {
     const auto counted = [](const auto& counter) { return counter.load(std::memory_order_relaxed) != 0; };
-    bool used = counted(rows) || std::any_of(refused.begin(), refused.end(), counted);
-    counts.each([&](const RequestCounts& each) {
-      used = used || std::any_of(each.requests.codes.begin(), each.requests.codes.end(), counted);
+    bool used = false;
+    counts.each([&](const LaneCounts& each) {
+      used = used || counted(each.rows) || std::any_of(each.refused.begin(), each.refused.end(), counted) ||
+             std::any_of(each.requests.codes.begin(), each.requests.codes.end(), counted);
     });
     return used;
   }
-
-  // Each request of a batch is charged the whole of what its batch took.
-  void charge(std::uint64_t requests, std::int64_t gather, std::int64_t compute) noexcept {
-    last_used_ns.store(std::chrono::steady_clock::now().time_since_epoch().count(),
-                       std::memory_order_relaxed);
-    if (!metrics_on.load(std::memory_order_relaxed)) return;
-    gather_ns.fetch_add(requests * static_cast<std::uint64_t>(std::max<std::int64_t>(0, gather)),
-                        std::memory_order_relaxed);
-    compute_ns.fetch_add(requests * static_cast<std::uint64_t>(compute), std::memory_order_relaxed);
+  // Over all threads: `counter` of each copy.
+  template <class Counter>
+  std::uint64_t sum(Counter counter) const noexcept {
+    std::uint64_t total = 0;
+    counts.each([&](const LaneCounts& each) { total += counter(each).load(std::memory_order_acquire); });
+    return total;
+  }
+  std::uint64_t rows() const noexcept {
+    return sum([](const LaneCounts& each) -> auto& { return each.rows; });
+  }
+  std::uint64_t refused(Refusal reason) const noexcept {
+    return sum([=](const LaneCounts& each) -> auto& {
+      return each.refused[static_cast<std::size_t>(reason)];
+    });
+  }
+  std::uint64_t batches(Release release) const noexcept {
+    return sum([=](const LaneCounts& each) -> auto& {
+      return each.batches[static_cast<std::size_t>(release)];
+    });
+  }
+  // Tickets accepted and not yet complete. Those that have ended are added up first: it may be too many, for
+  // tickets that came meanwhile, but never too few.
+  std::uint64_t in_flight() const noexcept {
+    const std::uint64_t ended = sum([](const LaneCounts& each) -> auto& { return each.ended; });
+    return sum([](const LaneCounts& each) -> auto& { return each.accepted; }) - ended;
+  }
+  HistogramSnapshot batch_rows() const {
+    HistogramSnapshot result;
+    counts.each([&](const LaneCounts& each) { each.batch_rows.add_to(result); });
+    return result;
   }
 
-  PerThread<RequestCounts> counts;
-  DurationHistogram compute_duration;  // per batch
-  RowHistogram batch_rows;             // per batch
-  std::array<std::atomic<std::uint64_t>, kReleaseCount> batches{};
-  std::array<std::atomic<std::uint64_t>, kRefusalCount> refused{};
-  std::atomic<std::uint64_t> gather_ns{0};      // over requests: from the queue to the kernel call
-  std::atomic<std::uint64_t> compute_ns{0};     // over requests: the kernel call
-  std::atomic<std::int64_t> last_used_ns{0};    // the end of the last batch: which model to unload first
-  std::atomic<std::uint64_t> rows{0};           // accepted
+  static constexpr std::int64_t kUsedApart_ns = 1'000'000;
+
+  PerThread<LaneCounts> counts;
+  std::atomic<std::int64_t> last_used_ns{0};  // about the end of the last batch: which model to unload first
   std::atomic<std::uint64_t> kernel_errors{0};  // batches
-  std::atomic<std::uint64_t> queued_rows{0};    // gauge
-  std::atomic<std::uint64_t> in_flight{0};      // gauge: tickets accepted and not yet complete
+  std::atomic<std::uint64_t> queued_rows{0};    // gauge: those that any thread may take
 };
 
 }  // namespace fused_mlp

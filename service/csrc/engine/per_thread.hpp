@@ -16,7 +16,7 @@ extern constinit thread_local unsigned this_thread_counts_as;  // from 1; 0: it 
 template <class T>
 class PerThread {
  public:
-  static constexpr std::size_t kCopies = 16;  // more threads share them
+  static constexpr std::size_t kCopies = 32;  // more threads share them
 
   PerThread() = default;
   PerThread(const PerThread&) = delete;

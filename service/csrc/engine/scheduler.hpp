@@ -1,7 +1,8 @@
-// Chooses the next lane and forms a batch of its tickets; docs/scheduling.md has the rules. Owns the engine's
-// only mutex, which is taken once for each round of requests and once for each batch: critical sections just
-// link and unlink tickets. Never completes a ticket, destroys a lane or calls foreign code with the mutex
-// held.
+// Who runs which batch, and when; docs/scheduling.md has the rules, docs/architecture.md the locks. What a
+// loop keeps for itself is in its LoopQueue. All else is in the queues of the lanes, which this mutex guards:
+// it is taken once for each round of requests that a loop does not keep, and twice for each batch from there.
+// Critical sections just link and unlink tickets: they complete no ticket, destroy no lane, call no foreign
+// code and wake no thread.
 #pragma once
 
 #include <atomic>
@@ -10,99 +11,84 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "engine/admission.hpp"
 #include "engine/engine.hpp"
+#include "engine/loop_queue.hpp"
+#include "engine/ready_lanes.hpp"
+#include "engine/taken_batch.hpp"
 
 namespace fused_mlp {
-
-// A batch that one thread took to run. Reused, so that its vectors keep their capacity.
-struct TakenBatch {
-  struct Dropped {
-    Ref<Ticket> ticket;
-    Status status;
-  };
-  std::shared_ptr<Lane> lane;
-  std::vector<Ref<Ticket>> runnable;
-  std::vector<Dropped> dropped;  // cancelled or expired: completed without running
-  std::uint32_t rows = 0;        // of `runnable`
-  Nanos taken_at = 0;
-  Nanos charged = 0;  // to its lane when it was taken: the estimate
-  Release release = Release::idle;
-
-  std::size_t tickets() const noexcept { return runnable.size() + dropped.size(); }
-};
 
 class Scheduler {
  public:
   // An event loop runs nothing that is estimated to take longer.
-  static constexpr Nanos kLoopBudget = 100'000;
-  // What an event loop submitted is left to it for so long, unless it is more than it can run at once.
-  static constexpr Nanos kAged = 1'000'000;
-  // Lanes whose virtual times are no further apart have had the same share.
-  static constexpr Nanos kSameShare = 1'000'000;
+  static constexpr Nanos kLoopBudget = LoopQueue::kLongest;
 
   Scheduler(Clock& clock, unsigned workers);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  void add(std::shared_ptr<Lane> lane);
+  void add(Lane& lane);
   void remove(const std::shared_ptr<Lane>& lane);
+  void open(LoopQueue& loop);
+  // Returns what it still had, as dropped.
+  std::vector<TakenBatch> close(LoopQueue& loop);
 
-  // `loop`: the event loop that will run what it can of them; null: they are for workers.
-  void submit(std::span<Submission> list, const void* loop);
+  // `loop`: of the event loop that calls, which will run what it can of them; null: they are for workers.
+  void submit(std::span<Submission> list, LoopQueue* loop);
 
-  // For workers: blocks until a batch is ready. False once stopped.
-  bool wait_take(TakenBatch& batch);
+  enum class Wait { taken, idle, stopped };
+  // For workers: blocks until a batch is ready, or until `idle_at` (0: never).
+  Wait wait_take(TakenBatch& batch, Nanos idle_at);
   // For event loops: takes a ready batch that needs no Python and fits the budget. False if there is none.
-  bool try_take(TakenBatch& batch, const void* loop);
+  bool try_take(TakenBatch& batch, LoopQueue& loop);
   // For a worker in the middle of `running`, of which `left` rows are to be run: takes a batch that takes
   // less time than those and should go first. False if there is none.
   bool take_between(const TakenBatch& running, std::uint64_t left, TakenBatch& batch);
-  // Call it when the tickets of a batch are complete, flushed and released.
-  void finished(std::size_t tickets) noexcept;
+  // Call it when the tickets of a batch are complete, flushed and released. `loop` as for submit.
+  void finished(TakenBatch& batch, std::size_t tickets, LoopQueue* loop) noexcept;
 
   void begin_drain();
   bool wait_idle(std::chrono::nanoseconds timeout);
   void wait_idle();
-  std::uint64_t outstanding() const noexcept { return outstanding_.load(); }
-  // Ends all taking. Returns the queued tickets as dropped, one batch per lane.
+  // Tickets accepted and not yet complete.
+  std::uint64_t outstanding() const;
+  // Ends all taking. Returns the queued tickets as dropped.
   std::vector<TakenBatch> stop();
 
  private:
-  static bool is_owed_a_place(const Lane& lane, const Ticket& ticket) noexcept;
-  Status admit(Lane& lane, const Ticket& ticket) const noexcept;
-  bool link(Lane& lane, Ref<Ticket>&& ticket, const void* loop);
-  bool is_due(const Lane& lane, Nanos now) const noexcept;
-  bool fits_loop(const Lane& lane) const noexcept;
-  Nanos loops_until(const Lane& lane, Nanos now) const noexcept;
-  bool is_for_worker(const Lane& lane, Nanos now) const noexcept;
-  bool is_left_to_loop(const Lane& lane, const void* loop, Nanos now) const noexcept;
-  Nanos worker_takes_at(const Lane& lane) const noexcept;
-  template <class Allowed>
-  std::size_t choose(Allowed allowed) const noexcept;
-  std::uint64_t share_rows(const Lane& lane) const noexcept;
   struct Limits;
-  void take(std::size_t index, Nanos now, const Limits& limits, TakenBatch& batch) noexcept;
-  static bool is_too_late(Lane& lane, const Ticket& ticket, Nanos now) noexcept;
-  bool wants_worker(Nanos now) const noexcept;
-  void wake_workers();
+  unsigned link_all(std::span<Submission> list, bool by_loop);
+  bool link(Lane& lane, Ref<Ticket>&& ticket, bool by_loop);
+  bool fits_loop(const Lane& lane) const noexcept;
+  Nanos worker_takes_at(const Lane& lane) const noexcept;
+  std::uint64_t share_rows(const Lane& lane) const noexcept;
+  void take(Lane& lane, Nanos now, const Limits& limits, TakenBatch& batch) noexcept;
+  bool take_short(TakenBatch& batch);
+  std::uint64_t count_outstanding() const noexcept;
+  void wake_all();
 
   Clock& clock_;
   const unsigned workers_;
-  std::mutex mutex_;
+  const Admission admission_;
+  mutable std::mutex mutex_;  // guards what follows, and the queues of the lanes
   std::condition_variable work_;
   std::condition_variable idle_;
-  std::vector<std::shared_ptr<Lane>> lanes_;
-  std::vector<std::shared_ptr<Lane>> ready_;  // lanes with queued tickets
-  std::atomic<std::size_t> ready_count_{0};   // of ready_, for a look without the mutex
-  Nanos virtual_now_ = 0;                     // virtual time of the lane that was served last
-  std::uint64_t turns_ = 0;                   // batches taken
-  unsigned sleeping_workers_ = 0;             // workers waiting on work_
+  ReadyLanes ready_;
+  std::vector<LoopQueue*> loops_;
+  std::unordered_map<std::string, std::weak_ptr<TimeAccount>> accounts_;  // by model
+  std::size_t accounts_swept_ = 0;      // how many there were when those of models that are gone were removed
+  unsigned sleeping_workers_ = 0;       // waiting on work_
+  std::size_t lanes_with_workers_ = 0;  // that have queued tickets for which a worker was called
   bool stopped_ = false;
   bool draining_ = false;
-  std::atomic<std::uint64_t> outstanding_{0};
+  // Tickets of no loop, and of loops that are gone.
+  std::atomic<std::uint64_t> accepted_{0}, ended_{0};
   std::atomic<unsigned> idle_waiters_{0};
 };
 

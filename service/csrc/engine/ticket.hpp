@@ -86,7 +86,6 @@ class Ticket {
   CompletionSink* sink_;
   Ticket* next_ = nullptr;  // of the same flow
   double tag_ = 0;          // its place in the lane: see LaneQueue
-  bool for_loop_ = false;   // the event loop that submitted it will run it
 };
 
 }  // namespace fused_mlp

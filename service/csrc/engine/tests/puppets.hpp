@@ -176,6 +176,17 @@ class PuppetKernel final : public Kernel {
   bool python_;
 };
 
+inline constexpr Nanos kMicro = 1000;
+inline constexpr Nanos kMilli = 1'000'000;
+
+// A lane whose batches are estimated at so many microseconds.
+inline LaneOptions costing(double fixed_us, double row_us, std::uint32_t max_batch_rows = 64) {
+  LaneOptions options;
+  options.cost = {fixed_us * 1e3, row_us * 1e3};
+  options.max_batch_rows = max_batch_rows;
+  return options;
+}
+
 // An engine with puppet lanes on a manual clock. Without workers, batches run on the test's thread, when it
 // calls run_all().
 struct Rig {
@@ -191,6 +202,11 @@ struct Rig {
   }
   Ref<Probe> ticket(float value, std::uint32_t rows = 1, Inbox* into = nullptr) {
     return make_ref<Probe>(rows, kWidth, value, into ? into : &inbox);
+  }
+  Ref<Probe> of_flow(std::uint64_t flow, std::uint32_t rows) {
+    auto probe = ticket(static_cast<float>(flow), rows);
+    probe->flow = flow;
+    return probe;
   }
   Status submit(Lane& lane, const Ref<Probe>& probe) {
     return engine.submit(lane, Ref<Ticket>(Ref<Probe>(probe)));

@@ -5,14 +5,8 @@
 namespace fused_mlp::test {
 namespace {
 
-constexpr Nanos kMicro = 1000;
-
-std::uint64_t refused(const Lane& lane, Refusal reason) {
-  return lane.metrics().refused[static_cast<std::size_t>(reason)].load();
-}
-std::uint64_t released(const Lane& lane, Release reason) {
-  return lane.metrics().batches[static_cast<std::size_t>(reason)].load();
-}
+std::uint64_t refused(const Lane& lane, Refusal reason) { return lane.metrics().refused(reason); }
+std::uint64_t released(const Lane& lane, Release reason) { return lane.metrics().batches(reason); }
 LaneOptions lane_options(std::uint32_t max_batch_rows, std::uint32_t max_wait_us = 0,
                          std::uint32_t queue_rows = 4096) {
   LaneOptions options;
@@ -34,9 +28,9 @@ TEST(tickets_that_are_queued_share_a_batch_and_get_their_own_rows) {
   CHECK_EQ(c->y, (std::vector<float>{60, 62, 64}));
   CHECK_EQ(b->outcome.batch_rows, 6u);
   CHECK_EQ(b->strategy, "puppet");
-  CHECK_EQ(lane->metrics().rows.load(), 6u);
+  CHECK_EQ(lane->metrics().rows(), 6u);
   CHECK_EQ(released(*lane, Release::idle), 1u);
-  CHECK_EQ(lane->metrics().in_flight.load(), 0u);
+  CHECK_EQ(lane->metrics().in_flight(), 0u);
   CHECK_EQ(lane->metrics().queued_rows.load(), 0u);
 }
 
@@ -105,6 +99,23 @@ TEST(expired_ticket_never_reaches_the_kernel) {
   CHECK_EQ(mate->outcome.status, Status::ok);
   CHECK_EQ(rig.stages[0]->batches, (std::vector<std::size_t>{1}));
   CHECK_EQ(refused(*lane, Refusal::deadline), 1u);
+}
+
+// A front cancels what has expired: a caller that gave up early is another thing.
+TEST(expired_ticket_counts_as_such_although_its_front_has_cancelled_it) {
+  for (const bool by_loop : {false, true}) {
+    Rig rig;
+    auto lane = rig.add_lane();
+    auto late = rig.ticket(1);
+    late->deadline_ns = rig.clock->now() + 5 * kMicro;
+    CHECK_EQ(by_loop ? rig.submit_here(*lane, late) : rig.submit(*lane, late), Status::ok);
+    rig.clock->advance(5 * kMicro);
+    late->cancel();
+    CHECK_EQ(rig.run_all(), 1);
+    CHECK_EQ(late->outcome.status, Status::deadline_expired);
+    CHECK_EQ(refused(*lane, Refusal::deadline), 1u);
+    CHECK_EQ(refused(*lane, Refusal::cancelled), 0u);
+  }
 }
 
 TEST(deadline_that_has_passed_is_refused_at_submit) {

@@ -12,7 +12,7 @@ namespace {
 constexpr int kOk = 0;
 
 TEST(requests_of_many_threads_are_all_counted) {
-  constexpr unsigned kThreads = 3 * PerThread<RequestCounts>::kCopies;  // so that some share a copy
+  constexpr unsigned kThreads = 3 * PerThread<LaneCounts>::kCopies;  // so that some share a copy
   constexpr unsigned kRequests = 2000;
   LaneMetrics metrics;
   std::vector<std::thread> threads;
@@ -24,7 +24,7 @@ TEST(requests_of_many_threads_are_all_counted) {
   for (std::thread& thread : threads) thread.join();
   std::uint64_t counted = 0;
   HistogramSnapshot durations;
-  metrics.counts.each([&](const RequestCounts& each) {
+  metrics.counts.each([&](const LaneCounts& each) {
     counted += each.requests.codes[kOk].load();
     each.requests.duration.add_to(durations);
   });
@@ -36,9 +36,9 @@ TEST(requests_of_many_threads_are_all_counted) {
 TEST(threads_count_in_places_of_their_own) {
   LaneMetrics metrics;
   CHECK(!metrics.used());
-  RequestCounts* others = nullptr;
+  LaneCounts* others = nullptr;
   std::thread([&] { others = &metrics.counts.mine(); }).join();
-  RequestCounts* const mine = &metrics.counts.mine();
+  LaneCounts* const mine = &metrics.counts.mine();
   CHECK(mine != others);
   CHECK(mine == &metrics.counts.mine());
   CHECK_EQ(reinterpret_cast<std::uintptr_t>(mine) % 64, 0u);

@@ -86,8 +86,8 @@ TEST(shadow_runs_both_variants_on_the_same_rows) {
   CHECK_EQ(rig.seen().fused.snapshot().count, 2u);
   CHECK_EQ(rig.seen().unfused.snapshot().count, 2u);
   // The lanes count live traffic only.
-  CHECK_EQ(rig.fused->metrics().batch_rows.snapshot().count, 1u);
-  CHECK_EQ(rig.unfused->metrics().batch_rows.snapshot().count, 1u);
+  CHECK_EQ(rig.fused->metrics().batch_rows().count, 1u);
+  CHECK_EQ(rig.unfused->metrics().batch_rows().count, 1u);
 }
 
 TEST(shadow_takes_its_share_of_batches_and_none_when_it_is_off) {

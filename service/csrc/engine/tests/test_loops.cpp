@@ -1,0 +1,181 @@
+// What event loops run themselves, keep, and leave to others. On a manual
+// clock, with costs that the tests set; a puppet kernel takes no time unless its stage advances the clock.
+#include <thread>
+
+#include "engine/busy_threads.hpp"
+#include "puppets.hpp"
+#include "testing/check.hpp"
+
+namespace fused_mlp::test {
+namespace {
+
+using Sizes = std::vector<std::size_t>;
+
+TEST(event_loop_leaves_a_long_batch_to_a_worker) {
+  Rig rig(1);
+  auto lane = rig.add_lane(costing(0, 60));
+  rig.clock->wait_asleep(1);
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1, 2)), Status::ok);  // 120 us
+  CHECK_EQ(rig.run_all(), 0);
+  rig.inbox.wait_for(1);
+  rig.clock->wait_asleep(1);
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1, 1)), Status::ok);  // 60 us
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(rig.clock->sleeps(), 2);
+}
+
+TEST(event_loop_runs_as_many_requests_at_once_as_fit) {
+  Rig rig(1);
+  auto lane = rig.add_lane(costing(10, 30));
+  rig.clock->wait_asleep(1);
+  for (int i = 0; i < 5; ++i) CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
+  CHECK(rig.runner.run_ready());
+  CHECK_EQ(rig.stages[0]->batches, (Sizes{3}));
+  CHECK(rig.runner.run_ready());
+  CHECK_EQ(rig.stages[0]->batches, (Sizes{3, 2}));
+}
+
+TEST(event_loop_without_workers_runs_everything) {
+  Rig rig;
+  auto lane = rig.add_lane(costing(0, 60));
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1, 9)), Status::ok);
+  CHECK_EQ(rig.run_all(), 1);
+}
+
+TEST(event_loop_hands_over_what_turned_out_to_take_long) {
+  Rig rig(1);
+  auto lane = rig.add_lane(costing(0, 10));
+  rig.stages[0]->during = [&] { rig.clock->advance(kMilli); };
+  rig.clock->wait_asleep(1);
+  for (int i = 0; i < 40 && lane->cost().of(1) <= 100 * kMicro; ++i) {
+    CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
+    CHECK_EQ(rig.run_all(), 1);
+  }
+  CHECK(lane->cost().of(1) > 100 * kMicro);
+  const int before = rig.inbox.completions();
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
+  CHECK_EQ(rig.run_all(), 0);
+  rig.inbox.wait_for(before + 1);
+}
+
+TEST(event_loop_takes_the_small_requests_and_leaves_the_large_one) {
+  Rig rig(1);
+  auto lane = rig.add_lane(costing(0, 10));
+  rig.stages[0]->hold();  // the worker, with the first large one
+  CHECK_EQ(rig.submit(*lane, rig.of_flow(1, 50)), Status::ok);
+  rig.stages[0]->wait_running(1);
+  CHECK_EQ(rig.submit_here(*lane, rig.of_flow(1, 50)), Status::ok);
+  auto small = rig.of_flow(2, 1);
+  CHECK_EQ(rig.submit_here(*lane, small), Status::ok);
+  std::thread loop([&] { CHECK_EQ(rig.run_all(), 1); });
+  rig.stages[0]->wait_running(2);
+  rig.stages[0]->release();
+  loop.join();
+  rig.inbox.wait_for(3);
+  CHECK_EQ(rig.stages[0]->batches[0], 32u);  // a slice
+  CHECK_EQ(rig.stages[0]->batches[1], 1u);
+}
+
+TEST(worker_leaves_a_small_request_to_its_event_loop_although_it_would_be_next) {
+  Rig rig(1);
+  auto lane = rig.add_lane(costing(0, 10));
+  rig.clock->wait_asleep(1);
+  auto small = rig.of_flow(2, 1), large = rig.of_flow(1, 20);
+  CHECK_EQ(rig.submit_here(*lane, small), Status::ok);
+  CHECK_EQ(rig.submit(*lane, large), Status::ok);
+  rig.inbox.wait_for(1);
+  CHECK_EQ(large->completed.load(), 1);
+  CHECK_EQ(small->completed.load(), 0);
+  CHECK_EQ(rig.run_all(), 1);
+  CHECK_EQ(small->completed.load(), 1);
+}
+
+TEST(a_round_is_submitted_whole_and_each_ticket_has_its_own_status) {
+  Rig rig;
+  LaneOptions options = costing(0, 200);  // more than a loop keeps for itself
+  options.queue_rows = 4;
+  auto narrow = rig.add_lane(options);
+  auto wide = rig.add_lane();
+  std::vector<Submission> round;
+  const auto add = [&](Lane& lane, std::uint32_t rows) {
+    round.push_back({&lane, Ref<Ticket>(rig.ticket(1, rows))});
+  };
+  add(*narrow, 3);
+  add(*narrow, 2);  // one too many
+  add(*wide, 2);
+  add(*narrow, 1);
+  rig.runner.submit(round);
+  CHECK_EQ(round[0].status, Status::ok);
+  CHECK_EQ(round[1].status, Status::overloaded);
+  CHECK(round[1].ticket);
+  CHECK(!round[0].ticket);
+  CHECK_EQ(rig.engine.outstanding(), 3u);
+  CHECK_EQ(narrow->metrics().in_flight(), 2u);
+  CHECK_EQ(narrow->metrics().queued_rows.load(), 4u);
+  CHECK_EQ(rig.run_all(), 2);
+  CHECK_EQ(rig.stages[0]->batches, (Sizes{4}));
+}
+
+TEST(another_event_loop_takes_only_what_is_more_than_a_loop_keeps) {
+  Rig rig;
+  auto lane = rig.add_lane(costing(0, 10));
+  InlineRunner other(rig.engine);
+  for (int i = 0; i < 20; ++i) CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
+  CHECK(!other.run_ready());  // 200 us of work
+  for (int i = 0; i < 3; ++i) CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
+  CHECK(other.run_ready());
+  CHECK(!other.run_ready());
+  CHECK_EQ(rig.run_all(), 2);
+  CHECK_EQ(rig.stages[0]->batches, (Sizes{3, 10, 10}));
+}
+
+TEST(a_loop_goes_on_with_what_is_for_all_while_it_has_requests_of_its_own) {
+  Rig rig;
+  auto others = rig.add_lane(costing(0, 10, 1)), own = rig.add_lane(costing(0, 10, 1));
+  for (int i = 0; i < 3; ++i) rig.send(*others, 1);
+  for (int i = 0; i < 3; ++i) CHECK_EQ(rig.submit_here(*own, rig.ticket(1)), Status::ok);
+  for (int i = 0; i < 4; ++i) CHECK(rig.runner.run_ready());
+  CHECK_EQ(rig.stages[0]->batches.size(), 2u);
+  CHECK_EQ(rig.stages[1]->batches.size(), 2u);
+  CHECK_EQ(rig.run_all(), 2);
+}
+
+TEST(a_loop_keeps_more_while_no_core_is_free) {
+  Rig rig;
+  auto lane = rig.add_lane(costing(0, 10));
+  InlineRunner other(rig.engine);
+  std::vector<std::unique_ptr<BusyScope>> all_busy;
+  while (a_core_is_free()) all_busy.push_back(std::make_unique<BusyScope>());
+  for (int i = 0; i < 50; ++i) CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
+  CHECK(!other.run_ready());  // 500 us of work
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
+  CHECK(other.run_ready());
+  CHECK_EQ(rig.run_all(), 5);
+}
+
+TEST(a_loop_that_ends_completes_what_it_had_kept) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  auto probe = rig.ticket(1);
+  {
+    InlineRunner other(rig.engine);
+    Submission one{lane.get(), Ref<Ticket>(Ref<Probe>(probe))};
+    other.submit({&one, 1});
+    CHECK_EQ(one.status, Status::ok);
+  }
+  CHECK_EQ(probe->outcome.status, Status::shutting_down);
+  CHECK_EQ(rig.engine.outstanding(), 0u);
+}
+
+TEST(a_removed_lane_is_freed_although_a_loop_has_run_it) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1)), Status::ok);
+  CHECK_EQ(rig.run_all(), 1);
+  rig.engine.remove_lane(lane);
+  lane.reset();
+  CHECK(rig.stages[0]->freed);
+}
+
+}  // namespace
+}  // namespace fused_mlp::test
