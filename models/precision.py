@@ -136,7 +136,7 @@ class _Reduction:
         raise ModelLoadError(
             f"{self.precision}: expected an error of at most {self.max_error:.2%} of the largest output; step "
             f"{worst!r} alone has {alone[worst]:.2%}, and {costly[-1]!r}, the best, {alone[costly[-1]]:.2%}: allow "
-            "more (--max-error) or keep float32"
+            "more when it is imported (--max-error), or keep float32"
         )
 
     def _measured(self, kept: tuple[str, ...]) -> Mlp:
