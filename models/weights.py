@@ -48,11 +48,13 @@ class Mlp:
 
     `reduced` are the matrices that are kept in fewer bits, by name; `tensors` need not have them. They are widened for
     everything that does not multiply them as they are. `error` is what that has cost, where it was measured.
+    `quantized` are the matrices that the source of an import keeps in int8; `reduce_precision` makes them int8 again.
 
     `example` is an input row to try the model with, `source` says in words where the model came from."""
 
     reduced: Reduced = _NONE
     error: PrecisionError | None = None
+    quantized: frozenset[str] = frozenset()
 
     def __init__(
         self,
