@@ -142,6 +142,11 @@ class Mlp:
             other.source = source
         return other
 
+    def rounded_to(self, dtype: Dtype) -> Mlp:
+        """The same model with all of its tensors in one dtype, none of them reduced."""
+        spec = self.spec.model_copy(update={"dtype": dtype})
+        return Mlp(spec, self.tensors(), example=self.example, source=self.source)
+
     def to_torch(self) -> nn.Module:
         """Eager modules as a PyTorch user would write them, in eval mode, with copies of the weights: an nn.Sequential
         for a chain of layers, else a module with the steps' names whose `code` is its forward. Answers what the model

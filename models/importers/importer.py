@@ -216,10 +216,7 @@ def _load_whole(path: Path, kind: Format, dtype: Dtype | None) -> Mlp:
     if kind == "onnx":
         return read_onnx(path, dtype)
     mlp = load_version(path)
-    if dtype is None or dtype == mlp.spec.dtype:
-        return mlp
-    spec = mlp.spec.model_copy(update={"dtype": dtype})
-    return Mlp(spec, mlp.tensors(), example=mlp.example, source=mlp.source)
+    return mlp if dtype in (None, mlp.spec.dtype) else mlp.rounded_to(dtype)
 
 
 def _write(mlp: Mlp, root: Path, name: str, version: int | None, kind: Format) -> ImportedModel:

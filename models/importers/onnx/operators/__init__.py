@@ -55,7 +55,7 @@ def hint(op: str) -> str:
     if (
         "quant" in op.lower()
         or op.startswith("QLinear")
-        or op in ("MatMulInteger", "MatMulNBits", "ConvInteger")
+        or op in ("MatMulInteger", "MatMulNBits", "ConvInteger", "QGemm")
     ):
         return ": it is quantised in a way that is not read; export the model in float32"
     if op in ("Loop", "If", "Scan"):
