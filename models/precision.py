@@ -64,16 +64,31 @@ def to_precision(mlp: Mlp, precision: Precision, keep: frozenset[str] = frozense
 
 
 def reduce_precision(
-    mlp: Mlp, precision: Precision, rows: NDArray[np.float32] | None = None, max_error: float = MAX_ERROR
+    mlp: Mlp,
+    precision: Precision | None,
+    rows: NDArray[np.float32] | None = None,
+    max_error: float = MAX_ERROR,
 ) -> Mlp:
     """`to_precision`, measured over `rows` (rows, in_features), or random ones. Steps that would cost more than
-    `max_error` stay in float32; refused if none is left."""
-    check_precision(precision)
+    `max_error` stay in float32; refused if none is left. None: as what the model was read from, int8 for the matrices
+    that are int8 there, and nothing else."""
     if not max_error > 0:  # NaN neither
         raise ModelLoadError(f"max_error: expected a number above 0, got {max_error}")
-    if precision in (mlp.precision, "float32"):
+    if precision is None:
+        steps = [step.name for step in mlp.spec.steps if f"{step.prefix}.weight" in mlp.quantized]
+        if not steps:
+            return mlp
+        return _Reduction(mlp, "int8", steps, rows, max_error).run()
+    if check_precision(precision) in (mlp.precision, "float32"):
         return to_precision(mlp, precision)
-    return _Reduction(mlp, precision, _check_rows(mlp, rows), rows is not None, max_error).run()
+    steps = _products(mlp)
+    if not steps:
+        raise ModelLoadError(f"{precision}: the model has no matrix to reduce")
+    return _Reduction(mlp, precision, steps, rows, max_error).run()
+
+
+def _products(mlp: Mlp) -> list[str]:
+    return [step.name for step in mlp.spec.steps if step.op in ("linear", "gated")]
 
 
 def measure(
@@ -109,17 +124,21 @@ def measure(
 
 
 class _Reduction:
+    """Of some steps of a model; its other products stay as they are."""
+
     def __init__(
-        self, mlp: Mlp, precision: Precision, x: NDArray[np.float32], calibrated: bool, max_error: float
+        self,
+        mlp: Mlp,
+        precision: Precision,
+        steps: list[str],
+        rows: NDArray[np.float32] | None,
+        max_error: float,
     ) -> None:
-        self.mlp, self.precision, self.x, self.calibrated = mlp, precision, x, calibrated
-        self.max_error = max_error
-        self.exact = evaluate(mlp, x.astype(np.float64))
-        self.steps = [step.name for step in mlp.spec.steps if step.op in ("linear", "gated")]
+        self.mlp, self.precision, self.steps, self.max_error = mlp, precision, steps, max_error
+        self.x, self.calibrated = _check_rows(mlp, rows), rows is not None
+        self.exact = evaluate(mlp, self.x.astype(np.float64))
 
     def run(self) -> Mlp:
-        if not self.steps:
-            raise ModelLoadError(f"{self.precision}: the model has no matrix to reduce")
         found = self._measured(())
         if found.error is not None and found.error.largest <= self.max_error:
             return found
@@ -129,17 +148,19 @@ class _Reduction:
         }
         costly = sorted(self.steps, key=lambda name: -alone[name])
         for count in range(1, len(costly)):
-            found = self._measured(tuple(sorted(costly[:count], key=self.steps.index)))
+            found = self._measured(tuple(costly[:count]))
             if found.error is not None and found.error.largest <= self.max_error:
                 return found
         worst = costly[0]
         raise ModelLoadError(
             f"{self.precision}: expected an error of at most {self.max_error:.2%} of the largest output; step "
             f"{worst!r} alone has {alone[worst]:.2%}, and {costly[-1]!r}, the best, {alone[costly[-1]]:.2%}: allow "
-            "more (--max-error) or keep float32"
+            "more when it is imported (--max-error), or keep float32 (--precision float32)"
         )
 
-    def _measured(self, kept: tuple[str, ...]) -> Mlp:
+    def _measured(self, costly: tuple[str, ...]) -> Mlp:
+        reduced = set(self.steps).difference(costly)
+        kept = tuple(name for name in _products(self.mlp) if name not in reduced)
         found = to_precision(self.mlp, self.precision, frozenset(kept))
         found.error = measure(found, self.exact, self.x, self.calibrated, kept)
         return found

@@ -41,12 +41,44 @@ ReducedMatrix = Int8Matrix | Array
 
 
 def to_int8(weight: Array) -> Int8Matrix:
-    """weight: (out, in). Each output's largest weight becomes 127 or -127."""
+    """weight: (out, in). An output whose weights are whole multiples of one number, up to 127 of it, as those of a
+    quantised model are, keeps that number as its scale, and so its weights to the bit. The largest weight of the others
+    becomes 127 or -127."""
     wide = widen(weight).astype(np.float64)
     largest = np.abs(wide).max(axis=1)
     scales = np.where(largest < SMALLEST_RANGE, 1.0, largest / LARGEST).astype(np.float32)
+    _find_steps(wide, largest, scales)
     values = np.clip(np.rint(wide / scales[:, None]), -LARGEST, LARGEST).astype(np.int8)
     return Int8Matrix(values, scales)
+
+
+_FEW_COLUMNS = 32
+
+
+def _find_steps(wide: NDArray[np.float64], largest: NDArray[np.float64], scales: Float32) -> None:
+    """Writes to `scales` the largest number of which all weights of an output are whole multiples, where there is one.
+    float32 has rounded them: a multiple of 127 is off by as much as 127 * 2^-24."""
+    left = np.flatnonzero(largest >= SMALLEST_RANGE)
+    sample = np.ascontiguousarray(wide[:, :: -(-wide.shape[1] // _FEW_COLUMNS)])
+    for count in range(1, LARGEST + 2):  # how many steps the largest weight has
+        steps = largest[left] / count
+        few = _are_whole(sample[left], steps)  # almost all are ruled out by a few weights
+        found = left[few][_are_whole(wide[left[few]], steps[few])]
+        if found.size:
+            whole = np.rint(wide[found] / (largest[found] / count)[:, None])
+            if count > LARGEST:
+                # -128, which is not used here, becomes -127: where few weights are that large, it costs less than to
+                # round all of them again.
+                few = 12 * (np.abs(whole) > LARGEST).sum(axis=1) <= whole.shape[1]
+                found, whole = found[few], whole[few]
+            scales[found] = (wide[found] * whole).sum(axis=1) / (whole * whole).sum(axis=1)  # least squares
+            left = np.setdiff1d(left, found)
+
+
+def _are_whole(weights: NDArray[np.float64], steps: NDArray[np.float64]) -> NDArray[np.bool_]:
+    multiples = weights / steps[:, None]
+    whole = np.abs(multiples - np.rint(multiples)) < LARGEST * 2.0**-22
+    return np.asarray(whole.all(axis=1))
 
 
 def to_bfloat16(weight: Array) -> Array:

@@ -48,11 +48,13 @@ class Mlp:
 
     `reduced` are the matrices that are kept in fewer bits, by name; `tensors` need not have them. They are widened for
     everything that does not multiply them as they are. `error` is what that has cost, where it was measured.
+    `quantized` are the matrices that the source of an import keeps in int8; `reduce_precision` makes them int8 again.
 
     `example` is an input row to try the model with, `source` says in words where the model came from."""
 
     reduced: Reduced = _NONE
     error: PrecisionError | None = None
+    quantized: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -139,6 +141,11 @@ class Mlp:
         if source is not None:
             other.source = source
         return other
+
+    def rounded_to(self, dtype: Dtype) -> Mlp:
+        """The same model with all of its tensors in one dtype, none of them reduced."""
+        spec = self.spec.model_copy(update={"dtype": dtype})
+        return Mlp(spec, self.tensors(), example=self.example, source=self.source)
 
     def to_torch(self) -> nn.Module:
         """Eager modules as a PyTorch user would write them, in eval mode, with copies of the weights: an nn.Sequential

@@ -33,36 +33,40 @@ SCATTER: TracePhase
 ENCODE: TracePhase
 
 class Policy(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
     shadow: float
     on_mismatch: OnMismatch
     weight: float
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ...) -> None: ...
+    precision: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
     shadow: float
     on_mismatch: OnMismatch
     weight: float
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ...) -> None: ...
+    precision: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ...) -> None: ...
 
 class Fallback(_message.Message):
     __slots__ = ("version", "reason", "detail")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from dataclasses import replace
 
 import torch
 
@@ -47,9 +48,10 @@ def triton_unavailable(mlp: Mlp) -> str | None:
 def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
     """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
     usable one."""
+    mlp, why = _as_it_runs(mlp)
     runtime, found = candidates(mlp)
     assert runtime.architecture is not None
-    return _build("triton", runtime.architecture.name, mlp, found, runtime, timed=timed)
+    return _build("triton", runtime.architecture.name, mlp, found, runtime, timed=timed, why=why)
 
 
 def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:
@@ -66,14 +68,22 @@ def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:
 
 
 def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
+    mlp, why = _as_it_runs(mlp)
     runtime = _runtime()
     major, minor = torch.cuda.get_device_capability()
     found = [_cublas_candidate(mlp, runtime.device)]
-    return _build("cublas", f"sm_{major}{minor}", mlp, found, runtime, timed=True)
+    return _build("cublas", f"sm_{major}{minor}", mlp, found, runtime, timed=True, why=why)
+
+
+def _as_it_runs(mlp: Mlp) -> tuple[Mlp, str]:
+    """int8 weights are dequantised to bfloat16, which has the range of float32; the reason for `describe()`."""
+    if mlp.precision != "int8":
+        return mlp, ""
+    return mlp.rounded_to("bfloat16"), "int8 weights, dequantised to bfloat16"
 
 
 def _build(
-    backend: str, isa: str, mlp: Mlp, found: list[Candidate], runtime: TorchRuntime, *, timed: bool
+    backend: str, isa: str, mlp: Mlp, found: list[Candidate], runtime: TorchRuntime, *, timed: bool, why: str
 ) -> Kernel:
     precision = precision_of(mlp.spec, multiplies_in_tf32())
     info = KernelInfo(
@@ -86,6 +96,8 @@ def _build(
         threads=1,
     )
     kernel = select(found, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed)
+    if why:
+        kernel._info = replace(kernel._info, reason=f"{why}; {kernel._info.reason}")
     log.info("%s", kernel.describe())
     return kernel
 

@@ -17,17 +17,27 @@ from fused_mlp.models.importers.onnx.check import check
 from fused_mlp.models.importers.onnx.graph import Graph, read_graph
 from fused_mlp.models.importers.onnx.operators.values import Unreadable, Value
 from fused_mlp.models.importers.onnx.rows import RowsReader
+from fused_mlp.models.precision import reduce_precision
+from fused_mlp.models.quantization import Precision
 from fused_mlp.models.spec import Dtype
 from fused_mlp.models.weights import Mlp
 
 
-def from_onnx(path: str | os.PathLike[str], *, dtype: Dtype | None = None) -> Mlp:
+def from_onnx(
+    path: str | os.PathLike[str], *, dtype: Dtype | None = None, precision: Precision | None = None
+) -> Mlp:
     """The MLP in an ONNX file. Needs the `onnx` package: `pip install 'fused-mlp[onnx]'`.
 
     Takes any graph from rows of floats to rows of floats that the steps of a program can express, and compares the
     result with the graph. Several outputs become heads; class labels beside probabilities are left out, which
     `Mlp.source` says. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
-    refused."""
+    refused. `precision` keeps them in bfloat16 or int8 (see `fused_mlp.models.precision.reduce_precision`); a quantised
+    graph is int8 without it, and float32 with precision="float32"."""
+    return reduce_precision(read_onnx(path, dtype), precision)
+
+
+def read_onnx(path: str | os.PathLike[str], dtype: Dtype | None) -> Mlp:
+    """In floats; `Mlp.quantized` tells what was int8."""
     path = Path(path)
     if not path.is_file():
         raise ModelLoadError(f"{path}: no such file")

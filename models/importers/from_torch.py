@@ -21,7 +21,7 @@ from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.building.builder import Builder
 from fused_mlp.models.importers.building.nodes import Place
 from fused_mlp.models.importers.building.rows import Rows
-from fused_mlp.models.importers.torch.copy import prepare, unwrapped
+from fused_mlp.models.importers.torch.copy import Prepared, prepare, unwrapped
 from fused_mlp.models.importers.torch.export import (
     PREFIX,
     NamedOutputs,
@@ -76,11 +76,11 @@ def from_torch(
     model's own example. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
     refused. Before it is handed out, the program is compared with the module itself, both in float64, on random
     rows. `precision` keeps the weights in bfloat16 or int8, if that costs at most 5 % of the largest output: see
-    `fused_mlp.models.precision.reduce_precision`, which takes rows of yours to measure it on."""
+    `fused_mlp.models.precision.reduce_precision`, which takes rows of yours to measure it on. Dynamically quantised
+    linears are int8 without it, and float32 with precision="float32"."""
     example = _one_tensor(example)
     mlp = read_module(module, example, in_features=in_features, dtype=dtype).mlp
-    if precision is not None:
-        mlp = reduce_precision(mlp, precision)
+    mlp = reduce_precision(mlp, precision)
     return mlp if example is None else _with_example(mlp, example)
 
 
@@ -124,7 +124,7 @@ def _reading(
         precise = False
     x = random_rows(copied, found)
     builder = Builder(math.prod(found), found if len(found) > 1 else None, trainable=trainable)
-    _read(builder, export_rows(copied, x), copied, prepared.dtypes)
+    _read(builder, export_rows(copied, x), copied, prepared)
     if shape is None and builder.takes_parts():
         raise ModelLoadError(
             f"{type(module).__name__} takes parts of its input, so that its width is not known: {GIVE_SHAPE}"
@@ -141,8 +141,8 @@ def _reading(
     return Reading(mlp, builder.exact(), builder.origins(), builder.fixed(), module, answer)
 
 
-def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, dtypes: dict[str, str]) -> None:
-    reader = GraphReader(builder, PREFIX, dtypes)
+def _read(builder: Builder, exported: ExportedProgram, source: NamedOutputs, prepared: Prepared) -> None:
+    reader = GraphReader(builder, PREFIX, prepared.dtypes, prepared.quantized)
     inputs: list[Any] = []
     for spec in exported.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT:

@@ -16,7 +16,7 @@ from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import INDEX_SUFFIX
 from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
-from fused_mlp.models.importers.from_onnx import from_onnx
+from fused_mlp.models.importers.from_onnx import read_onnx
 from fused_mlp.models.precision import MAX_ERROR, reduce_precision
 from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import Repository, check_name
@@ -81,8 +81,9 @@ def import_model(
     The arguments from `activation` to `transposed` are for checkpoints, which hold tensors alone; see
     `fused_mlp.from_safetensors`. `labels`, `description` and `example` replace what the source may have.
 
-    `precision` keeps the weights in bfloat16 or int8. What that costs is measured over the rows of `calibration`, or
-    random ones, and written beside the weights; `max_error` bounds it (see `fused_mlp.models.precision`)."""
+    `precision` keeps the weights in bfloat16 or int8; None: as in the source, which may be quantised. What that costs
+    is measured over the rows of `calibration`, or random ones, and written beside the weights; `max_error` bounds it
+    (see `fused_mlp.models.precision`)."""
     check_name(name)
     if version is not None and version < 1:
         raise ModelLoadError(f"version: expected 1 or more, got {version}")
@@ -135,8 +136,11 @@ def import_model(
         example=example,
         source=mlp.source or f"imported from {path.name}" + (f", {prefix}" if prefix else ""),
     )
-    if precision is not None:
-        mlp = reduce_precision(mlp, precision, calibration, max_error)
+    if calibration is not None and (precision == "float32" or (precision is None and not mlp.quantized)):
+        raise ModelLoadError(
+            f"{path}: calibration rows are of use with precision='int8' or precision='bfloat16'"
+        )
+    mlp = reduce_precision(mlp, precision, calibration, max_error)
     return _write(mlp, Path(repository), name, version, kind)
 
 
@@ -210,12 +214,9 @@ def _read_torch(
 
 def _load_whole(path: Path, kind: Format, dtype: Dtype | None) -> Mlp:
     if kind == "onnx":
-        return from_onnx(path, dtype=dtype)
+        return read_onnx(path, dtype)
     mlp = load_version(path)
-    if dtype is None or dtype == mlp.spec.dtype:
-        return mlp
-    spec = mlp.spec.model_copy(update={"dtype": dtype})
-    return Mlp(spec, mlp.tensors(), example=mlp.example, source=mlp.source)
+    return mlp if dtype in (None, mlp.spec.dtype) else mlp.rounded_to(dtype)
 
 
 def _write(mlp: Mlp, root: Path, name: str, version: int | None, kind: Format) -> ImportedModel:

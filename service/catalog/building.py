@@ -15,6 +15,7 @@ from fused_mlp.models import Mlp, ModelLoadError
 from fused_mlp.models.precision import reduce_precision
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.records import Fallback, ServedVersion
+from fused_mlp.service.catalog.stored_weights import StoredWeights
 from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.settings.settings import Settings
 from fused_mlp.service.variant import VARIANTS, Variant
@@ -27,18 +28,50 @@ class KernelBuilder:
         self._settings = settings
         self._engine = engine
 
-    def in_precision(self, mlp: Mlp, label: str) -> Mlp:
-        """The weights in the precision of the settings, measured; in their own where that costs too much, or if they
-        are reduced already."""
-        if self._settings.precision in ("float32", mlp.precision) or mlp.reduced:
-            return mlp
+    def build(
+        self, name: str, stored: StoredWeights, saved: Mlp, policy: Policy, *, strict: bool = False
+    ) -> ServedVersion:
+        """A version from the weights in its files, in the precision of the policy and with all kernels that it can
+        reach. Where that precision costs too much it stays in its own, or raises KernelUnavailable if `strict`."""
+        label = f"{name}/{stored.found.version}"
+        mlp, reason = saved, ""
+        if policy.precision not in ("float32", saved.precision) and not saved.reduced:
+            try:
+                mlp = reduce_precision(saved, policy.precision)
+                log.info("%s in %s: %s", label, mlp.precision, mlp.error)
+            except ModelLoadError as error:
+                if strict:
+                    raise KernelUnavailable(f"{label}: {error}") from error
+                reason = f"stays in {saved.spec.dtype}: {error}"
+                log.warning("%s %s", label, reason)
+        served = ServedVersion(
+            name,
+            stored.found.version,
+            "READY",
+            reason,
+            spec=mlp.spec,
+            example=mlp.example,
+            weights=stored.loaded_as(mlp),
+            precision=mlp.precision,
+            wanted=policy.precision,
+            precision_error=mlp.error,
+        )
+        return self.with_kernels(served, policy, mlp)
+
+    def complete(self, served: ServedVersion, policy: Policy, *, strict: bool = False) -> ServedVersion:
+        """What the version lacks under the policy, built: further kernels beside those it has, or all of them anew in
+        another precision."""
+        if not served.outdated(policy):
+            return self.with_kernels(served, policy)
+        assert served.weights is not None
         try:
-            reduced = reduce_precision(mlp, self._settings.precision)
+            saved = served.weights.read_saved()
         except ModelLoadError as error:
-            log.warning("%s stays in %s: %s", label, mlp.spec.dtype, error)
-            return mlp
-        log.info("%s in %s: %s", label, reduced.precision, reduced.error)
-        return reduced
+            raise KernelUnavailable(f"{served.model}/{served.version}: {error}") from error
+        built = self.build(served.model, served.weights, saved, policy, strict=strict)
+        if built.state != "READY":
+            raise KernelUnavailable(f"{served.model}/{served.version}: {built.reason}")
+        return built
 
     def with_kernels(self, served: ServedVersion, policy: Policy, mlp: Mlp | None = None) -> ServedVersion:
         """The version with all kernels that the policy can reach: builds those that are missing, from `mlp` or from its

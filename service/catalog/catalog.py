@@ -19,6 +19,7 @@ from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.catalog.referee import Dispute, Referee
+from fused_mlp.service.catalog.successors import Successors
 from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.errors import ModelNotFound
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy
@@ -187,24 +188,29 @@ class Catalog:
     def set_policy(self, changes: Mapping[str, object], name: str = "") -> list[ServedModel]:
         """Change some fields of one model's policy, or of all (and of the default) when none is named. All or
         nothing, in one step; kernels that the new policy needs are built first, which may take seconds. Raises
-        InvalidInput, ModelNotFound, KernelError."""
-        while True:
-            with self._table.lock:
-                names = [self.get(name).name] if name else list(self._table.models)
-                default = self._default_policy if name else self._default_policy.changed(changes)
-                policies = {each: self.policy(each).changed(changes) for each in names}
-                for policy in (default, *policies.values()):
-                    check_torch(policy)
-                incomplete = [
-                    each for each in names if self._table.models[each].lacks_kernels(policies[each])
-                ]
-                if not incomplete:
-                    changed = self._publish_policies(policies, default, again="variant" in changes)
-                    break
-            # Not under the lock above: requests are routed, and other policies change, while kernels are built.
-            with self._changing:
-                for each in incomplete:
-                    self._complete(each, policies[each])
+        InvalidInput, ModelNotFound, KernelError. A precision that costs a model too much is refused if the model is
+        named; otherwise that model stays as it is."""
+        built = Successors(self._table, self._builder)
+        try:
+            while True:
+                with self._table.lock:
+                    names = [self.get(name).name] if name else list(self._table.models)
+                    default = self._default_policy if name else self._default_policy.changed(changes)
+                    policies = {each: self.policy(each).changed(changes) for each in names}
+                    for policy in (default, *policies.values()):
+                        check_torch(policy)
+                    models = {each: built.applied(self._table.models[each]) for each in names}
+                    incomplete = [each for each in names if models[each].lacks(policies[each])]
+                    if not incomplete:
+                        changed = self._publish_policies(models, policies, default, "variant" in changes)
+                        built.take_over(models.values())
+                        break
+                # Not under the lock above: requests are routed, and other policies change, while kernels are built.
+                with self._changing:
+                    for each in incomplete:
+                        built.build(each, policies[each], strict=bool(name))
+        finally:
+            built.release()
         for model in changed[:MOST_NAMED]:
             log.info("policy of %s: %s", model.name, model.policy)
         if len(changed) > MOST_NAMED:
@@ -213,32 +219,16 @@ class Catalog:
         return changed
 
     def _publish_policies(
-        self, policies: dict[str, Policy], default: Policy, *, again: bool
+        self, models: dict[str, ServedModel], policies: dict[str, Policy], default: Policy, again: bool
     ) -> list[ServedModel]:
         """`again`: an explicit variant re-enables a withdrawn kernel."""
-        changed = [self._table.models[name].under(policy, again=again) for name, policy in policies.items()]
+        changed = [models[name].under(policy, again=again) for name, policy in policies.items()]
         self._default_policy, self._policies = default, self._policies | policies
         self._table.publish({model.name: model for model in changed})
         for shadow in (v.shadow for model in changed for v in model.versions):
             if shadow is not None:
                 shadow.arm()
         return changed
-
-    def _complete(self, name: str, policy: Policy) -> None:
-        """Build the kernels that a model needs under a policy to come, and publish them under its present one."""
-        model = self._table.models.get(name)
-        if model is None:
-            return  # unloaded meanwhile
-        lacking = {v.version: v for v in model.versions if v.missing(policy)}
-        built = {number: self._builder.with_kernels(v, policy) for number, v in lacking.items()}
-        with self._table.lock:
-            # Its policy, and versions that lack nothing, may have changed meanwhile; or it was unloaded for room.
-            model = self._table.models[name]
-            lanes = {v.version: v.lanes for v in model.versions}
-            kept = {number: v for number, v in built.items() if lanes[number] == lacking[number].lanes}
-            versions = tuple(kept.get(v.version, v) for v in model.versions)
-            self._table.publish({name: ServedModel(name, versions).under(model.policy)})
-        self._table.release(v for number, v in built.items() if number not in kept)
 
     def _start_referee(self) -> None:
         self.referee.start()
@@ -273,14 +263,16 @@ class Catalog:
             with self._table.lock:
                 # A policy may have changed since the model was loaded, and may need more kernels now.
                 policies = {name: self.policy(name) for name in loaded}
-                incomplete = [name for name, model in loaded.items() if model.lacks_kernels(policies[name])]
+                incomplete = [name for name, model in loaded.items() if model.lacks(policies[name])]
                 if not incomplete:
                     old = [self._table.models[name] for name in loaded if name in self._table.models]
                     new = {name: model.under(policies[name]) for name, model in loaded.items()}
                     self._table.publish(new)
                     break
             for name in incomplete:
-                versions = tuple(self._builder.with_kernels(v, policies[name]) for v in loaded[name].versions)
+                versions = tuple(self._builder.complete(v, policies[name]) for v in loaded[name].versions)
+                for before, after in zip(loaded[name].versions, versions, strict=True):
+                    self._table.remove(before.lanes_without(after))
                 loaded = loaded | {name: ServedModel(name, versions)}
         for model in old:
             self._table.release(model.versions)

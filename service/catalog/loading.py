@@ -52,23 +52,12 @@ class Loader:
 
     def load_version(self, name: str, found: FoundVersion, policy: Policy) -> ServedVersion:
         try:
-            mlp = self._repository.read(found)
+            saved = self._repository.read(found)
         except ModelLoadError as error:
             # Callers are told the reason too, but not where the repository lies on this machine.
             reason = without_path(self._repository, error)
             return ServedVersion(name, found.version, "UNAVAILABLE", reason)
-        mlp = self._builder.in_precision(mlp, f"{name}/{found.version}")
-        served = ServedVersion(
-            name,
-            found.version,
-            "READY",
-            spec=mlp.spec,
-            example=mlp.example,
-            weights=StoredWeights.of(self._repository, found, mlp),
-            precision=mlp.precision,
-            precision_error=mlp.error,
-        )
-        return self._builder.with_kernels(served, policy, mlp)
+        return self._builder.build(name, StoredWeights.of(self._repository, found, saved), saved, policy)
 
     def still_loading(self, found: FoundModel) -> ServedModel:
         versions = (ServedVersion(found.name, v.version, "LOADING", "still loading") for v in found.versions)

@@ -133,17 +133,19 @@ class OnDemand:
             with self._table.lock:
                 current = self._find(name, built.version, found)
                 policy = self._policy(name)
-                if current is not None and not built.missing(policy):
+                if current is not None and not built.lacks(policy):
                     self._table.replace(current, built)
                     return
             if current is None:  # unloaded, or read again, meanwhile
                 self._table.release([built])
                 return
             try:
-                built = self._builder.with_kernels(built, policy)
+                complete = self._builder.complete(built, policy)
             except Exception:
                 self._table.release([built])
                 raise
+            self._table.remove(built.lanes_without(complete))
+            built = complete
 
     def _report_failure(self, key: Key, found: FoundVersion, error: Exception) -> None:
         known = isinstance(error, (ModelLoadError, KernelError))

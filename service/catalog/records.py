@@ -50,6 +50,9 @@ class ServedVersion:
     example: tuple[float, ...] | None = None
     weights: StoredWeights | None = None
     precision: Precision = "float32"
+    wanted: Precision = (
+        "float32"  # by the policy that it was built under; layers for which it costs too much differ
+    )
     precision_error: PrecisionError | None = None
     on_demand: bool = False
     variant: Variant = "fused"
@@ -86,6 +89,23 @@ class ServedVersion:
         if self.precision_error is None:
             return usual
         return max(usual, 4 * self.precision_error.largest)  # callers' rows may be worse than those measured
+
+    def lanes_without(self, other: ServedVersion) -> list[_engine.Lane]:
+        """Its lanes that the other one does not have."""
+        return [lane for lane in self.lanes.values() if lane not in other.lanes.values()]
+
+    def outdated(self, policy: Policy) -> bool:
+        """Whether its weights are to be kept in another precision."""
+        return (
+            self.state == "READY"
+            and self.wanted != policy.precision
+            and self.weights is not None
+            and not self.weights.reduced
+        )
+
+    def lacks(self, policy: Policy) -> bool:
+        """Whether a kernel has to be built before it serves under the policy."""
+        return self.outdated(policy) or bool(self.missing(policy))
 
     def missing(self, policy: Policy) -> tuple[Variant, ...]:
         """The variants that the policy can reach and that have no kernel yet."""
@@ -131,9 +151,9 @@ class ServedModel:
         versions = tuple(new if v is old else v for v in self.versions)
         return ServedModel(self.name, versions).under(self.policy)
 
-    def lacks_kernels(self, policy: Policy) -> bool:
-        """Whether a version lacks a kernel that the policy can reach."""
-        return any(v.missing(policy) for v in self.versions)
+    def lacks(self, policy: Policy) -> bool:
+        """Whether a kernel of a version has to be built before it serves under the policy."""
+        return any(v.lacks(policy) for v in self.versions)
 
     @property
     def fallen_back(self) -> tuple[ServedVersion, ...]:

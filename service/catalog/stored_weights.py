@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,24 +18,34 @@ from fused_mlp.models.version_directory import stored_tensors
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """`digest`: of the weights that were loaded; those read again have to be the same. None: not loaded yet.
-    `precision`: what they were loaded in, except of the steps `kept`; the files may have another one."""
+    """`digest`: of the weights in the files; those read again have to be the same. None: not loaded yet.
+    `precision`: what they were loaded in, except of the steps `kept`; the files may have another one. `reduced`: the
+    files have fewer bits than float32."""
 
     repository: Repository
     found: FoundVersion
     digest: bytes | None = None
     precision: Precision = "float32"
     kept: frozenset[str] = frozenset()
+    reduced: bool = False
 
     @classmethod
-    def of(cls, repository: Repository, found: FoundVersion, mlp: Mlp) -> StoredWeights:
+    def of(cls, repository: Repository, found: FoundVersion, saved: Mlp) -> StoredWeights:
+        return cls(repository, found, digest_of(saved), saved.precision, reduced=bool(saved.reduced))
+
+    def loaded_as(self, mlp: Mlp) -> StoredWeights:
         kept = frozenset(mlp.error.kept) if mlp.error is not None else frozenset[str]()
-        return cls(repository, found, digest_of(mlp), mlp.precision, kept)
+        return replace(self, precision=mlp.precision, kept=kept)
 
     def read(self) -> Mlp:
-        """Raises ModelLoadError, also when the files have changed. Callers may be told: no path is in the text."""
+        """As they were loaded. Raises ModelLoadError, also when the files have changed. Callers may be told: no path
+        is in the text."""
+        return to_precision(self.read_saved(), self.precision, self.kept)
+
+    def read_saved(self) -> Mlp:
+        """As they are in the files."""
         try:
-            mlp = to_precision(self.repository.read(self.found), self.precision, self.kept)
+            mlp = self.repository.read(self.found)
         except ModelLoadError as error:
             raise ModelLoadError(f"its weights cannot be read again: {self.without_path(error)}") from error
         if digest_of(mlp) != self.digest:

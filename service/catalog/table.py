@@ -66,9 +66,11 @@ class ModelTable:
 
     def release(self, versions: Iterable[ServedVersion]) -> None:
         """Of versions that are no longer published: requests accepted before are answered."""
-        for version in versions:
-            for lane in version.lanes.values():
-                self._engine.remove_lane(lane)
+        self.remove(lane for version in versions for lane in version.lanes.values())
+
+    def remove(self, lanes: Iterable[_engine.Lane]) -> None:
+        for lane in lanes:
+            self._engine.remove_lane(lane)
 
 
 def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _engine.RouteEntry:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fused_mlp.models.quantization import Precision
 
 _ARGUMENT = re.compile(
-    r"\b(activation|output_activation|prefix|name_map|transposed|dtype|state_dict|row_shape|unsafe_pickle)"
+    r"\b(activation|output_activation|prefix|name_map|transposed|dtype|state_dict|row_shape|unsafe_pickle|precision)"
     r"=(\.\.\.|True|False|'[^']*'|\([^)]*\))"
 )
 _CHECKPOINT = "For checkpoints (.pt, .safetensors), which hold tensors alone"
@@ -47,7 +47,7 @@ def command(
         str | None,
         typer.Option(
             metavar="float32|bfloat16|int8",
-            help="Keep the weights in fewer bits.",
+            help="Keep the weights in fewer bits. A quantised model is int8 unless this says float32.",
             rich_help_panel=_PRECISION,
         ),
     ] = None,
@@ -125,8 +125,6 @@ def command(
 
     Or tensor by tensor: --map layers.0.weight=encoder.fc1.weight --map layers.0.bias=encoder.fc1.bias"""
     names = _name_map(name_map or [])
-    if calibrate is not None and precision in (None, "float32"):
-        raise typer.BadParameter("--calibrate: expected --precision int8 or bfloat16 with it")
     row = None if example is None else _example(example)
     rows = None if calibrate is None else _rows(calibrate)
     shape = None if row_shape is None else _shape(row_shape)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import typer
 
 from fused_mlp.service.cli.connection import connected_to_admin
-from fused_mlp.service.client.admin import AdminClient, OnMismatch, PolicyInfo
+from fused_mlp.service.client.admin import AdminClient, OnMismatch, PolicyInfo, Precision
 from fused_mlp.service.variant import Variant
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
 
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 _MODEL = typer.Argument(help="Name of the model; all of them if not given.")
 _JSON = typer.Option("--json", help="Print JSON.")
 
 
 @app.callback()
 def _group() -> None:
-    """Say or change which variant answers, and a model's share of the time, while the server runs.
+    """Say or change which variant answers, a model's share of the time and its precision, while the server runs.
 
     The server needs an admin port: FUSED_MLP_ADMIN_PORT=8003 fused-mlp serve"""
 
@@ -57,6 +58,12 @@ def change(
     weight: Annotated[
         float | None, typer.Option(metavar="0.01..1000", help="Share of the time beside other models.")
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(PRECISIONS), help="What float32 versions are kept in; measured, and bounded."
+        ),
+    ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Change what is given and leave the rest as it is.
@@ -64,9 +71,10 @@ def change(
     For example: fused-mlp policy set digits --split 0.1 --shadow 0.01"""
     _check("--variant", variant, ("fused", "unfused"))
     _check("--on-mismatch", on_mismatch, ("log", "unfused"))
-    if all(value is None for value in (variant, split, allow_override, shadow, on_mismatch, weight)):
+    _check("--precision", precision, PRECISIONS)
+    if all(v is None for v in (variant, split, allow_override, shadow, on_mismatch, weight, precision)):
         raise typer.BadParameter(
-            "give at least one of --variant, --split, --allow-override, --shadow, --on-mismatch, --weight"
+            "give at least one of --variant, --split, --allow-override, --shadow, --on-mismatch, --weight, --precision"
         )
     policies = admin.set_policy(
         model,
@@ -76,13 +84,15 @@ def change(
         shadow=shadow,
         on_mismatch=cast("OnMismatch | None", on_mismatch),
         weight=weight,
+        precision=cast("Precision | None", precision),
     )
     _show(policies, as_json)
 
 
-def _check(option: str, value: str | None, known: tuple[str, str]) -> None:
+def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:
     if value is not None and value not in known:
-        raise typer.BadParameter(f"{option}: expected {known[0]} or {known[1]}, got {value!r}")
+        expected = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise typer.BadParameter(f"{option}: expected {expected}, got {value!r}")
 
 
 def _show(policies: list[PolicyInfo], as_json: bool) -> None:

@@ -199,9 +199,12 @@ def _model(path: Path | None, dims: str | None, activation: str, gated: bool) ->
 
     if path is not None:
         try:
-            return load(path)
+            mlp = load(path)
         except ModelLoadError as error:
             fail(str(error))
+        if mlp.reduced:
+            typer.echo(f"note: its {mlp.precision} weights are profiled as float32, widened", err=True)
+        return mlp
     widths = [int(part) for part in _parts(dims or "")]
     if activation not in get_args(Activation):
         fail(f"--activation: expected one of {', '.join(get_args(Activation))}; got {activation!r}")

@@ -28,7 +28,7 @@ COMMANDS = {
     "ab": ("ab", "Compare both variants under live-like load, and say what came of it."),
     "policy": (
         "policy",
-        "Say or change which variant answers, and a model's share of the time, while the server runs.",
+        "Say or change which variant answers, a model's share of the time and its precision, while the server runs.",
     ),
 }
 

@@ -167,14 +167,26 @@ def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
     """Versions that fell back to unfused are explained below the table."""
     numbers = ("split", "shadow", "weight")
     table = _table(
-        "model", "answers", "split", "override", "shadow", "on mismatch", "weight", numbers=numbers
+        "model",
+        "answers",
+        "split",
+        "override",
+        "shadow",
+        "on mismatch",
+        "weight",
+        "precision",
+        numbers=numbers,
     )
+    table.padding = 0, 1, 0, 0  # to fit into 80 columns
     fallen: list[RenderableType] = []
     for policy in policies:
         override = "allowed" if policy.allow_override else "refused"
         split, shadow = (f"{share:.4g}" if share else "-" for share in (policy.split, policy.shadow))
         name = Text(policy.model) if policy.model else Text("(loaded later)", "dim")
-        table.add_row(name, policy.variant, split, override, shadow, policy.on_mismatch, f"{policy.weight:g}")
+        weight = f"{policy.weight:g}"
+        table.add_row(
+            name, policy.variant, split, override, shadow, policy.on_mismatch, weight, policy.precision
+        )
         fallen += [
             Text(f"{policy.model}/{f.version} answers unfused ({f.reason}): {f.detail}", "red")
             for f in policy.fallbacks

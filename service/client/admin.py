@@ -19,6 +19,7 @@ from fused_mlp.service.client.prediction import variant_name
 from fused_mlp.service.variant import Variant
 
 OnMismatch = Literal["log", "unfused"]
+Precision = Literal["float32", "bfloat16", "int8"]  # a client needs nothing of models/
 _ON_MISMATCH: dict[OnMismatch, Any] = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
 
 
@@ -42,6 +43,7 @@ class PolicyInfo:
     shadow: float
     on_mismatch: OnMismatch
     weight: float = 1.0
+    precision: str = "float32"
     fallbacks: tuple[FallbackInfo, ...] = ()
 
 
@@ -74,9 +76,12 @@ class AdminClient(Connection):
         shadow: float | None = None,
         on_mismatch: OnMismatch | None = None,
         weight: float | None = None,
+        precision: Precision | None = None,
     ) -> list[PolicyInfo]:
         """Change the given fields, of one model or of all and the default. Returns the policies now in force."""
-        change = pb.PolicyChange(split=split, allow_override=allow_override, shadow=shadow, weight=weight)
+        change = pb.PolicyChange(
+            split=split, allow_override=allow_override, shadow=shadow, weight=weight, precision=precision
+        )
         if variant is not None:
             change.variant = variant_number(variant)
         if on_mismatch is not None:
@@ -111,5 +116,6 @@ def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
         shadow=policy.shadow,
         on_mismatch=names[policy.on_mismatch],
         weight=policy.weight,
+        precision=policy.precision or "float32",
         fallbacks=tuple(FallbackInfo(f.version, f.reason, f.detail) for f in fallbacks),
     )

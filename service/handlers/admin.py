@@ -82,4 +82,5 @@ def _policy(policy: Policy) -> pb.Policy:
         shadow=policy.shadow,
         on_mismatch=ON_MISMATCH[policy.on_mismatch],
         weight=policy.weight,
+        precision=policy.precision,
     )

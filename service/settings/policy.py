@@ -1,5 +1,6 @@
-"""Which variant answers a model's requests, how much of its traffic is compared, and its share of the time: one
-immutable record per model. Knows nothing of the engine; the catalog publishes policies with its routes."""
+"""Which variant answers a model's requests, how much of its traffic is compared, its share of the time, and what its
+weights are kept in: one immutable record per model. Knows nothing of the engine; the catalog publishes policies with
+its routes."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fused_mlp.models.quantization import Precision
 from fused_mlp.service.errors import InvalidInput
 from fused_mlp.service.variant import VARIANTS, Variant
 
@@ -30,6 +32,8 @@ class Policy(BaseModel):
     on_mismatch: OnMismatch = "log"
     # Its share of the time beside other models that have work: docs/scheduling.md.
     weight: Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)] = 1.0
+    # What versions saved in float32 are kept in; those saved in fewer bits stay as they are: docs/precision.md.
+    precision: Precision = "float32"
 
     def given(self) -> dict[str, object]:
         """The fields that were named, not those left at their defaults."""

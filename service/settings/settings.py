@@ -124,7 +124,7 @@ class Settings(BaseModel):
     precision: Precision = Field(
         "float32",
         description="keep the weights of float32 models in bfloat16 or int8, except of layers for which that costs "
-        "over 5 % of the largest output",
+        "over 5 % of the largest output; per model in FUSED_MLP_POLICY",
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="threads of one kernel call; default: one per usable core"
@@ -235,7 +235,11 @@ class Settings(BaseModel):
     def default_policy(self) -> Policy:
         """The policy of models that FUSED_MLP_POLICY does not name."""
         policy = Policy(
-            variant=self.variant, split=self.split, allow_override=self.allow_override, shadow=self.shadow
+            variant=self.variant,
+            split=self.split,
+            allow_override=self.allow_override,
+            shadow=self.shadow,
+            precision=self.precision,
         )
         return self.policy_of(ALL_MODELS, policy)
 

@@ -37,7 +37,7 @@ def with_tensor(mlp: Mlp, name: str, change: Any) -> Mlp:
 
 
 def test_each_output_has_a_scale_of_its_own() -> None:
-    weight = np.array([[1.0, -2.0, 0.5], [1e-3, 0.0, -5e-4], [0.0, 0.0, 0.0]], np.float32)
+    weight = np.array([[1.01, -2.0, 0.503], [1e-3, 0.0, -5.03e-4], [0.0, 0.0, 0.0]], np.float32)
     matrix = to_int8(weight)
     assert matrix.values.tolist() == [[64, -127, 32], [127, 0, -64], [0, 0, 0]]
     np.testing.assert_allclose(matrix.widened(), weight, atol=0.5 * 2 / 127)

@@ -37,12 +37,14 @@ class Place:
 class Constant:
     """A tensor that does not depend on the rows. `origin` is its name in the source while nothing was done to it;
     `dtype` is the name of the dtype that the source keeps it in, "" where arithmetic made it. `fixed`: it holds nothing
-    that is trained, but places and sums features, or is a buffer or a number of the source."""
+    that is trained, but places and sums features, or is a buffer or a number of the source. `quantized`: a weight that
+    the source keeps in int8 and multiplies by rows in int8."""
 
     array: Array
     origin: str = ""
     dtype: str = ""
     fixed: bool = False
+    quantized: bool = False
 
     @property
     def exact(self) -> NDArray[np.float64]:
@@ -61,7 +63,7 @@ class Constant:
     def of(self, array: Array, *others: Constant | None) -> Constant:
         """What was computed from this one and others: it has no name in the source."""
         fixed = self.fixed and all(each is None or each.fixed for each in others)
-        return Constant(array, "", self.dtype, fixed)
+        return Constant(array, "", self.dtype, fixed, self.quantized)
 
 
 def number(value: float, width: int) -> Constant:

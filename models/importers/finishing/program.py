@@ -103,7 +103,9 @@ def finish(
     exact = ExactMlp(spec, {name: constant.exact for name, constant in writer.tensors.items()})
     origins = {name: constant.origin for name, constant in writer.tensors.items() if constant.origin}
     fixed = {name for name, constant in writer.tensors.items() if constant.fixed}
-    return Program(Mlp(spec, tensors), exact, origins, frozenset(fixed))
+    mlp = Mlp(spec, tensors)
+    mlp.quantized = frozenset(name for name, constant in writer.tensors.items() if constant.quantized)
+    return Program(mlp, exact, origins, frozenset(fixed))
 
 
 @dataclass

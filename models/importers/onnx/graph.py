@@ -11,6 +11,7 @@ import numpy as np
 
 from fused_mlp.models.dtypes import Array, named_dtype
 from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.onnx.quantized import in_floats
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,15 @@ class Output:
 
 @dataclass(frozen=True)
 class Graph:
-    """`input_shape` has None for sizes left open and is None itself when the file declares no shape. `model` is the
-    ModelProto."""
+    """`input_shape` has None for sizes left open and is None itself when the file declares no shape. `quantized` names
+    the constants that were int8 weights, for rows that were quantised too. `model` is the ModelProto, in floats."""
 
     nodes: tuple[Node, ...]
     constants: dict[str, Array]
     input_name: str
     input_shape: tuple[int | None, ...] | None
     outputs: tuple[Output, ...]
+    quantized: frozenset[str]
     model: Any
 
 
@@ -77,6 +79,7 @@ def read_graph(path: Path) -> Graph:
     except Exception as error:  # whatever a parser may say about a damaged file
         text = " ".join(str(error).split())[:200]
         raise ModelLoadError(f"not a readable ONNX file: {text or type(error).__name__}") from error
+    quantized = in_floats(model)
     graph = model.graph
     constants = {tensor.name: _to_array(tensor) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
@@ -99,7 +102,7 @@ def read_graph(path: Path) -> Graph:
         for index, node in enumerate(graph.node)
     )
     outputs = tuple(Output(value.name, _is_float(value)) for value in graph.output)
-    return Graph(nodes, constants, inputs[0].name, _shape(inputs[0]), outputs, model)
+    return Graph(nodes, constants, inputs[0].name, _shape(inputs[0]), outputs, quantized, model)
 
 
 def _attribute(attribute: Any) -> Any:

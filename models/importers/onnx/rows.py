@@ -35,7 +35,9 @@ class RowsReader:
             (each.version for each in graph.model.opset_import if each.domain in ("", "ai.onnx")), 20
         )
         self._values: dict[str, Value] = {
-            name: Constant(array, "" if "::" in name else name, array.dtype.name)
+            name: Constant(
+                array, "" if "::" in name else name, array.dtype.name, quantized=name in graph.quantized
+            )
             for name, array in graph.constants.items()
         }
         self._values[graph.input_name] = builder.input
@@ -84,7 +86,8 @@ class RowsReader:
         made = fold(node, [None if each is None else each.array for each in inputs], self.opset, self.rows)
         if made is None:
             return self._unreadable(node, f"{node.where} is not part of an MLP{hint(node.op)}")
-        return [Constant(array, "", array.dtype.name) for array in made]
+        quantized = any(each is not None and each.quantized for each in inputs)
+        return [Constant(array, "", array.dtype.name, quantized=quantized) for array in made]
 
     def sizes(self, x: Rows) -> list[int]:
         """The shape as the graph sees it, with `rows` for the number of rows."""

@@ -20,6 +20,7 @@ from fused_mlp.models.errors import ModelLoadError, first_line
 class Prepared:
     module: nn.Module  # float64, on the CPU, in eval mode
     dtypes: dict[str, str]  # of the user's own tensors, by name
+    quantized: frozenset[str]  # weights that were int8, by name
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -37,8 +38,10 @@ def prepare(module: nn.Module, dtype: torch.dtype = torch.float64) -> Prepared:
     _check(module)
     dtypes = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in _tensors(module)}
     memo: dict[int, Any] = {}
-    for part in module.modules():
+    quantized = set()
+    for path, part in module.named_modules():
         if _is_dynamic_linear(part):
+            quantized.add(f"{path}.weight" if path else "weight")
             memo[id(part)] = _dequantized(part)
         for attribute in vars(part).values():
             # Tensors that are no parameters: deepcopy refuses computed ones, and .double() does not know any of them.
@@ -54,7 +57,7 @@ def prepare(module: nn.Module, dtype: torch.dtype = torch.float64) -> Prepared:
         if isinstance(ours, nn.RMSNorm) and ours.eps is None:  # torch takes that of the dtype, which changes
             parameter = next(module.get_submodule(name).parameters(), None)
             ours.eps = torch.finfo(torch.float32 if parameter is None else parameter.dtype).eps
-    return Prepared(copied.cpu().to(dtype).eval().requires_grad_(False), dtypes)
+    return Prepared(copied.cpu().to(dtype).eval().requires_grad_(False), dtypes, frozenset(quantized))
 
 
 def _is_dynamic_linear(part: nn.Module) -> bool:
@@ -65,8 +68,7 @@ def _is_dynamic_linear(part: nn.Module) -> bool:
 
 
 def _dequantized(part: Any) -> nn.Linear:
-    """The same weights in float32; rows are no longer quantised. `precision="int8"` brings both back, with a scale per
-    output."""
+    """The same weights in float32, for rows that are not quantised: `reduce_precision` brings both back."""
     weight, bias = part.weight().dequantize(), part.bias()
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     linear.weight = nn.Parameter(weight)

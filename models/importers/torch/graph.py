@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,16 @@ _POSITIONS = ("arange", "range", "linspace", "eye", "tril_indices", "triu_indice
 
 
 class GraphReader:
-    """`dtypes`: of the source's own tensors, by name, before anything was converted."""
+    """`dtypes`: of the source's own tensors, by name, before anything was converted; `quantized`: those that were
+    int8."""
 
-    def __init__(self, builder: Builder, prefix: str, dtypes: Mapping[str, str]) -> None:
+    def __init__(
+        self, builder: Builder, prefix: str, dtypes: Mapping[str, str], quantized: Set[str] = frozenset()
+    ) -> None:
         self._builder = builder
         self._prefix = prefix
         self._dtypes = dtypes
+        self._quantized = quantized
         self._origins: dict[int, str] = {}  # id of a tensor -> its name
         self._trained: dict[int, Tensor] = {}  # parameters, and what is computed from them
         self._constants: dict[int, tuple[Tensor, Constant]] = {}
@@ -67,7 +71,10 @@ class GraphReader:
             dtype = self._dtypes.get(origin, "") if array.dtype.kind not in "biu" else ""
             # The tensor is kept as well: an id is that of another one once it is gone.
             fixed = id(tensor) not in self._trained
-            self._constants[id(tensor)] = tensor, Constant(array, origin, dtype, fixed)
+            self._constants[id(tensor)] = (
+                tensor,
+                Constant(array, origin, dtype, fixed, origin in self._quantized),
+            )
         return self._constants[id(tensor)][1]
 
     def _call(self, node: Node, values: dict[Node, Any]) -> Any:

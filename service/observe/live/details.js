@@ -129,8 +129,10 @@ function drawPolicy(served) {
   row(table, "answers", p.split ? `${p.variant}, and ${other} for ${percent(p.split)} of requests` : `${p.variant}, all requests`, "policy-answers");
   row(table, "request may choose", p.allow_override ? "yes" : "no");
   row(table, "on mismatch", p.on_mismatch === "log" ? "log it" : "serve unfused");
+  if (p.precision !== "float32") row(table, "precision", p.precision);
   for (const v of served.versions) {
     row(table, `version ${v.version}`, v.shape ? `${v.shape}, ${keptIn(v)}` : v.state);
+    if (v.state === "READY" && v.reason) row(table, "", v.reason);
     if (v.input_shape?.length > 1) row(table, "input", `rows of shape ${v.input_shape.join(" × ")}`);
     if (v.outputs?.length > 1) row(table, "outputs", v.outputs.map(o => `${o.name} (${o.width})`).join(", "));
     for (const k of v.kernels) row(table, k.variant, k.strategy);

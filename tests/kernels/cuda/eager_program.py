@@ -22,6 +22,7 @@ class EagerProgram:
         self.rows: list[int] = []
         self.addresses: set[tuple[int, ...]] = set()
         self._module = mlp.to_torch()
+        self._dtype = next(self._module.parameters()).dtype
         self._spoil = spoil
 
     def workspace(self, rows: int, allocate: Callable[..., Tensor]) -> tuple[Tensor, ...]:
@@ -32,7 +33,7 @@ class EagerProgram:
         self.rows.append(rows)
         self.addresses.add((x.data_ptr(), y.data_ptr(), workspace[0].data_ptr()))
         # Row by row: a CPU's GEMM may sum in another order for another number of rows.
-        result = torch.cat([self._module(row[None]) for row in x[:rows]])
+        result = torch.cat([self._module(row[None].to(self._dtype)) for row in x[:rows]])
         y[:rows] = self._spoil(result, rows)
 
 

@@ -14,10 +14,15 @@ import torch
 from fused_mlp import kernels
 from fused_mlp.kernels import KernelInfo, KernelUnavailable
 from fused_mlp.kernels.backends.eager import EagerKernel
+from fused_mlp.kernels.cuda import backend
 from fused_mlp.kernels.cuda.backend import triton_unavailable
+from fused_mlp.kernels.cuda.running.selection import Candidate
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
+from fused_mlp.models.precision import to_precision
+from tests.kernels.cuda.cpu_runtime import CpuRuntime
+from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 ROOT = Path(__file__).parents[3]
@@ -106,3 +111,25 @@ def test_tf32_kernel_is_held_to_eagers_error_in_tf32(widths: tuple[int, ...]) ->
             check_against_float64(Rounded(mlp, 6, "tf32"), mlp)
         with pytest.raises(kernels.KernelError, match="disagrees"):
             check_against_float64(Rounded(mlp, 10, "float32"), mlp)
+
+
+def test_int8_weights_run_dequantised_to_bfloat16_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a double of the runtime, with eager layers for cublas: its own products are not batch-invariant on a CPU."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    monkeypatch.setattr(backend, "_runtime", CpuRuntime)
+    made: list[Mlp] = []
+
+    def candidate(mlp: Mlp, _: torch.device) -> Candidate:
+        made.append(mlp)
+        return Candidate("cublas", lambda: EagerProgram(mlp))
+
+    monkeypatch.setattr(backend, "_cublas_candidate", candidate)
+    mlp = to_precision(make_mlp(make_spec((40, 64, 10))), "int8")
+    kernel = backend.build_cublas(mlp)
+    (ran,) = made
+    assert (ran.spec.dtype, dict(ran.reduced)) == ("bfloat16", {})
+    info = kernel.describe()
+    assert info.dtype == "bfloat16"
+    assert info.reason.startswith("int8 weights, dequantised to bfloat16; ")
+    check_against_float64(kernel, mlp)  # as the registry does, with the model that was asked for
+    assert "int8" not in backend.build_cublas(make_mlp(make_spec((40, 64, 10)))).describe().reason

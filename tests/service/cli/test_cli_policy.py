@@ -29,10 +29,19 @@ def test_policies_are_shown_and_changed(policy):
     assert max(map(len, shown.out.splitlines())) <= 80
     changed = policy("set", "digits", "--split", "0.1", "--allow-override", "--on-mismatch", "unfused")
     assert changed.code == 0, changed.err
-    assert changed.out.splitlines()[-1].split() == ["digits", "fused", "0.1", "allowed", "-", "unfused", "1"]
+    assert changed.out.splitlines()[-1].split() == [
+        "digits",
+        "fused",
+        "0.1",
+        "allowed",
+        "-",
+        "unfused",
+        "1",
+        "float32",
+    ]
     (digits,) = json.loads(policy("get", "digits", "--json").out)
     assert (digits["split"], digits["allow_override"], digits["on_mismatch"]) == (0.1, True, "unfused")
-    assert policy("set", "digits", "--weight", "2.5").out.splitlines()[-1].split()[-1] == "2.5"
+    assert policy("set", "digits", "--weight", "2.5").out.splitlines()[-1].split()[-2] == "2.5"
     everywhere = json.loads(policy("set", "--no-allow-override", "--split", "0", "--json").out)
     assert [each["allow_override"] for each in everywhere] == [False, False]
 
@@ -53,7 +62,9 @@ def test_what_the_server_refuses_is_one_line(policy, args, says):
     assert outcome.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("args", [[], ["--variant", "fast"], ["--on-mismatch", "panic"], ["--split", "x"]])
+@pytest.mark.parametrize(
+    "args", [[], ["--variant", "fast"], ["--on-mismatch", "panic"], ["--split", "x"], ["--precision", "int4"]]
+)
 def test_what_cannot_be_meant_is_a_usage_error(cli, args):
     assert cli("policy", "set", "digits", *args).code == 2
 

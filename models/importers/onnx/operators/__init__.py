@@ -55,9 +55,9 @@ def hint(op: str) -> str:
     if (
         "quant" in op.lower()
         or op.startswith("QLinear")
-        or op in ("MatMulInteger", "MatMulNBits", "ConvInteger")
+        or op in ("MatMulInteger", "MatMulNBits", "ConvInteger", "QGemm")
     ):
-        return ": it is quantised; export the model in float32, quantised graphs are not read yet"
+        return ": it is quantised in a way that is not read; export the model in float32"
     if op in ("Loop", "If", "Scan"):
         return ": it decides or repeats while it runs"
     return ""
