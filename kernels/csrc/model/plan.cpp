@@ -11,8 +11,8 @@ namespace fused_mlp {
 namespace {
 
 constexpr std::size_t kGemvRows = 5;
-// A thread's rows are cut into so many blocks, each of at least so many tiles: what a late thread leaves to the
-// others, against reading the weights again for every block.
+// A thread's rows are cut into so many blocks, each of at least so many tiles: what a late thread leaves to
+// the others, against reading the weights again for every block.
 constexpr std::size_t kBlocksPerThread = 4;
 constexpr std::size_t kLeastTiles = 2;
 // A helper that spins: until it has joined, and what it costs in processor time.

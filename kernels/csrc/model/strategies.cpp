@@ -164,8 +164,8 @@ void MlpKernel::run_block(const float* x, std::size_t rows, float* y) const {
 }
 
 // Every participant has a range of rows of its own, cut into blocks of whole tiles: a thread that comes late
-// or loses its core for a while leaves the blocks that it has not begun to the others, and alone a range makes
-// the same tiles as it would uncut.
+// or loses its core for a while leaves the blocks that it has not begun to the others, and alone a range
+// makes the same tiles as it would uncut.
 struct MlpKernel::RowBlockJob {
   const MlpKernel& kernel;
   const float* x;
