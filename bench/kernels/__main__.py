@@ -1,6 +1,7 @@
 """The fused CPU kernel against eager PyTorch, torch.compile, ONNX Runtime and OpenVINO, and against the
 limits of the machine. Run as `python -m bench.kernels`; engines take turns, each in a process of its own.
-`--precision` compares int8 and bfloat16 weights instead, with the int8 of the others.
+`--precision` compares int8 and bfloat16 weights instead, with the int8 of the others. `--beside 0.4` compares the
+medians of two threads beside a process that uses that share of a core.
 
 A full run takes about ten minutes, most of it torch.compile; `--quick` a minute, without it.
 An interrupted run goes on where it stopped with `--resume`."""
@@ -11,6 +12,7 @@ import argparse
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -21,17 +23,28 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.kernels.engines import ENGINES, FLOAT_ENGINES, PRECISION_ENGINES, versions
+from bench.kernels.neighbour import neighbour
 from bench.kernels.precision_report import precision_summary, precision_table
-from bench.kernels.report import markdown_table, plot, show, summary
-from bench.kernels.shapes import ALL, BATCHES, PRECISION_SHAPES, SHAPES, WITHOUT_NORMS, multiply_adds
+from bench.kernels.report import beside_summary, markdown_table, plot, show, summary
+from bench.kernels.shapes import (
+    ALL,
+    BATCHES,
+    BESIDE_BATCHES,
+    BESIDE_SHAPES,
+    PRECISION_SHAPES,
+    SHAPES,
+    WITHOUT_NORMS,
+    multiply_adds,
+)
 from bench.kernels.worker import set_priority
 from bench.provenance import describe_commit
 from fused_mlp.kernels.profile.machine import MachineProbe, describe_machine
 
 RESULTS = Path(__file__).parent.parent / "results" / "kernels.json"
 PRECISION_RESULTS = RESULTS.with_name("kernels-int8.json")
-ROUNDS = 4  # turns of each engine per cell
-TURN_S = 0.04
+BESIDE_RESULTS = RESULTS.with_name("kernels-beside.json")
+ROUNDS, TURN_S = 4, 0.04  # turns of each engine per cell
+BESIDE_ROUNDS, BESIDE_TURN_S = 6, 0.1  # each contains several bursts of the other process
 QUICK_BATCHES = (1, 8, 32, 128)
 QUICK_ENGINES = ("fused", "eager", "ONNX Runtime")
 # Where engines disagree by more than this, one of them computes something else, and the race is void.
@@ -82,7 +95,9 @@ def measure_shape(
     threads: int,
     batches: tuple[int, ...],
     progress: Any,
+    beside: float,
 ) -> list[dict[str, Any]]:
+    rounds, turn_s = (BESIDE_ROUNDS, BESIDE_TURN_S) if beside else (ROUNDS, TURN_S)
     for worker in workers:
         progress(f"{worker.engine} loads {shape}", 0)
         worker.ask(do="load", shape=shape)
@@ -102,7 +117,7 @@ def measure_shape(
         int8 = any(worker.engine == "fused int8" for worker in workers)
         if plain is not None:
             plain.ask(do="bind", batch=batch)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             if realtime:
                 set_priority(True)
             flops = max(flops, probe.flops(threads, samples=2))
@@ -114,12 +129,12 @@ def measure_shape(
                 set_priority(False)
             for worker in workers:
                 progress(f"{threads} thread{'s' * (threads > 1)}, {shape}, batch {batch}: {worker.engine}", 0)
-                reply = worker.ask(do="time", batch=batch, budget_s=TURN_S, realtime=realtime)
+                reply = worker.ask(do="time", batch=batch, budget_s=turn_s, realtime=realtime)
                 best[worker.engine] = min(best[worker.engine], reply["best"])
                 medians[worker.engine].append(reply["median"])
                 time.sleep(0.003)  # a pool that still spins should not slow down the next engine
             if plain is not None:
-                reply = plain.ask(do="time", batch=batch, budget_s=TURN_S, realtime=realtime)
+                reply = plain.ask(do="time", batch=batch, budget_s=turn_s, realtime=realtime)
                 plain_s = min(plain_s, reply["best"])
         compute_s = 2.0 * multiply_adds(shape) * batch / flops
         cells.append(
@@ -128,7 +143,7 @@ def measure_shape(
                 "shape": shape,
                 "batch": batch,
                 "best_us": {name: value * 1e6 for name, value in best.items()},
-                "median_us": {name: sorted(m)[len(m) // 2] * 1e6 for name, m in medians.items()},
+                "median_us": {name: statistics.median(m) * 1e6 for name, m in medians.items()},
                 "peak_gflops": flops / 1e9,
                 "read_gb_per_s": weights / read_s / 1e9,
                 "limit_us": max(compute_s, read_s) * 1e6,
@@ -164,7 +179,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="few batches, without torch.compile and OpenVINO"
     )
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--threads", type=int, nargs="+", default=None)
+    parser.add_argument(
+        "--beside",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of a core, used by another process meanwhile",
+    )
     parser.add_argument(
         "--precision", action="store_true", help="int8 and bfloat16 weights, ours and others'"
     )
@@ -180,10 +202,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--report", action="store_true", help="measure nothing, show --output again")
     parser.add_argument("--markdown", action="store_true", help="print the table for the README")
     arguments = parser.parse_args()
-    arguments.output = arguments.output or (PRECISION_RESULTS if arguments.precision else RESULTS)
-    arguments.shapes = arguments.shapes or list(PRECISION_SHAPES if arguments.precision else SHAPES)
+    if not 0 <= arguments.beside <= 1:
+        parser.error(f"--beside: expected a share of a core from 0 to 1, got {arguments.beside:g}")
+    output, shapes, threads = RESULTS, tuple(SHAPES), [1, 2]
     if arguments.precision:
+        output, shapes = PRECISION_RESULTS, PRECISION_SHAPES
         arguments.engines = arguments.engines or list(PRECISION_ENGINES)
+    elif arguments.beside:
+        output, shapes, threads = BESIDE_RESULTS, BESIDE_SHAPES, [2]
+        arguments.batches = arguments.batches or list(BESIDE_BATCHES)
+    arguments.output = arguments.output or output
+    arguments.shapes = arguments.shapes or list(shapes)
+    arguments.threads = arguments.threads or threads
     return arguments
 
 
@@ -206,7 +236,7 @@ def main() -> None:
         print(markdown_table(result))
     else:
         show(console, result)
-        for line in summary(result):
+        for line in (beside_summary if result.get("beside") else summary)(result):
             console.print(line, highlight=False, markup=False)
     if arguments.plot:
         plot(result, arguments.plot)
@@ -223,6 +253,7 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
         "commit": describe_commit(),
         "command": " ".join(["python -m bench.kernels", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
+        "beside": arguments.beside,
         "engines": engines,
         "cells": [],
     }
@@ -233,7 +264,7 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     probe = MachineProbe()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=console) as bar, neighbour(arguments.beside):
         task = bar.add_task("starting", total=len(todo) * len(batches))
 
         def progress(text: str, advance: int) -> None:
@@ -249,7 +280,7 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
                 os.sched_setaffinity(0, {min(affinity)})  # the probe, on the core the engines use
             for shape in shapes:
                 result["cells"] += measure_shape(
-                    arguments.realtime, shape, workers, probe, threads, batches, progress
+                    arguments.realtime, shape, workers, probe, threads, batches, progress, arguments.beside
                 )
                 partial.write_text(json.dumps(result))
             os.sched_setaffinity(0, affinity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from bench.kernels.report import geometric_mean, number
@@ -20,8 +21,8 @@ def _gain(cell: dict[str, Any], engine: str = OURS) -> float:
 
 
 def _ratio(cell: dict[str, Any]) -> float:
-    """How many times as long as ours the best int8 of the others takes."""
-    return float(min(_others(cell).values()) / cell["best_us"][OURS])
+    """How many times as long as ours the best int8 of the others takes; NaN without others."""
+    return float(min(_others(cell).values(), default=math.nan) / cell["best_us"][OURS])
 
 
 def _share(cell: dict[str, Any]) -> float:
@@ -54,6 +55,7 @@ def precision_table(result: dict[str, Any]) -> str:
 
 
 def _points(name: str, values: list[tuple[dict[str, Any], float]], target: float) -> str:
+    values = [(cell, value) for cell, value in values if not math.isnan(value)]
     if not values:
         return f"{name}: not measured"
     below = [f"{c['shape']} batch {c['batch']} {value:.2f}" for c, value in values if value < target]

@@ -16,6 +16,7 @@ from fused_mlp.service.reports.style import COLOURS
 MARKDOWN_BATCHES = (1, 8, 128)
 # Gains below this are noise on a shared machine.
 NOISE = 0.03
+BESIDE_US = 100  # below, a wake-up decides
 
 
 def _peers(cell: dict[str, Any]) -> dict[str, float]:
@@ -55,7 +56,8 @@ def show(console: Console, result: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name == "shape" else "right")
     for name in engines:
         table.add_column(name, justify="right")
-    table.add_column("vs best other", justify="right")
+    by = ", medians" if result.get("beside") else ""
+    table.add_column(f"vs best other{by}", justify="right")
     table.add_column("of limit", justify="right")
     shape = None
     for cell in result["cells"]:
@@ -63,7 +65,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
             table.add_section()
         shape = cell["shape"]
         times = [f"{number(cell['best_us'][e])} ({number(cell['median_us'][e])})" for e in engines]
-        ratio = _ratio(cell)
+        ratio = _median_ratio(cell) if result.get("beside") else _ratio(cell)
         colour = "green" if ratio >= 1 else "yellow" if ratio >= 1 - NOISE else "red"
         share = f"{_share(cell):.0%} {'fma' if cell['limited_by'] == 'compute' else 'read'}"
         table.add_row(
@@ -85,6 +87,23 @@ def geometric_mean(values: list[float]) -> float:
 
 def _wide(cell: dict[str, Any]) -> bool:
     return any(width in cell["shape"] for width in ("512", "1024", "3072"))
+
+
+def beside_summary(result: dict[str, Any]) -> list[str]:
+    """Medians beside other work: one line per thread count."""
+    lines = []
+    for threads in sorted({cell["threads"] for cell in result["cells"]}):
+        cells = [
+            c for c in result["cells"] if c["threads"] == threads and c["median_us"]["fused"] >= BESIDE_US
+        ]
+        slower = [c for c in cells if _median_ratio(c) < 1 - NOISE]
+        lines.append(
+            f"beside {result['beside']:.0%} of a core, {threads} threads, medians from {BESIDE_US} us on: "
+            f"{geometric_mean([_median_ratio(c) for c in cells]):.2f}x the best other, over {NOISE:.0%} slower at "
+            f"{len(slower)} of {len(cells)} points"
+            + "".join(f"; {c['shape']} batch {c['batch']} {_median_ratio(c):.2f}x" for c in slower)
+        )
+    return lines
 
 
 def summary(result: dict[str, Any]) -> list[str]:

@@ -107,8 +107,15 @@ LARGE: dict[str, MlpSpec] = {
     "2048x4 relu": spec_of((2048,) * 5, "relu"),
     "SwiGLU 4096-11008-4096": spec_of((4096, 11008, 4096), "silu", gated=True),
 }
+# Widths and batches that are no multiples of a tile, for the comparison beside other work.
+ODD: dict[str, MlpSpec] = {
+    "640-2560-640 relu": spec_of((640, 2560, 640), "relu"),
+    "300-700-150-20 relu": spec_of((300, 700, 150, 20), "relu"),
+}
+BESIDE_SHAPES = (*ODD, *SHAPES)
+BESIDE_BATCHES = (1, 33, 200, 1000)
 PRECISION_SHAPES = (*list(SHAPES)[:6], *LARGE)
-ALL: dict[str, MlpSpec] = {**SHAPES, **LARGE} | {
+ALL: dict[str, MlpSpec] = {**SHAPES, **LARGE, **ODD} | {
     "256-1024-256 gelu x4": pre_norm_tower(256, 1024, 4, plain=True),
     "512x4 relu": normed_layers(512, 4, plain=True),
 }

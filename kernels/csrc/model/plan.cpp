@@ -11,6 +11,10 @@ namespace fused_mlp {
 namespace {
 
 constexpr std::size_t kGemvRows = 5;
+// A thread's rows are cut into so many blocks, each of at least so many tiles: what a late thread leaves to
+// the others, against reading the weights again for every block.
+constexpr std::size_t kBlocksPerThread = 4;
+constexpr std::size_t kLeastTiles = 2;
 // A helper that spins: until it has joined, and what it costs in processor time.
 constexpr WakeCost kAwake = {2.0, 0.25};
 // The barrier after a layer, with two threads and for each further one.
@@ -129,7 +133,7 @@ const char* name_of(Strategy strategy) {
 
 Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, unsigned threads,
                  const WakeCost* wake)
-    : awake_{{1, 1, false}}, asleep_{awake_} {
+    : tile_rows_(isa.max_rows), awake_{{1, 1, false}}, asleep_{awake_} {
   std::size_t widest = 1;
   for (const Op& op : program.ops()) {
     widest = std::max(widest, op.product ? std::max(op.layer.in, op.layer.out) : op.row.width);
@@ -190,10 +194,9 @@ Plan Planner::plan(std::size_t rows, unsigned threads, bool awake) const {
   threads = std::min(threads, split.threads);
   if (threads == 1) return plan_alone(rows);
   if (!split.by_rows) return {rows <= kGemvRows ? Strategy::kGemv : Strategy::kLayerByLayer, threads, rows};
-  // Blocks of equal size, the same number of them per thread.
   const std::size_t each = (rows + threads - 1) / threads;
-  const std::size_t rounds = (each + max_block_rows_ - 1) / max_block_rows_;
-  return {Strategy::kRowBlock, threads, (each + rounds - 1) / rounds};
+  const std::size_t block = std::max(each / kBlocksPerThread, kLeastTiles * tile_rows_);
+  return {Strategy::kRowBlock, threads, std::min(block, max_block_rows_)};
 }
 
 Plan Planner::plan_alone(std::size_t rows) const {

@@ -51,6 +51,7 @@ class Planner {
                        bool awake);
   static const Split& find(const Splits& splits, std::size_t rows);
 
+  std::size_t tile_rows_;
   std::size_t max_block_rows_;
   Splits awake_;
   Splits asleep_;

@@ -37,6 +37,28 @@ Phase phase_of(RowKind kind) {
   return Phase::kMap;
 }
 
+// Pieces of work, each of which one participant claims.
+class Claims {
+ public:
+  static constexpr std::size_t kMost = std::size_t{15} * 64;
+
+  // Calls f(piece) for every unclaimed one of `count` pieces, beginning with `start`.
+  template <class F>
+  void each(std::size_t count, std::size_t start, const F& f) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t piece = start + i < count ? start + i : start + i - count;
+      std::atomic<std::uint64_t>& bits = claimed_[piece / 64];
+      const std::uint64_t bit = std::uint64_t{1} << piece % 64;
+      if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
+      if ((bits.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) continue;
+      f(piece);
+    }
+  }
+
+ private:
+  std::atomic<std::uint64_t> claimed_[kMost / 64] = {};
+};
+
 }  // namespace
 
 void MlpKernel::run_planned(const Plan& plan, const float* x, std::size_t rows, float* y) const {
@@ -141,27 +163,48 @@ void MlpKernel::run_block(const float* x, std::size_t rows, float* y) const {
   }
 }
 
+// Every participant has a range of rows of its own, cut into blocks of whole tiles: a thread that comes late
+// or loses its core for a while leaves the blocks that it has not begun to the others, and alone a range
+// makes the same tiles as it would uncut.
 struct MlpKernel::RowBlockJob {
   const MlpKernel& kernel;
   const float* x;
   float* y;
   std::size_t rows;
-  std::size_t block;
-  std::atomic<std::size_t> next{0};
+  unsigned ranges;
+  std::size_t range_rows;
+  std::size_t range_blocks;
+  Claims claims;
   std::atomic<bool> failed{false};
 
-  void work() {
-    while (true) {
-      const std::size_t row = next.fetch_add(block, std::memory_order_relaxed);
-      if (row >= rows) return;
-      const std::size_t count = std::min(block, rows - row);
-      kernel.run_block(x + row * kernel.in_features(), count, y + row * kernel.out_features());
-    }
+  RowBlockJob(const MlpKernel& kernel, const Plan& plan, const float* x, std::size_t rows, float* y)
+      : kernel(kernel), x(x), y(y), rows(rows), ranges(plan.threads) {
+    range_rows = (rows + ranges - 1) / ranges;
+    const std::size_t wanted = (range_rows + plan.block_rows - 1) / plan.block_rows;
+    range_blocks = std::clamp<std::size_t>(wanted, 1, Claims::kMost / ranges);
   }
-  static void task(void* self, unsigned) {
+
+  void run_block(std::size_t block) const {
+    const std::size_t begin = block / range_blocks * range_rows;
+    const std::size_t end = std::min(begin + range_rows, rows);
+    if (begin >= end) return;
+    const std::size_t tiles = (end - begin) / kernel.isa_.max_rows;
+    const std::size_t index = block % range_blocks;
+    const auto cut = [&](std::size_t i) {  // the last block takes the rows that make no whole tile
+      return i == range_blocks ? end : begin + tiles * i / range_blocks * kernel.isa_.max_rows;
+    };
+    const std::size_t first = cut(index), last = cut(index + 1);
+    if (first == last) return;
+    kernel.run_block(x + first * kernel.in_features(), last - first, y + first * kernel.out_features());
+  }
+  void work(unsigned participant) {
+    const std::size_t blocks = ranges * range_blocks;
+    claims.each(blocks, participant * range_blocks, [&](std::size_t block) { run_block(block); });
+  }
+  static void task(void* self, unsigned participant) {
     auto* job = static_cast<RowBlockJob*>(self);
     try {
-      job->work();
+      job->work(participant);
     } catch (const std::bad_alloc&) {
       job->failed.store(true, std::memory_order_relaxed);
     }
@@ -169,11 +212,9 @@ struct MlpKernel::RowBlockJob {
 };
 
 void MlpKernel::run_row_blocks(const Plan& plan, const float* x, std::size_t rows, float* y) const {
-  if (rows <= plan.block_rows) return run_block(x, rows, y);
-  RowBlockJob job{*this, x, y, rows, plan.block_rows};
-  const std::size_t blocks = (rows + plan.block_rows - 1) / plan.block_rows;
-  const std::size_t helpers = std::min<std::size_t>(plan.threads, blocks) - 1;
-  Pool::shared().run(static_cast<unsigned>(helpers), RowBlockJob::task, &job);
+  if (plan.threads == 1 && rows <= plan.block_rows) return run_block(x, rows, y);
+  RowBlockJob job(*this, plan, x, rows, y);
+  Pool::shared().run(plan.threads - 1, RowBlockJob::task, &job);
   if (job.failed.load(std::memory_order_relaxed)) throw std::bad_alloc();
 }
 
@@ -186,12 +227,12 @@ struct MlpKernel::StageJob {
   // that slower participants have not begun.
   struct alignas(64) Progress {
     std::atomic<std::uint32_t> done{0};
-    std::atomic<std::uint64_t> claimed[15] = {};  // a bit per chunk; those of a few threads beside `done`
+    Claims claims;
   };
-  static constexpr std::size_t kMaxChunks = 15 * 64;
   static constexpr std::size_t kMaxStages = 256;
   // So many rows are quantized by every thread for itself: that takes less than a barrier.
   static constexpr std::size_t kFewRows = 5;
+  static constexpr std::size_t kChunkWork = 800'000;  // multiply-adds: 10 us
 
   const MlpKernel& kernel;
   const Frame& frame;
@@ -209,9 +250,13 @@ struct MlpKernel::StageJob {
       new (&progress_space[s * sizeof(Progress)]) Progress;
   }
 
-  // Panels or rows per chunk. Four chunks per thread, so that fast threads can take over from slow ones.
+  // Panels or rows per chunk. Four chunks per thread, so that fast threads can take over from slow ones; more
+  // of them if they take so long that the threads would wait for the last one.
   std::size_t chunk_size(const Op& op) const {
-    const std::size_t wanted = std::min<std::size_t>(threads * std::size_t{4}, kMaxChunks);
+    const std::size_t least = threads * std::size_t{4};
+    const std::size_t width = op.product ? op.layer.in * kernel.isa_.panel * op.layer.panels : op.row.width;
+    const std::size_t wanted =
+        std::min(std::clamp(frame.rows * width / kChunkWork, least, 4 * least), Claims::kMost);
     if (!op.product) return (frame.rows + wanted - 1) / wanted;
     const std::size_t unit = column_unit(frame.rows);
     return (op.layer.panels + wanted * unit - 1) / (wanted * unit) * unit;
@@ -237,20 +282,13 @@ struct MlpKernel::StageJob {
       const std::size_t step = chunk_size(op);
       const std::size_t chunks = (size + step - 1) / step;
       Progress& state = progress(s);
-      const std::size_t start = chunks * participant / threads;
-      for (std::size_t i = 0; i < chunks; ++i) {
-        const std::size_t chunk = (start + i) % chunks;
-        std::atomic<std::uint64_t>& claimed = state.claimed[chunk / 64];
-        const std::uint64_t bit = std::uint64_t{1} << chunk % 64;
-        if ((claimed.load(std::memory_order_relaxed) & bit) != 0) continue;
-        if ((claimed.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) continue;
-        const std::size_t first = chunk * step;
+      state.claims.each(chunks, chunks * participant / threads, [&](std::size_t chunk) {
         if (quantizes) kernel.run_rows(stage.first - 1, frame, 0, frame.rows, copy);
         quantizes = false;
-        run_chunk(stage, first, std::min(first + step, size), copy);
+        run_chunk(stage, chunk * step, std::min((chunk + 1) * step, size), copy);
         // Release this chunk's output; the threads that see the stage done acquire it.
         if (state.done.fetch_add(1, std::memory_order_acq_rel) + 1 == chunks) state.done.notify_all();
-      }
+      });
       std::uint32_t done = state.done.load(std::memory_order_acquire);
       while (done != chunks) done = wait_while_equal(state.done, done);
     }

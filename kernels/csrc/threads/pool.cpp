@@ -12,6 +12,20 @@
 
 namespace fused_mlp {
 
+namespace {
+
+constexpr unsigned kChildren = 2;  // helpers that a participant wakes
+
+int this_cpu() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
+}  // namespace
+
 Pool::~Pool() {
   stopping_.store(true, std::memory_order_relaxed);
   ++job_number_;
@@ -28,6 +42,10 @@ void Pool::run(unsigned helpers, Task task, void* job) {
   job_ = job;
   job_helpers_ = static_cast<unsigned>(std::min<std::size_t>(helpers, helpers_.size()));
   job_number_ = (job_number_ + 1) & (~std::uint32_t{0} >> 1);
+  const int cpu = this_cpu();
+  for (unsigned child = 0; child < std::min(kChildren, job_helpers_); ++child) {
+    if (helpers_[child].cpu.load(std::memory_order_relaxed) == cpu) move_off(cpu, helpers_[child]);
+  }
   admission_.store(0, std::memory_order_release);
   wake_children(0);
 
@@ -38,7 +56,10 @@ void Pool::run(unsigned helpers, Task task, void* job) {
   const unsigned joined = (state & ~kClosed) / kOneJoined;
   while ((state & kActiveMask) != 0) state = wait_while_equal(admission_, state);
   record_wakeup(joined != 0);
-  if (joined < helpers) move_helpers_off_this_cpu();
+  // A late one may have been woken on this CPU, wherever it slept.
+  for (unsigned child = 0; joined == 0 && child < std::min(kChildren, job_helpers_); ++child) {
+    move_off(cpu, helpers_[child]);
+  }
 }
 
 // After 8 wake-ups that arrived too late, skip helpers for 20 ms: on a saturated machine a helper gets a core
@@ -58,18 +79,17 @@ void Pool::record_wakeup(bool helped) {
 
 // A helper queued on the caller's own CPU cannot start, and the operating system may leave it there for
 // milliseconds while other CPUs are idle: set its affinity to the others.
-void Pool::move_helpers_off_this_cpu() {
+void Pool::move_off(int cpu, Helper& helper) {
 #if defined(__linux__)
-  const int this_cpu = sched_getcpu();
+  if (cpu < 0 || helper.avoided_cpu == cpu) return;
   cpu_set_t other_cpus;
-  if (this_cpu < 0 || pthread_getaffinity_np(pthread_self(), sizeof other_cpus, &other_cpus) != 0) return;
-  CPU_CLR(static_cast<std::size_t>(this_cpu), &other_cpus);
+  if (pthread_getaffinity_np(pthread_self(), sizeof other_cpus, &other_cpus) != 0) return;
+  CPU_CLR(static_cast<std::size_t>(cpu), &other_cpus);
   if (CPU_COUNT(&other_cpus) == 0) return;
-  for (Helper& helper : helpers_) {
-    if (helper.cpu.load(std::memory_order_relaxed) != this_cpu) continue;
-    helper.cpu.store(-1, std::memory_order_relaxed);
-    (void)pthread_setaffinity_np(helper.thread.native_handle(), sizeof other_cpus, &other_cpus);
-  }
+  helper.avoided_cpu = cpu;
+  (void)pthread_setaffinity_np(helper.thread.native_handle(), sizeof other_cpus, &other_cpus);
+#else
+  (void)cpu, (void)helper;
 #endif
 }
 
@@ -89,9 +109,7 @@ void Pool::grow(unsigned helpers) {
 void Pool::serve(Helper& self, unsigned participant) {
   std::uint32_t seen = 0;
   while (true) {
-#if defined(__linux__)
-    self.cpu.store(sched_getcpu(), std::memory_order_relaxed);
-#endif
+    self.cpu.store(this_cpu(), std::memory_order_relaxed);
     // With several callers, spinning would take a core from one of them.
     const bool spins =
         spinning_pays_.load(std::memory_order_relaxed) && callers_.load(std::memory_order_relaxed) <= 1;
@@ -110,9 +128,9 @@ void Pool::serve(Helper& self, unsigned participant) {
 // The helpers form a binary tree below the caller: with many of them, the last one starts after a few
 // wake-ups rather than after as many as there are helpers.
 void Pool::wake_children(unsigned participant) {
-  for (unsigned child = 2 * participant + 1; child <= 2 * participant + 2 && child <= job_helpers_; ++child) {
-    helpers_[child - 1].bell.ring(job_number_);
-  }
+  const unsigned first = kChildren * participant;
+  for (unsigned i = first; i < std::min(first + kChildren, job_helpers_); ++i)
+    helpers_[i].bell.ring(job_number_);
 }
 
 bool Pool::join_job() {

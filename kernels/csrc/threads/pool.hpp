@@ -77,7 +77,8 @@ class Pool {
  private:
   struct alignas(64) Helper {
     Doorbell bell;
-    std::atomic<int> cpu{-1};  // the CPU on which it last began to wait
+    std::atomic<int> cpu{-1};  // on which it last began to wait
+    int avoided_cpu = -1;      // excluded from its affinity; guarded by job_mutex_
     std::thread thread;
   };
 
@@ -90,7 +91,7 @@ class Pool {
   void grow(unsigned helpers);
   void serve(Helper& self, unsigned participant);
   void wake_children(unsigned participant);
-  void move_helpers_off_this_cpu();
+  static void move_off(int cpu, Helper& helper);
   bool join_job();
   void leave_job();
 
