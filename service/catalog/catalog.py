@@ -122,7 +122,7 @@ class Catalog:
         for v in broken[:MOST_NAMED]:
             log.error("%s/%d is not served: %s", v.model, v.version, v.reason)
         if len(broken) > MOST_NAMED:
-            log.error("and %d more are not served, see /status.json", len(broken) - MOST_NAMED)
+            log.error("and %d more are not served, see /status.json?answers=no", len(broken) - MOST_NAMED)
 
     def load(self, name: str) -> ServedModel:
         """(Re)read one model: its new versions take over in one step, then the old lanes are removed. When a version
