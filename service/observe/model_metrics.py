@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.catalog import Catalog
-from fused_mlp.service.catalog.records import REASONS, ServedVersion
+from fused_mlp.service.catalog.records import REASONS, ServedModel, ServedVersion
 from fused_mlp.service.errors import Code
 from fused_mlp.service.observe.exposition import Counter, Family, Gauge, Histogram, label_text
 from fused_mlp.service.settings.policy import Policy
@@ -51,8 +51,11 @@ class Scrape:
     def __init__(self, metrics: ModelMetrics, coarse: bool) -> None:
         self.metrics = metrics
         self.coarse = coarse
-        self.models = metrics.catalog.models()
         self.default_policy = metrics.catalog.default_policy
+
+    @cached_property
+    def models(self) -> list[ServedModel]:
+        return self.metrics.catalog.models()
 
     @cached_property
     def used(self) -> list[ServedVersion]:

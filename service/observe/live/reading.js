@@ -20,6 +20,13 @@ for (const [key, name] of Object.entries(HISTOGRAMS)) {
   COUNTERS[`${name}_count`] = () => `${key} count`;
 }
 
+// All that the page reads: of queues and kernels it shows means.
+const METRICS = `/metrics?${[
+  ...Object.keys(COUNTERS).filter(name => !/_(queue|compute)_duration_seconds_bucket$/.test(name)),
+  "fused_mlp_model_info", "fused_mlp_queue_rows", "fused_mlp_shadow_max_abs_difference", "fused_mlp_shadow_max_rel_difference",
+  "fused_mlp_variant_fallback", "process_start_time_seconds",
+].map(name => `name[]=${name}`).join("&")}`;
+
 // Counters are kept in arrays of numbers; these are their places. Buckets also have their bounds listed.
 const PLACES = new Map(), BOUNDS = {};
 function place(counter) {
