@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from difflib import get_close_matches
 
+from fused_mlp.kernels import KernelUnavailable
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundModel, Repository
 from fused_mlp.service import _engine
@@ -230,7 +231,24 @@ class Catalog:
         if model is None:
             return  # unloaded meanwhile
         lacking = {v.version: v for v in model.versions if v.missing(policy)}
-        built = {number: self._builder.with_kernels(v, policy) for number, v in lacking.items()}
+        try:
+            for number, v in lacking.items():
+                more = 4 * v.spec.parameters * len(v.missing(policy)) if v.spec else 0
+                self.on_demand.take_room((name, number), v.memory_bytes + more)
+            self._publish_built(
+                name,
+                lacking,
+                {number: self._builder.with_kernels(v, policy) for number, v in lacking.items()},
+            )
+        except ModelLoadError as error:
+            raise KernelUnavailable(f"{name}: {error}") from None
+        finally:
+            for number in lacking:
+                self.on_demand.room.give_back((name, number))
+
+    def _publish_built(
+        self, name: str, lacking: dict[int, ServedVersion], built: dict[int, ServedVersion]
+    ) -> None:
         with self._table.lock:
             # Its policy, and versions that lack nothing, may have changed meanwhile; or it was unloaded for room.
             model = self._table.models[name]

@@ -111,6 +111,11 @@ def _lane_counts(attribute: str, label: str) -> Callable[[Scrape], Iterator[tupl
     return counts
 
 
+def _load_failures(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    for (model, version), count in sorted(scrape.metrics.catalog.on_demand.failed_loads().items()):
+        yield label_text(model=model, version=str(version)), count
+
+
 def _queue_capacity(scrape: Scrape) -> Iterator[tuple[str, float]]:
     yield "", scrape.metrics.queue_rows
 
@@ -118,7 +123,7 @@ def _queue_capacity(scrape: Scrape) -> Iterator[tuple[str, float]]:
 def _model_infos(scrape: Scrape) -> Iterator[tuple[str, float]]:
     for model in scrape.models:
         for v in model.versions:
-            yield label_text(model=v.model, state=v.state, version=str(v.version)), int(v.answers)
+            yield label_text(model=v.model, state=v.told_state, version=str(v.version)), int(v.answers)
 
 
 def _kernel_infos(scrape: Scrape) -> Iterator[tuple[str, float]]:
@@ -233,6 +238,11 @@ FAMILIES: tuple[Family[Scrape], ...] = (
         "fused_mlp_in_flight",
         "Requests accepted and not yet answered.",
         lambda s: ((x.labels, x.counters.in_flight) for x in s.lanes),
+    ),
+    Counter(
+        "fused_mlp_load_failures",
+        "Loads on demand that failed. The requests that waited are counted without a model: there is no lane.",
+        _load_failures,
     ),
     # All that there is of a version without traffic, and short for that reason.
     Gauge("fused_mlp_model_info", "Model versions; 1 when they can answer.", _model_infos),

@@ -42,7 +42,7 @@ def status_json(catalog: Catalog, front: str, ready: bool, query: Query) -> str:
             "default_policy": catalog.default_policy.model_dump(),
             "counts": {
                 "models": len(models),
-                "versions": Counter(v.state for model in models for v in model.versions),
+                "versions": Counter(v.told_state for model in models for v in model.versions),
             },
             "models": [_model(model) for model in told],
             "next": f"/status.json?{urlencode(rest)}" if len(chosen) > len(told) > 0 else None,
@@ -71,7 +71,7 @@ def _version(served: ServedVersion) -> dict[str, Any]:
     spec = served.spec
     return {
         "version": served.version,
-        "state": served.state,
+        "state": served.told_state,
         "reason": served.reason,
         "variant": served.variant,
         "fallback": asdict(served.fallback) if served.fallback else None,

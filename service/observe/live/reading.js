@@ -71,7 +71,7 @@ function readScrape(text) {
     } else if (name === "process_start_time_seconds") {
       found.started = value;
     } else if (name === "fused_mlp_model_info") {
-      under(found.served, l.model, () => []).push({ version: Number(l.version), variant: l.variant, state: l.state, answers: value === 1 });
+      under(found.served, l.model, () => []).push({ version: Number(l.version), state: l.state, answers: value === 1 });
     } else if (name === "fused_mlp_queue_rows") {
       const queued = gauges(l.model).queued;
       queued[l.variant] = (queued[l.variant] || 0) + value;
