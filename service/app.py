@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Collection
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,7 +26,9 @@ from fused_mlp.service.handlers.health import check_answers
 from fused_mlp.service.observe.banner import banner
 from fused_mlp.service.observe.health import SERVER, Health, Serving
 from fused_mlp.service.observe.http import MetricsServer, Pages
+from fused_mlp.service.observe.http_request import Query
 from fused_mlp.service.observe.logs import set_up_logging
+from fused_mlp.service.observe.model_metrics import ModelMetrics
 from fused_mlp.service.observe.status import status_json
 from fused_mlp.service.settings.settings import Settings, join_address
 
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
     from fused_mlp.service.observe.metrics import Exposition
 
 log = logging.getLogger(__name__)
+
+# How long a thread of Python runs while another wants to. One answer to /readyz takes several turns: beside a scrape
+# of 1,900 models 1 ms at the median, 6 ms with Python's own 5 ms.
+SWITCH_INTERVAL_S = 0.0005
 
 
 def serve(settings: Settings) -> int:
@@ -43,6 +50,7 @@ def serve(settings: Settings) -> int:
         log.warning("%s", line)
     # torch takes the size of its thread pool from here when it is imported, which only the unfused variant needs.
     os.environ["OMP_NUM_THREADS"] = str(settings.threads or usable_cores())
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     service = Service(settings)
     try:
         asyncio.run(_serve_until_signal(service))
@@ -120,11 +128,14 @@ class Service:
         self.catalog.on_demand.call_later = lambda delay_s, callback: loop.call_soon_threadsafe(
             loop.call_later, delay_s, callback
         )
+        self._model_metrics = ModelMetrics(
+            self.engine, self.catalog, self.settings.queue_rows, self.front.name
+        )
         self._admin = make_admin(self.settings, self.engine, admin_rpcs(control))
         pages = Pages(
             render=self._render_metrics,
             not_ready=self._not_ready,
-            status=lambda name: status_json(self.catalog, self.front.name, self._health.ready, name),
+            status=lambda query: status_json(self.catalog, self.front.name, self._health.ready, query),
         )
         self._metrics = MetricsServer(
             self.settings.metrics_host,
@@ -201,13 +212,13 @@ class Service:
         from fused_mlp.service.observe import metrics  # noqa: PLC0415
 
         return metrics.Exposition(
-            metrics.EngineCollector(self.engine, self.catalog, self.front.name),
+            self._model_metrics,
             metrics.FrontCollector(self.front.stats),
             metrics.CredentialsCollector(self.credentials, self._guard.refused),
         )
 
-    def _render_metrics(self, accept: str, names: Collection[str]) -> tuple[bytes, str]:
-        return self._exposition.render(accept, names)
+    def _render_metrics(self, accept: str, query: Query) -> tuple[bytes, str]:
+        return self._exposition.render(accept, query)
 
     def _not_ready(self) -> str:
         """Why this server is not ready; empty when it is."""

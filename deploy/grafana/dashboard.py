@@ -29,6 +29,7 @@ from panels import (
     mean,
     number,
     override,
+    own_or_default,
     quantile,
     query,
     rate,
@@ -105,7 +106,8 @@ def load() -> Iterator[Any]:
     rows = "How many rows shared a kernel call; darker is more often."
     yield heat("Rows in a batch, fused", rows, "fused_mlp_batch_rows", "fused")
     yield heat("Rows in a batch, unfused", rows, "fused_mlp_batch_rows", "unfused")
-    filled = f"max by ($by) ({select('fused_mlp_queue_rows')} / {select('fused_mlp_queue_capacity_rows')})"
+    waiting, most = select("fused_mlp_queue_rows"), 'fused_mlp_queue_capacity_rows{job=~"$job"}'
+    filled = f"max by ($by) ({waiting} / on (job, instance) group_left {most})"
     yield lines(
         "Saturation: queue",
         "Rows waiting, of those that may wait; at 100 % requests are refused.",
@@ -197,9 +199,9 @@ def trust() -> Iterator[Any]:
         "Policy",
         "Share of requests for the other variant and of batches for the shadow; 100 % where unfused had to take over.",
         "percentunit",
-        query(f"max ({select('fused_mlp_policy_split_ratio')})", "split"),
-        query(f"max ({select('fused_mlp_policy_shadow_ratio')})", "shadow"),
-        query(f"max by (reason) ({select('fused_mlp_variant_fallback')})", "fallback: {{reason}}"),
+        query(own_or_default("max", "fused_mlp_policy_split_ratio"), "split"),
+        query(own_or_default("max", "fused_mlp_policy_shadow_ratio"), "shadow"),
+        query(own_or_default("max by (reason)", "fused_mlp_variant_fallback"), "fallback: {{reason}}"),
         span=THIRD,
     )
     yield lines(
@@ -212,8 +214,9 @@ def trust() -> Iterator[Any]:
         span=QUARTER,
     )
     yield facts("Kernels", "What runs, and where.", select("fused_mlp_kernel_info"), ("model",), QUARTER)
+    policies = 'fused_mlp_policy_info{job=~"$job",model=~"$model|"}'
     yield facts(
-        "Policies", "What a model's requests get.", select("fused_mlp_policy_info"), ("model",), QUARTER
+        "Policies", "What a model's requests get; without a model: by default.", policies, (), QUARTER
     )
     yield facts("Builds", "What serves.", 'fused_mlp_build_info{job=~"$job"}', ("job",), QUARTER)
 

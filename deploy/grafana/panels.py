@@ -32,6 +32,11 @@ def select(metric: str, **labels: str) -> str:
     return f"{metric}{{{','.join(wanted)}}}"
 
 
+def own_or_default(aggregate: str, metric: str) -> str:
+    """Of the chosen model, or what the server tells of all models that have no series of their own."""
+    return f'{aggregate} ({select(metric)}) or {aggregate} ({metric}{{job=~"$job",model=""}})'
+
+
 def rate(metric: str, by: str = "", **labels: str) -> str:
     grouped = f"sum by ({by})" if by else "sum"
     return f"{grouped} (rate({select(metric, **labels)}[$__rate_interval]))"

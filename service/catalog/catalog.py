@@ -123,7 +123,7 @@ class Catalog:
         for v in broken[:MOST_NAMED]:
             log.error("%s/%d is not served: %s", v.model, v.version, v.reason)
         if len(broken) > MOST_NAMED:
-            log.error("and %d more are not served, see /status.json", len(broken) - MOST_NAMED)
+            log.error("and %d more are not served, see /status.json?answers=no", len(broken) - MOST_NAMED)
 
     def load(self, name: str) -> ServedModel:
         """(Re)read one model: its new versions take over in one step, then the old lanes are removed. When a version
@@ -190,7 +190,7 @@ class Catalog:
         nothing, in one step; kernels that the new policy needs are built first, which may take seconds. Raises
         InvalidInput, ModelNotFound, KernelError. A precision that costs a model too much is refused if the model is
         named; otherwise that model stays as it is."""
-        built = Successors(self._table, self._builder)
+        built = Successors(self._table, self._builder, self.on_demand)
         try:
             while True:
                 with self._table.lock:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -63,6 +64,7 @@ class OnDemand:
         self._lock = threading.Lock()
         self._loading: dict[Key, Future[None]] = {}
         self._failures: dict[Key, tuple[int, str]] = {}  # how many in a row, the last reason
+        self._failed_loads: Counter[Key] = Counter()  # since the start
 
     def want(self, model: str, version: int) -> Future[None]:
         """Have it loaded, once for all that ask meanwhile. Returns at once; the future is done when routes say what
@@ -79,6 +81,12 @@ class OnDemand:
                 return future
         future.add_done_callback(lambda _: self._forget(key))
         return future
+
+    def failed_loads(self) -> dict[Key, int]:
+        """Since the start, of models that are served still."""
+        return {
+            key: count for key, count in self._failed_loads.copy().items() if key[0] in self._table.models
+        }
 
     def _forget(self, key: Key) -> None:
         with self._lock:
@@ -153,6 +161,7 @@ class OnDemand:
         count, before = self._failures.get(key, (0, ""))
         count = 0 if isinstance(error, NoRoom) else count + 1
         self._failures[key] = count, reason
+        self._failed_loads[key] += 1
         pause_s = pause_after(count)
         if reason != before:  # told once
             log.error("%s/%d cannot be loaded: %s", *key, reason, exc_info=None if known else error)

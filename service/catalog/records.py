@@ -78,6 +78,11 @@ class ServedVersion:
         return sum(lane.in_flight for lane in self.lanes.values())
 
     @property
+    def told_state(self) -> str:
+        """For our own API, /status.json and /metrics. (Triton's RepositoryIndex knows no other states than `state`.)"""
+        return "ON_DEMAND" if self.on_demand and self.state == "UNAVAILABLE" else self.state
+
+    @property
     def answers(self) -> bool:
         """Whether it can, loaded or on demand."""
         return self.state == "READY" or self.on_demand

@@ -118,7 +118,8 @@ def models_table(models: Sequence[ModelInfo]) -> RenderableType:
             name = model.name if version is model.versions[-1] else ""
             default = " (default)" if version.version == model.default_version else ""
             if version.state != "READY" and version.summary:  # known, and not loaded
-                why = Text(f"{version.state}: {version.reason}", "dim")
+                on_demand = version.state == "ON_DEMAND"
+                why = Text("on demand" if on_demand else f"{version.state}: {version.reason}", "dim")
                 table.add_row(name, f"{version.version}{default}", version.summary, version.dtype, "", why)
                 continue
             if version.state != "READY":

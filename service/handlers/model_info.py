@@ -47,7 +47,7 @@ def _model(model: ServedModel, versions: Iterable[ServedVersion]) -> pb.Model:
 
 
 def _version(served: ServedVersion) -> pb.ModelVersion:
-    message = pb.ModelVersion(version=served.version, state=served.state, reason=served.reason)
+    message = pb.ModelVersion(version=served.version, state=served.told_state, reason=served.reason)
     spec = served.spec
     if spec is None:
         return message

@@ -71,7 +71,7 @@ def _summary(models: int, versions: Sequence[ServedVersion]) -> Iterator[str]:
     broken = [v for v in versions if not v.answers]
     yield from map(_not_served, broken[:MOST_NAMED])
     if len(broken) > MOST_NAMED:
-        yield f"           and {len(broken) - MOST_NAMED:,} more are not served, see /status.json"
+        yield f"           and {len(broken) - MOST_NAMED:,} more are not served, see /status.json?answers=no"
 
 
 def _name(served: ServedVersion) -> str:

@@ -7,13 +7,13 @@ import asyncio
 import gzip
 import logging
 import socket
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from fused_mlp.service.observe.http_request import MOST_BYTES, BadRequest, Request, read_request
+from fused_mlp.service.observe.http_request import MOST_BYTES, BadRequest, Query, Request, read_request
 from fused_mlp.service.observe.live_page import live_page
 from fused_mlp.service.settings.settings import SettingsError, join_address
 
@@ -28,6 +28,7 @@ MOST_CONNECTIONS = 32
 # For the TLS handshake and for each request, from the answer before it to its last header; then for taking the answer.
 TIMEOUT_S = 10.0
 LEAST_COMPRESSED = 1 << 10
+PIECE_BYTES = 1 << 18
 _OPEN = ("/healthz", "/readyz")  # for probes, which have no token
 _PHRASES = {
     200: "OK",
@@ -43,12 +44,12 @@ _PHRASES = {
 
 @dataclass(frozen=True)
 class Pages:
-    """render: from an Accept header and the names that are asked for to (body, content type); not_ready: why the
-    service cannot answer, empty when it can; status: what it serves, and how, as JSON; of one model if it is named."""
+    """render: from an Accept header and a query to (body, content type); not_ready: why the service cannot answer,
+    empty when it can; status: what it serves, and how, as JSON. Queries that make no sense raise BadRequest."""
 
-    render: Callable[[str, Collection[str]], tuple[bytes, str]]
+    render: Callable[[str, Query], tuple[bytes, str]]
     not_ready: Callable[[], str]
-    status: Callable[[str | None], str]
+    status: Callable[[Query], str]
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class MetricsServer:
                 "set FUSED_MLP_METRICS_PORT or _HOST"
             ) from None
         self._listener.setblocking(False)
+        # Accepted sockets take it over: a body must not wait 40 ms for the peer to acknowledge its head.
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._listener.getsockname()[1]
         # By when each connection's present step began, the longest first.
         self._connections: dict[asyncio.Task[None], None] = {}
@@ -182,7 +185,11 @@ class MetricsServer:
         async with asyncio.timeout(TIMEOUT_S):
             writer.write(_head(page, keep))
             if request is None or request.method != "HEAD":
-                writer.write(page.body)
+                for begin in range(
+                    0, len(page.body), PIECE_BYTES
+                ):  # other connections have their turn in between
+                    writer.write(memoryview(page.body)[begin : begin + PIECE_BYTES])
+                    await writer.drain()
             await writer.drain()
             if not keep:
                 writer.close()
@@ -203,6 +210,8 @@ class MetricsServer:
             return _Page(503 if why else 200, f"not ready: {why}\n".encode() if why else b"ready\n")
         try:
             return await self._loop.run_in_executor(self._renderer, self._render, request)
+        except BadRequest:
+            raise
         except Exception:
             log.exception("a page of the metrics port failed")
             return _Page(500, b"internal error\n")
@@ -221,9 +230,9 @@ class MetricsServer:
             page = live_page()
             return _Page(200, page.body, "text/html; charset=utf-8", page.headers)
         if request.path == "/metrics":
-            return _Page(200, *pages.render(request.accept, request.names))
+            return _Page(200, *pages.render(request.accept, request.query))
         if request.path == "/status.json":
-            return _Page(200, pages.status(request.model).encode(), "application/json")
+            return _Page(200, pages.status(request.query).encode(), "application/json")
         return _Page(404, b"here are /, /metrics, /status.json, /healthz and /readyz\n")
 
 

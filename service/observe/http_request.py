@@ -20,15 +20,40 @@ class BadRequest(Exception):
         self.status = status
 
 
+class Query(dict[str, list[str]]):
+    """The values of each name, as they came."""
+
+    def all(self, name: str) -> list[str]:
+        return self.get(name, [])
+
+    def one(self, name: str) -> str | None:
+        """The first; None without any."""
+        return next(iter(self.all(name)), None)
+
+    def choice(self, name: str, *choices: str) -> str | None:
+        """One of `choices`, None without any. Raises BadRequest."""
+        value = self.one(name)
+        if value is not None and value not in choices:
+            raise BadRequest(400, f"{name}: expected {' or '.join(choices)}, got {value[:80]!r}")
+        return value
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """Raises BadRequest."""
+        value = self.one(name)
+        if value is None:
+            return default
+        if not re.fullmatch("[0-9]{1,9}", value) or int(value) > most:
+            raise BadRequest(400, f"{name}: expected a number from 0 to {most}, got {value[:80]!r}")
+        return int(value)
+
+
 @dataclass(frozen=True)
 class Request:
-    """path: without its query. model and names: `model` (None without one) and `name[]` of the query. token: of
-    `Authorization: Bearer`, or the password of `Basic`; empty without one."""
+    """path: without its query. token: of `Authorization: Bearer`, or the password of `Basic`; empty without one."""
 
     method: str
     path: str
-    model: str | None
-    names: tuple[str, ...]
+    query: Query
     accept: str
     takes_gzip: bool
     token: str
@@ -56,12 +81,10 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
         raise BadRequest(400, "expected a request without a body")
     connection = headers.get("connection", "").lower()
     path, _, query = target.partition("?")
-    asked = parse_qs(query, keep_blank_values=True)
     return Request(
         method=method,
         path=path,
-        model=asked.get("model", [None])[0],
-        names=tuple(asked.get("name[]", ())),
+        query=Query(parse_qs(query, keep_blank_values=True)),
         accept=headers.get("accept", ""),
         takes_gzip=_takes_gzip(headers.get("accept-encoding", "")),
         token=_token(headers.get("authorization", "")),

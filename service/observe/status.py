@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from dataclasses import asdict
 from importlib.metadata import version as package_version
 from typing import Any
+from urllib.parse import urlencode
 
 from fused_mlp.models import MlpSpec
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.observe.http_request import Query
+
+USUAL_MODELS = 100
+MOST_MODELS = 1000
 
 
-def status_json(catalog: Catalog, front: str, ready: bool, name: str | None = None) -> str:
-    """`name`: of the one model to tell of; None: all. A name that is not served: none."""
+def status_json(catalog: Catalog, front: str, ready: bool, query: Query) -> str:
+    """`model`: the one to tell of (one that is not served: none). Otherwise as many as `limit` in the order of their
+    names, those after the name `after`; `answers=no`: of models with a version that cannot answer. `next` is where the
+    rest is told. Raises BadRequest."""
+    models = catalog.models()
+    name, after = query.one("model"), query.one("after") or ""
+    limit = query.number("limit", USUAL_MODELS, most=MOST_MODELS)
+    broken = query.choice("answers", "no") is not None
+    if name is None:
+        chosen = [m for m in models if m.name > after and not (broken and m.complete)]
+    else:
+        chosen = [m for m in models if m.name == name]
+    told = chosen[:limit]
+    rest = {"after": told[-1].name, "limit": limit} | ({"answers": "no"} if broken else {}) if told else {}
     return json.dumps(
         {
             "version": package_version("fused-mlp"),
@@ -22,7 +40,12 @@ def status_json(catalog: Catalog, front: str, ready: bool, name: str | None = No
             "ready": ready,
             "time": time.time(),
             "default_policy": catalog.default_policy.model_dump(),
-            "models": [_model(model) for model in catalog.models() if name in (None, model.name)],
+            "counts": {
+                "models": len(models),
+                "versions": Counter(v.told_state for model in models for v in model.versions),
+            },
+            "models": [_model(model) for model in told],
+            "next": f"/status.json?{urlencode(rest)}" if len(chosen) > len(told) > 0 else None,
         }
     )
 
@@ -48,7 +71,7 @@ def _version(served: ServedVersion) -> dict[str, Any]:
     spec = served.spec
     return {
         "version": served.version,
-        "state": served.state,
+        "state": served.told_state,
         "reason": served.reason,
         "variant": served.variant,
         "fallback": asdict(served.fallback) if served.fallback else None,

@@ -167,6 +167,19 @@ const RouteTable::Model* RouteTable::find(std::string_view name) const noexcept 
   return nullptr;
 }
 
+const RouteEntry* RouteTable::find_version(const Model& model, std::int64_t version) noexcept {
+  const auto found =
+      std::lower_bound(model.versions.begin(), model.versions.end(), version,
+                       [](const RouteEntry& each, std::int64_t value) { return each.version < value; });
+  return found == model.versions.end() || found->version != version ? nullptr : &*found;
+}
+
+const RouteEntry* RouteTable::unloaded(std::string_view name, std::int64_t version) const noexcept {
+  const Model* const model = find(name);
+  const RouteEntry* const entry = model == nullptr ? nullptr : find_version(*model, version);
+  return entry == nullptr || entry->ready || !entry->on_demand ? nullptr : entry;
+}
+
 Route RouteTable::resolve(const RouteQuery& query) const {
   const Model* const model = find(query.model);
   if (model == nullptr) {
@@ -174,15 +187,13 @@ Route RouteTable::resolve(const RouteQuery& query) const {
   }
   const RouteEntry* found = model->preferred;
   if (query.version != 0) {
-    const auto version =
-        std::lower_bound(model->versions.begin(), model->versions.end(), query.version,
-                         [](const RouteEntry& each, std::int64_t value) { return each.version < value; });
-    if (version == model->versions.end() || version->version != query.version) {
+    const RouteEntry* const version = find_version(*model, query.version);
+    if (version == nullptr) {
       return refuse(Status::version_not_found, "model " + quote_name(query.model) + " has no version " +
                                                    std::to_string(query.version) + "; the default is " +
                                                    std::to_string(found->version));
     }
-    found = &*version;
+    found = version;
   }
   const RouteEntry& entry = *found;
   if (!entry.ready) {

@@ -94,6 +94,8 @@ class RouteTable {
   // A new table with all of `entries`; models that this one has keep their samplers, so that shares stay
   // exact.
   RouteTable replaced(std::vector<RouteEntry> entries) const;
+  // The version, if it is to be loaded on demand and is not loaded yet; null otherwise.
+  const RouteEntry* unloaded(std::string_view model, std::int64_t version) const noexcept;
 
  private:
   struct Model {
@@ -110,6 +112,7 @@ class RouteTable {
 
   static std::shared_ptr<const Model> make_model(std::vector<RouteEntry> versions);
   const Model* find(std::string_view name) const noexcept;
+  static const RouteEntry* find_version(const Model& model, std::int64_t version) noexcept;
 
   std::array<std::shared_ptr<const Shard>, kShards> shards_;  // null: empty
 };

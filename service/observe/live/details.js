@@ -31,7 +31,7 @@ function noneText(shown) {
 
 function drawNotice(served, gauges) {
   const lines = [...(gauges?.fallback || []).map(f => `Fused is configured, unfused serves (${f}).`),
-    ...(served?.versions || []).filter(v => v.state !== "READY" && v.reason).map(v => `Version ${v.version} is ${v.state}: ${v.reason}`)];
+    ...(served?.versions || []).filter(v => !["READY", "ON_DEMAND"].includes(v.state) && v.reason).map(v => `Version ${v.version} is ${v.state}: ${v.reason}`)];
   for (const kind of ["fused_wrong", "unfused_wrong", "both_wrong"]) {
     const found = counterOf(history.at(-1), model, "", `mismatches ${kind}`);
     if (found) lines.push(`Since the server started, the shadow found ${number(found)} batch(es) with ${kind.replace("_wrong", "")} further from float64 than rounding explains.`);

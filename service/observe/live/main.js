@@ -7,7 +7,7 @@ let model = null, settled = false;
 async function poll() {
   const began = performance.now();
   try {
-    const found = readScrape(await get("/metrics")), at = performance.now() / 1000;
+    const found = readScrape(await get(METRICS)), at = performance.now() / 1000;
     if (scrape && scrape.started !== found.started) { history = []; scrape = null; }  // restarted: counters begin at 0
     remember({ at, totals: addUp(history.at(-1)?.totals ?? [], scrape, found) });
     scrape = found;

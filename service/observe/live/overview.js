@@ -13,28 +13,31 @@ const COLUMNS = [
 const byName = new Intl.Collator("en", { numeric: true }).compare;
 const view = { sort: "rate", down: true, page: 0, all: false, search: "", order: [] };
 
-function overviewRow(name, shown, scrape) {
+// `place`: among the names, which the server has sorted.
+function overviewRow(name, place, shown, scrape) {
+  if (VARIANTS.every(v => !shown.last.totals.has(laneName(name, v))))  // as most of ten thousand
+    return { name, place, failed: 0, count: 0, rate: 0, p50: NaN, p99: NaN, queued: 0, variant: variantText([0, 0], scrape.served.get(name)) };
   const hist = histogram(shown.from, shown.last, name, VARIANTS, "request"), gauges = scrape.gauges.get(name);
   const each = VARIANTS.map(v => histogram(shown.from, shown.last, name, [v], "request").count);
   const failed = VARIANTS.reduce((sum, v) => sum + counted(shown, name, v, "failed"), 0);
   return {
-    name, failed, count: hist.count, rate: hist.count / shown.span, p50: quantile(hist, .5), p99: quantile(hist, .99),
+    name, place, failed, count: hist.count, rate: hist.count / shown.span, p50: quantile(hist, .5), p99: quantile(hist, .99),
     queued: VARIANTS.reduce((sum, v) => sum + (gauges?.queued[v] || 0), 0), variant: variantText(each, scrape.served.get(name)),
   };
 }
 
-// Which variants answered, or, without an answer, which one would.
+// Which variants answered; without an answer, the state, unless it is the usual one.
 function variantText(counts, versions) {
   const total = counts[0] + counts[1];
   if (total) return counts[0] && counts[1] ? `fused ${percent(Math.round(100 * counts[0] / total) / 100)}` : VARIANTS[counts[0] ? 0 : 1];
-  const able = versions?.filter(v => v.answers) || [];
-  return able.length ? able.reduce((a, b) => a.version > b.version ? a : b).variant : (versions?.[0]?.state || "").toLowerCase();
+  const best = versions?.findLast(v => v.answers) ?? versions?.[0];
+  return !best || best.state === "READY" ? "" : best.state.toLowerCase().replace("_", " ");
 }
 
 function compareRows(a, b) {
   const x = a[view.sort], y = b[view.sort];
   const order = typeof x === "string" ? byName(x, y) : (Number.isFinite(x) ? x : -1) - (Number.isFinite(y) ? y : -1);
-  return (view.down ? -order : order) || byName(a.name, b.name);
+  return (view.down ? -order : order) || a.place - b.place;
 }
 
 function drawOverview(shown, scrape) {
@@ -42,10 +45,10 @@ function drawOverview(shown, scrape) {
   $("overview-card").hidden = names.length < 2;
   if (names.length < 2) return;
   const wanted = view.search.trim().toLowerCase();
-  const matching = wanted ? names.filter(n => n.toLowerCase().includes(wanted)) : names;
-  let rows = matching.map(n => overviewRow(n, shown, scrape));
-  const busy = rows.filter(r => r.count || r.failed || r.queued);
-  if (!view.all && !wanted) rows = busy;
+  let rows = names.map((name, place) => ({ name, place }));
+  if (wanted) rows = rows.filter(r => r.name.toLowerCase().includes(wanted));
+  rows = rows.map(r => overviewRow(r.name, r.place, shown, scrape));
+  if (!view.all && !wanted) rows = rows.filter(r => r.count || r.failed || r.queued);
   rows.sort(compareRows);
   // Rows keep their places under the pointer and the focus.
   const held = table.tBodies[0].matches(":hover") || table.tBodies[0].contains(document.activeElement);

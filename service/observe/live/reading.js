@@ -20,6 +20,13 @@ for (const [key, name] of Object.entries(HISTOGRAMS)) {
   COUNTERS[`${name}_count`] = () => `${key} count`;
 }
 
+// All that the page reads: of queues and kernels it shows means.
+const METRICS = `/metrics?${[
+  ...Object.keys(COUNTERS).filter(name => !/_(queue|compute)_duration_seconds_bucket$/.test(name)),
+  "fused_mlp_model_info", "fused_mlp_queue_rows", "fused_mlp_shadow_max_abs_difference", "fused_mlp_shadow_max_rel_difference",
+  "fused_mlp_variant_fallback", "process_start_time_seconds",
+].map(name => `name[]=${name}`).join("&")}`;
+
 // Counters are kept in arrays of numbers; these are their places. Buckets also have their bounds listed.
 const PLACES = new Map(), BOUNDS = {};
 function place(counter) {
@@ -64,7 +71,7 @@ function readScrape(text) {
     } else if (name === "process_start_time_seconds") {
       found.started = value;
     } else if (name === "fused_mlp_model_info") {
-      under(found.served, l.model, () => []).push({ version: Number(l.version), variant: l.variant, state: l.state, answers: value === 1 });
+      under(found.served, l.model, () => []).push({ version: Number(l.version), state: l.state, answers: value === 1 });
     } else if (name === "fused_mlp_queue_rows") {
       const queued = gauges(l.model).queued;
       queued[l.variant] = (queued[l.variant] || 0) + value;

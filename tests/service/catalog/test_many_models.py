@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -16,7 +19,9 @@ from fused_mlp.service import _engine
 from fused_mlp.service.app import Service
 from fused_mlp.service.catalog.catalog import MOST_NAMED, Catalog
 from fused_mlp.service.observe.banner import MOST_LISTED
-from fused_mlp.service.observe.metrics import EngineCollector, Exposition
+from fused_mlp.service.observe.http_request import BadRequest, Query
+from fused_mlp.service.observe.model_metrics import ModelMetrics, Scrape
+from fused_mlp.service.observe.status import status_json
 from fused_mlp.service.settings.settings import load_settings
 from tests.support.fleet import make_fleet, tiny_mlp
 
@@ -136,25 +141,108 @@ def test_start_is_told_in_a_summary_with_the_first_broken_versions(
     lines = [record.getMessage() for record in caplog.records if "not served" in record.getMessage()]
     assert len(lines) == MOST_NAMED + 1
     assert lines[0].startswith("m100/1 is not served: m100/1/model.json: ")
-    assert lines[-1] == "and 2 more are not served, see /status.json"
+    assert lines[-1] == "and 2 more are not served, see /status.json?answers=no"
     service.front = type("Front", (), {"name": "native"})()
     text = service.banner()
     assert f"models   {COUNT}, of which {COUNT - len(broken)} versions are served" in text
     assert text.count("NOT SERVED") == MOST_NAMED
-    assert "and 2 more are not served, see /status.json" in text
+    assert "and 2 more are not served, see /status.json?answers=no" in text
     assert len(text.splitlines()) < MOST_LISTED + MOST_NAMED
+
+
+def metrics_of(service: Service) -> ModelMetrics:
+    return ModelMetrics(service.engine, service.catalog, 8192, "native")
+
+
+def samples(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def test_models_without_traffic_have_one_series_each(service: Service) -> None:
     catalog = loaded(service)
     catalog.find("m005").lanes["fused"].record(0, 1000)
-    exposition = Exposition(EngineCollector(service.engine, catalog, "native"))
-    body, _ = exposition.render("text/plain")
-    series = [line for line in body.decode().splitlines() if line.startswith("fused_mlp_")]
+    metrics = metrics_of(service)
+    series = samples(metrics.text())
     assert sum('model="m004"' in line for line in series) == 1
-    assert sum('model="m005"' in line for line in series) > 100
-    only, _ = exposition.render("text/plain", ["fused_mlp_requests_total"])
-    (line,) = [line for line in only.decode().splitlines() if not line.startswith("#")]
-    assert line == 'fused_mlp_requests_total{code="OK",model="m005",variant="fused",version="1"} 1.0'
-    family, _ = exposition.render("text/plain", ["fused_mlp_batch_rows"])
-    assert "fused_mlp_batch_rows_bucket{" in family.decode()
+    assert 20 < sum('model="m005"' in line for line in series) < 40  # no zeros of what it never counted
+    assert samples(metrics.text(["fused_mlp_requests_total"])) == [
+        'fused_mlp_requests_total{code="OK",model="m005",variant="fused",version="1"} 1'
+    ]
+    assert samples(metrics.text(["fused_mlp_batch_rows_count"])) == [
+        'fused_mlp_batch_rows_count{model="m005",variant="fused",version="1"} 0'
+    ]
+    assert any(
+        line.startswith("fused_mlp_batch_rows_bucket{")
+        for line in samples(metrics.text(["fused_mlp_batch_rows"]))
+    )
+
+
+def test_what_a_scrape_does_not_ask_for_is_not_read(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = loaded(service)
+    metrics = metrics_of(service)
+    catalog.find("m005").lanes["fused"].record(0, 1000)
+    monkeypatch.setattr(Scrape, "lanes", property(lambda _: pytest.fail("lanes were read")))
+    assert samples(metrics.text(["fused_mlp_policy_split_ratio"])) == [
+        'fused_mlp_policy_split_ratio{model=""} 0.0'
+    ]
+
+
+@pytest.mark.parametrize(("buckets", "expected"), [(None, 12), ("fine", 37), ("coarse", 12)])
+def test_many_models_have_fewer_buckets_unless_a_scrape_asks_for_others(
+    service: Service, buckets: str | None, expected: int
+) -> None:
+    lane = loaded(service).find("m005").lanes["fused"]
+    metrics = metrics_of(service)
+    for duration_ns in (30_000, 60_000, 3_000_000_000):
+        lane.record(0, duration_ns)
+    lines = samples(metrics.text(["fused_mlp_request_duration_seconds_bucket"], buckets))
+    assert len(lines) == expected
+    counts = {line.partition('le="')[2].partition('"')[0]: int(line.rpartition(" ")[2]) for line in lines}
+    assert [counts[le] for le in ("2e-05", "5e-05", "0.0001", "1", "+Inf")] == [0, 1, 2, 2, 3]
+
+
+def test_a_model_without_a_policy_of_its_own_has_that_of_the_server(service: Service) -> None:
+    catalog = loaded(service)
+    metrics = metrics_of(service)
+    catalog.set_policy({"on_mismatch": "unfused"}, "m007")
+    assert samples(metrics.text(["fused_mlp_policy_info"])) == [
+        'fused_mlp_policy_info{model="",on_mismatch="log",variant="fused"} 1',
+        'fused_mlp_policy_info{model="m007",on_mismatch="unfused",variant="fused"} 1',
+    ]
+
+
+def test_many_active_models_are_a_few_kilobytes_each(service: Service) -> None:
+    for model in loaded(service).models():
+        for v in model.versions:
+            v.lanes["fused"].record(0, 30_000)
+    assert len(metrics_of(service).text()) < 3500 * COUNT  # 14 kB with all buckets and zeros
+
+
+def test_status_is_told_in_pages(service: Service, root: Path) -> None:
+    (root / "m100").unlink()
+    (root / "m100" / "1").mkdir(parents=True)
+    (root / "m100" / "1" / "model.json").write_text("{")
+    catalog = loaded(service)
+
+    def page(path: str) -> dict[str, Any]:
+        query = Query(parse_qs(urlsplit(path).query))
+        return cast(dict[str, Any], json.loads(status_json(catalog, "native", True, query)))
+
+    first = page("/status.json")
+    assert len(first["models"]) == 100
+    assert first["counts"] == {"models": COUNT, "versions": {"READY": COUNT - 1, "UNAVAILABLE": 1}}
+    names, path = [], "/status.json?limit=120"
+    while path:
+        told = page(path)
+        names += [model["name"] for model in told["models"]]
+        path = told["next"]
+    assert names == [model.name for model in catalog.models()]
+    broken = page("/status.json?answers=no")
+    assert [model["name"] for model in broken["models"]] == ["m100"]
+    assert broken["next"] is None
+    assert [model["name"] for model in page("/status.json?model=m007")["models"]] == ["m007"]
+    assert page("/status.json?model=unknown")["models"] == []
+    with pytest.raises(BadRequest, match="limit: expected a number from 0 to 1000, got 'all'"):
+        page("/status.json?limit=all")

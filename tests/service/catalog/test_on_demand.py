@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 
 from fused_mlp import kernels, models
-from fused_mlp.kernels import Backend, Kernel
+from fused_mlp.kernels import Backend, Kernel, KernelUnavailable
 from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.models import Mlp
 from fused_mlp.protos import open_inference_pb2 as pb
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.catalog import on_demand
+from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.retry import RetryPolicy
 from tests.support.fleet import WIDTH, make_fleet, tiny_mlp
@@ -97,6 +98,11 @@ class Lazy(PuppetService):
             m.name: (m.state, m.reason) for m in self.stub.RepositoryIndex(pb.RepositoryIndexRequest()).models
         }
 
+    def metrics(self) -> list[str]:
+        url = f"http://127.0.0.1:{self.service.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as page:
+            return page.read().decode().splitlines()
+
     def loaded(self) -> set[str]:
         return {name for name, (state, _) in self.states().items() if state == "READY"}
 
@@ -134,7 +140,9 @@ def test_the_list_of_models_says_which_are_loaded(lazy: Lazy) -> None:
     lines = {name: line for line in shown.stdout.splitlines() for name in ("m001", "m002") if name in line}
     assert "fused" in lines["m001"], shown
     assert "4-8-3 relu" in lines["m002"]
-    assert "UNAVAILABLE: not loaded: the first request for it loads it" in lines["m002"]
+    assert "on demand" in lines["m002"]
+    assert lazy.client.model("m002").version().state == "ON_DEMAND"
+    assert 'fused_mlp_model_info{model="m002",state="ON_DEMAND",version="1"} 1' in lazy.metrics()
 
 
 def test_the_first_request_loads_and_is_answered(lazy: Lazy, gate: Gate) -> None:
@@ -162,15 +170,33 @@ def test_only_callers_of_a_model_wait_for_it_and_it_is_loaded_once(lazy: Lazy, g
         assert lazy.states()["m001"] == ("LOADING", "still loading")
         np.testing.assert_array_equal(lazy.predict("m000"), expected())
         assert lazy.client.health("m001") == "SERVING"
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{lazy.service.metrics_port}/metrics", timeout=10
-        ) as page:
-            assert b'state="LOADING"' in page.read()
+        assert 'fused_mlp_model_info{model="m001",state="LOADING",version="1"} 1' in lazy.metrics()
         assert not any(future.done() for future in waiting)
         gate.open.set()
         for future in waiting:
             np.testing.assert_array_equal(future.result(30), expected())
     assert gate.built == 2
+
+
+def test_each_version_is_asked_for_once(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again with every other that is loaded meanwhile."""
+    names = make_fleet(tmp_path, 12)
+    wanted: list[str] = []
+    want = Catalog.want
+
+    def counted(catalog: Catalog, name: str, version: int = 0) -> Future[None]:
+        wanted.append(name)
+        return want(catalog, name, version)
+
+    monkeypatch.setattr(Catalog, "want", counted)
+    gate.open.clear()
+    with Lazy("native", tmp_path, loops=1) as lazy, ThreadPoolExecutor(len(names)) as callers:
+        waiting = [callers.submit(lazy.predict, name) for name in names]
+        lazy.wait_for(lambda: len(wanted) == len(names))
+        gate.open.set()
+        for future in waiting:
+            np.testing.assert_array_equal(future.result(30), expected())
+    assert sorted(wanted) == names
 
 
 def test_a_waiting_caller_has_its_deadline_and_may_give_up(lazy: Lazy, gate: Gate) -> None:
@@ -202,6 +228,7 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
             assert "could not be loaded; GetModel says why" in str(failed.value)
             assert "NaN or infinite" in lazy.states()["m001"][1]
             lazy.wait_for(lambda: lazy.client.health("m001") == "SERVING")  # it may be tried again
+    assert 'fused_mlp_load_failures_total{model="m001",version="1"} 3' in lazy.metrics()
     lines = [r.getMessage() for r in caplog.records if "m001/1 cannot be loaded" in r.getMessage()]
     assert len(lines) == 1
     assert str(root) not in lines[0]
@@ -219,6 +246,20 @@ def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: 
         assert lazy.states()["m001"][0] == "UNAVAILABLE"
         np.testing.assert_array_equal(lazy.predict("m001"), expected())
         assert lazy.loaded() == {"m001", "m002"}
+
+
+def test_a_kernel_that_a_policy_asks_for_takes_room_too(root: Path, gate: Gate) -> None:
+    size = CpuKernel(tiny_mlp(), 1).memory_bytes
+    with Lazy("native", root, max_loaded_bytes=2 * size) as lazy:
+        lazy.predict("m000")
+        lazy.predict("m001")
+        lazy.service.catalog.set_policy({"variant": "unfused"}, "m001")
+        assert lazy.loaded() == {"m001"}
+    with Lazy("native", root, max_loaded_bytes=size) as lazy:
+        lazy.predict("m000")
+        with pytest.raises(KernelUnavailable, match=r"m000: it needs [\d,]+ bytes, more than the"):
+            lazy.service.catalog.set_policy({"variant": "unfused"}, "m000")
+        assert lazy.loaded() == {"m000"}
 
 
 def test_a_model_with_requests_is_never_unloaded(

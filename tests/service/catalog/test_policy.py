@@ -11,7 +11,7 @@ from fused_mlp import kernels
 from fused_mlp.kernels import Backend, Kernel, KernelInfo, registry
 from fused_mlp.models import Mlp
 from fused_mlp.service.app import Service
-from fused_mlp.service.observe.metrics import EngineCollector, Exposition
+from fused_mlp.service.observe.model_metrics import ModelMetrics
 from fused_mlp.service.settings.settings import SettingsError, load_settings
 from tests.support.server import sum_metric
 
@@ -111,14 +111,14 @@ def test_a_fused_kernel_that_cannot_serve_is_a_fallback_from_the_start(
         assert served.fallback is not None
         assert served.fallback.reason == reason
         assert "serving UNFUSED" in caplog.text
-        collector = EngineCollector(service.engine, service.catalog, "none")
-        text = Exposition(collector).render("")[0].decode()
+        metrics = ModelMetrics(service.engine, service.catalog, 8192, "none")
+        text = metrics.text()
         name = "fused_mlp_variant_fallback"
         assert sum_metric(text, name, {"model": "digits", "version": "1", "reason": reason}) == 1
         assert sum_metric(text, name, {}) == 1
         # The policy asks for unfused: serving it is no fallback then.
         service.catalog.set_policy({"variant": "unfused"})
-        text = Exposition(collector).render("")[0].decode()
+        text = metrics.text()
         assert sum_metric(text, name, {}) == 0
     finally:
         service.close()

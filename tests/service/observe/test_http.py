@@ -6,7 +6,7 @@ import gzip
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
 
@@ -14,11 +14,12 @@ import pytest
 
 from fused_mlp.service.observe import http
 from fused_mlp.service.observe.http import MOST_CONNECTIONS, MetricsServer, Pages
+from fused_mlp.service.observe.http_request import Query
 
 LARGE = b"x" * (64 << 20)  # more than sockets take
 
 
-Render = Callable[[str, Collection[str]], tuple[bytes, str]]
+Render = Callable[[str, Query], tuple[bytes, str]]
 
 
 def pages(render: Render = lambda *_: (b"metrics\n", "text/plain")) -> Pages:
@@ -55,6 +56,19 @@ def read_all(connection: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return received
+
+
+def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(server: MetricsServer) -> None:
+    """With two writes and Nagle's algorithm, each would take the 40 ms of a delayed acknowledgement."""
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    taken = []
+    for _ in range(40):
+        begun = time.perf_counter()
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().read() == b"ok\n"
+        taken.append(time.perf_counter() - begun)
+    connection.close()
+    assert sorted(taken)[20] < 0.02
 
 
 def test_clients_that_never_finish_take_no_threads_and_stop_no_scrape(server: MetricsServer) -> None:
@@ -148,7 +162,7 @@ def test_one_connection_serves_many_requests(server: MetricsServer) -> None:
 def test_a_page_that_fails_is_an_error_and_the_next_is_served(caplog: pytest.LogCaptureFixture) -> None:
     answers = iter([(b"fine", "text/plain")])
 
-    def render(accept: str, _: Collection[str]) -> tuple[bytes, str]:
+    def render(accept: str, _: Query) -> tuple[bytes, str]:
         if accept == "broken":
             raise ValueError("no such metric")
         return next(answers)
@@ -198,18 +212,20 @@ def test_large_pages_are_compressed_for_those_who_ask(accepted: str, compressed:
         server.stop()
 
 
-def test_names_of_series_are_handed_on(server: MetricsServer) -> None:
+def test_the_query_is_handed_on(server: MetricsServer) -> None:
     asked = []
 
-    def render(_: str, names: Collection[str]) -> tuple[bytes, str]:
-        asked.append(tuple(names))
+    def render(_: str, query: Query) -> tuple[bytes, str]:
+        asked.append((query.all("name[]"), query.choice("buckets", "fine", "coarse")))
         return b"", "text/plain"
 
     named = MetricsServer("127.0.0.1", 0, pages(render))
     try:
-        for path in ("/metrics", "/metrics?name[]=a_total&x=1&name%5B%5D=b%5Fc"):
+        for path in ("/metrics", "/metrics?name[]=a_total&buckets=fine&x=1&name%5B%5D=b%5Fc"):
             assert get(named, path)[0] == 200
-        assert asked == [(), ("a_total", "b_c")]
+        assert asked == [([], None), (["a_total", "b_c"], "fine")]
+        refused = get(named, "/metrics?buckets=many")
+        assert refused == (400, b"buckets: expected fine or coarse, got 'many'\n")
     finally:
         named.stop()
 

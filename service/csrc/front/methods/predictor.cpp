@@ -1,5 +1,7 @@
 #include "front/methods/predictor.hpp"
 
+#include <utility>
+
 #include "front/methods/prediction.hpp"
 #include "front/server/loop.hpp"
 
@@ -7,6 +9,8 @@ namespace fused_mlp::front {
 namespace {
 
 constexpr size_t kKeptPredictions = 1024;  // some 3 KiB each
+// A version that requests still wait for is asked for again after this long.
+constexpr int64_t kWantAgain = 1'000'000'000;
 
 }  // namespace
 
@@ -63,27 +67,52 @@ bool Predictor::run_ready() {
 }
 
 void Predictor::wait_for(Prediction& prediction, const RouteEntry& entry) {
-  if (waiting_.empty()) {
-    waiting_generation_ = routes_.current().generation;
-    wanted_.clear();
-  }
-  // Python knows of it once the routes say that it is loading.
-  if (!entry.loading && wanted_.emplace(entry.model, entry.version).second) {
-    failures_.on_wanted(entry.model, entry.version);
-  }
-  waiting_.push_back(&prediction);  // last: if anything throws, it does not wait
+  Wait& wait = waiting_[{entry.model, entry.version}];
+  if (wait.wanted_ns == 0) want(entry, wait);
+  wait.predictions.push_back(&prediction);  // last: if anything throws, it does not wait
 }
 
-void Predictor::stop_waiting(const Prediction& prediction) noexcept { std::erase(waiting_, &prediction); }
+void Predictor::want(const RouteEntry& entry, Wait& wait) {
+  wait.wanted_ns = loop_.now();
+  // Python knows of it once the routes say that it is loading.
+  if (!entry.loading) failures_.on_wanted(entry.model, entry.version);
+}
+
+void Predictor::stop_waiting(const Prediction& prediction) noexcept {
+  for (auto& [key, wait] : waiting_) {
+    if (std::erase(wait.predictions, &prediction) != 0) return;
+  }
+}
 
 void Predictor::tick() {
   routes_.refresh();
-  if (waiting_.empty() || routes_.current().generation == waiting_generation_) return;
-  // Those whose model is still not loaded wait again.
-  const std::vector<Prediction*> waited = std::exchange(waiting_, {});
-  wanted_.clear();
-  waiting_generation_ = routes_.current().generation;
-  for (Prediction* prediction : waited) {
+  if (!waiting_.empty()) resume_waiting();
+}
+
+// One look per version, however many wait for it; the others stay where they are.
+void Predictor::resume_waiting() {
+  const RouteTable& table = *routes_.current().routes;
+  const uint64_t generation = routes_.current().generation;
+  const bool changed = std::exchange(waiting_generation_, generation) != generation;
+  const int64_t now = loop_.now();
+  std::vector<Prediction*> resumed;
+  for (auto each = waiting_.begin(); each != waiting_.end();) {
+    auto& [key, wait] = *each;
+    if (!changed && !wait.predictions.empty() && now - wait.wanted_ns < kWantAgain) {
+      ++each;
+      continue;
+    }
+    const RouteEntry* const entry = table.unloaded(key.first, key.second);
+    if (entry != nullptr && !wait.predictions.empty()) {
+      // It may have been loaded and unloaded again while this loop was busy.
+      if (now - wait.wanted_ns >= kWantAgain) want(*entry, wait);
+      ++each;
+      continue;
+    }
+    resumed.insert(resumed.end(), wait.predictions.begin(), wait.predictions.end());
+    each = waiting_.erase(each);
+  }
+  for (Prediction* prediction : resumed) {
     if (prediction->waits()) prediction->proceed();  // not if the end of another took its call along
   }
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,13 +45,21 @@ class Predictor {
     round_.push_back({&lane, {}});  // may throw: then the ticket stays its owner's
     round_.back().ticket = Ref<Ticket>::adopt(&ticket);
   }
-  // Until the routes change: its version is loaded on demand.
+  // Until its version, which is loaded on demand, is loaded or cannot be.
   void wait_for(Prediction& prediction, const RouteEntry& entry);
   void stop_waiting(const Prediction& prediction) noexcept;
   void recycle(Prediction* prediction) noexcept;
 
  private:
+  // Those that wait for one version, oldest first.
+  struct Wait {
+    std::vector<Prediction*> predictions;
+    int64_t wanted_ns = 0;  // when Python was told
+  };
+
   void submit_round();
+  void resume_waiting();
+  void want(const RouteEntry& entry, Wait& wait);
 
   Loop& loop_;
   Engine& engine_;
@@ -59,10 +67,8 @@ class Predictor {
   InlineRunner runner_;
   LoopRoutes routes_;
   std::vector<Prediction*> free_;
-  std::vector<Prediction*> waiting_;  // for a model, oldest first
-  std::set<std::pair<std::string, int64_t>>
-      wanted_;                       // what they were told to wait for since the routes changed
-  uint64_t waiting_generation_ = 0;  // of the routes that they saw
+  std::map<std::pair<std::string, int64_t>, Wait> waiting_;
+  uint64_t waiting_generation_ = 0;  // of the routes when they were last looked at
   size_t in_use_ = 0;
   std::vector<Submission> round_, submitting_;
   bool submitted_ = false;
