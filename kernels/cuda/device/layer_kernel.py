@@ -46,8 +46,7 @@ def layer_kernel(
     """x: IN columns from X_AT on in rows X_ROW apart; y and z alike, OUT columns. w: (N_PADDED, W_ROW), zero-padded,
     followed by the gate's where GATE, its function, is not None; b: (N_PADDED,) float32, likewise, then weight and
     bias of the norm. z is read where COMBINE is not empty. LAST follows the norm. N_PADDED and W_ROW are multiples of
-    BLOCK_N and BLOCK_K, so only x, y and z need masks. Sums are taken in parts of PART inputs (see `plans.SUM_PART`)."""
-    dtype = w_ptr.dtype.element_ty
+    BLOCK_N and BLOCK_K, so only x, y and z need masks. Sums are taken in parts of PART (see `plans.SUM_PART`)."""
     blocks = tl.cdiv(rows, BLOCK_M)
     # Neighbouring programs share a weight tile and differ in rows: each weight is read from memory once.
     row = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)

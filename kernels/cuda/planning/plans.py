@@ -1,5 +1,5 @@
-"""What each strategy launches, as data: kernel, compile-time constants, pointer types, grid. Both the
-launcher and the ahead-of-time check read it, so that what is checked is what runs. Imports no triton."""
+"""What each strategy launches, as data: kernel, compile-time constants, pointer types, grid. `forward` makes a forward
+pass of it; the ahead-of-time check reads it too, so that what is checked is what runs. Imports no triton."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ ROW_BLOCK = 1024
 # on the program, so there is a second try. First 255 in `whole`, whose programs have a multiprocessor each.
 WHOLE_REGISTERS = (255, None)
 LAYERED_REGISTERS = (None, 255)
-# A float32 product without tensor cores is summed on the GPU one input after the other, and the error of so long a chain
-# grows with it: with 4096 inputs it is three times that of eager, whose GEMMs sum in parts. So are ours: parts of this
-# many inputs, each summed in order, added up in order, whatever the batch. (Tensor cores round their operands more than
-# any sum.)
+# Without tensor cores a GPU sums a product one input after the other, and the error of so long a chain grows with it:
+# with 4096 inputs it is three times that of eager, whose GEMMs sum in parts. So do these kernels: parts of this many
+# inputs, each summed in order and added up in order, whatever the batch. (Tensor cores round operands more than sums.)
 SUM_PART = 512
 _IDENTITY = parse("x")
 
@@ -87,7 +86,7 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LayeredLaunch:
     """A launch of `layered`: its plan, what it computes, and the buffers that it reads and writes. `tail`: the row pass
     in a product's epilogue."""
 
@@ -101,12 +100,12 @@ def layered_plans(spec: MlpSpec, tile: Tile) -> list[LaunchPlan]:
     return [launch.plan for launch in layered_launches(spec, tile)[0]]
 
 
-def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[Launch], tuple[int, ...]]:
+def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[LayeredLaunch], tuple[int, ...]]:
     """One launch per product and per row pass that no epilogue takes; and the rows of the buffers between them."""
     stages, tails = _with_tails(spec, tile)
     placement = place(spec, stages)
     element = ELEMENT_TYPES[spec.dtype]
-    launches: list[Launch] = []
+    launches: list[LayeredLaunch] = []
     for task in placement.tasks:
         places = (task.source, task.other or task.source, task.target)
         x, z, y = (_pointer(each, element) for each in places)
@@ -118,7 +117,7 @@ def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[Launch], tuple[int
             width = spec.widths_by_name[task.stage.source]
             plan = _row_plan(task, width, element, (x, z, "fp32", y))
         launches.append(
-            Launch(plan, task.stage, tail, (places[0].buffer, places[1].buffer, places[2].buffer))
+            LayeredLaunch(plan, task.stage, tail, (places[0].buffer, places[1].buffer, places[2].buffer))
         )
     return launches, placement.scratch
 
