@@ -306,9 +306,10 @@ class OnGpu(Off):
 
 
 def test_kernel_on_a_gpu_is_compared_with_plain_layers_there():
-    mlp = make_mlp()
+    mlp = random_weights(MlpSpec.of_layers(2048, [LayerSpec(out_features=8)]))
     kernel, eager = OnGpu(mlp, "cpu", None), Off(mlp, "cpu", None)
-    kernel.by = eager.by = 1.2e-5  # as if both summed in long chains
+    eager.up_to_rows = 1_000_000
+    kernel.by = eager.by = 2e-5  # as if both summed in long chains
     with pytest.raises(KernelError, match="disagrees"):
         check_against_float64(kernel, mlp)
     check_against_float64(kernel, mlp, lambda: eager)
