@@ -136,7 +136,7 @@ def test_a_name_that_cannot_run_fails_and_lists_what_can(only, name, text):
 
 
 def test_a_name_is_found_on_any_device_when_the_device_is_auto(only, monkeypatch):
-    monkeypatch.setattr(registry, "_default_device", lambda: "cuda")
+    monkeypatch.setattr(registry, "default_device", lambda: "cuda")
     only(backend("gpu", 9, why="no memory", device="cuda"), backend("plain", 1))
     assert kernels.compile(make_mlp(), backend="plain").describe().device == "cpu"
     with pytest.raises(KernelUnavailable, match="no fused backend on cuda of that name"):

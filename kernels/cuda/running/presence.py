@@ -23,6 +23,11 @@ def current_device(index: int) -> AbstractContextManager[object]:
     return torch.cuda.device(index)
 
 
+def free_bytes() -> list[int]:
+    """Of each GPU."""
+    return [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
+
+
 def is_lost(device: torch.device) -> bool:
     """Whether an error has made the device useless to this process until it ends: then every call fails."""
     try:
