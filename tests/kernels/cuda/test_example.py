@@ -1,4 +1,4 @@
-"""The hand-written CUDA kernel where there is no GPU: it compiles, it computes right on the host (through `host/`, which
+"""The hand-written CUDA kernel where there is no GPU: it compiles, computes right on the host (through `host/`, which
 has what C++ lacks of CUDA C++), what it is launched with, what it refuses."""
 
 from __future__ import annotations
