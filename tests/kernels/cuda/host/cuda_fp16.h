@@ -1,5 +1,6 @@
 // CUDA C++ on the host, as far as fused_mlp.cu needs it: a thread for each thread of a block, a barrier for
-// __syncthreads. A fragment is the whole matrix in every lane, so that all lanes of a warp compute and store the same.
+// __syncthreads. A fragment is the whole matrix in every lane, so that all lanes of a warp compute and store
+// the same.
 #pragma once
 #include <barrier>
 #include <cmath>
