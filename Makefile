@@ -147,11 +147,11 @@ lint: install-dev ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@find kernels service bench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' | xargs --no-run-if-empty clang-format --dry-run -Werror
+	@find kernels service bench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' | xargs --no-run-if-empty clang-format --dry-run -Werror
 
 format: install-dev ## rewrite the code in the house style
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-	@find kernels service bench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' | xargs --no-run-if-empty clang-format -i
+	@find kernels service bench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' | xargs --no-run-if-empty clang-format -i
 
 check-cuda: install-dev ## compile the CUDA kernels for every architecture, no GPU needed
 	$(BIN)/python -m fused_mlp.kernels.cuda.check

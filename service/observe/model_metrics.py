@@ -141,6 +141,11 @@ def _precision_errors(scrape: Scrape) -> Iterator[tuple[str, float]]:
             yield _of(v, kind="mean"), v.precision_error.mean
 
 
+def _kernel_memory(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    for v in scrape.used:
+        yield _of(v), v.memory_bytes
+
+
 def _builds(scrape: Scrape) -> Iterator[tuple[str, float]]:
     version, python = package_version("fused-mlp"), platform.python_version()
     yield label_text(version=version, python=python, torch=_torch_version(), front=scrape.metrics.front), 1
@@ -251,6 +256,11 @@ FAMILIES: tuple[Family[Scrape], ...] = (
         "fused_mlp_precision_error_ratio",
         "What weights in fewer bits cost versions with traffic, as a share of the largest output.",
         _precision_errors,
+    ),
+    Gauge(
+        "fused_mlp_kernel_memory_bytes",
+        "Weights of the kernels of versions with traffic, and on a GPU their buffers there.",
+        _kernel_memory,
     ),
     Gauge("fused_mlp_build_info", "What runs.", _builds),
     Counter(

@@ -23,7 +23,7 @@ Render = Callable[[str, Query], tuple[bytes, str]]
 
 
 def pages(render: Render = lambda *_: (b"metrics\n", "text/plain")) -> Pages:
-    return Pages(render=render, not_ready=lambda: "loading models", status=lambda _: "{}")
+    return Pages(render=render, not_ready=lambda: "loading models", failure=lambda: "", status=lambda _: "{}")
 
 
 @pytest.fixture
