@@ -1,0 +1,96 @@
+"""Finds missing barriers: two warps of a block that touch the same shared bytes between two barriers, one of them to
+write. Whatever the order in which warps run, such a pair is found; so they may run in lockstep, which is fast.
+A few blocks are watched: all run the same code."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.support.ptx.errors import Race
+
+GRANULE = 2  # bytes: the smallest element that our kernels keep in shared memory
+WARPS = 64  # codes per interval between barriers: 1 + warp, and the last one for several
+SEVERAL = WARPS - 1
+
+
+class Races:
+    """Per watched granule, who wrote and who read it last: interval * WARPS + 1 + warp."""
+
+    def __init__(self, threads: int, watched: np.ndarray, size: int) -> None:
+        """watched: the lanes to look at, whole blocks of `threads`."""
+        self._lanes = watched
+        blocks = len(watched) // threads
+        self._block = np.repeat(np.arange(blocks), threads)
+        self._warp = np.tile(np.arange(threads) // 32, blocks)
+        self._size = -(-size // 16) * 16 // GRANULE
+        self._written = np.zeros(blocks * self._size, np.int64)
+        self._read = np.zeros(blocks * self._size, np.int64)
+        self._unfenced = np.zeros(blocks * self._size, bool)
+        self._interval = np.ones(blocks, np.int64)
+        self._threads = threads
+
+    def barrier(self, blocks: np.ndarray | None) -> None:
+        """A new interval. blocks: (all blocks,) bool; None for all."""
+        if blocks is None:
+            self._interval += 1
+        else:
+            self._interval += blocks[self._lanes[:: self._threads] // self._threads]
+
+    def fence(self) -> None:
+        """What was written is visible to the tensor cores' own path to shared memory."""
+        self._unfenced[:] = False
+
+    def access(
+        self, active: np.ndarray | None, addresses: np.ndarray, size: int, what: str, *, write: bool
+    ) -> None:
+        """addresses: (all lanes,) or (1,) offsets in shared memory."""
+        lanes = self._lanes
+        block, warp = self._block, self._warp
+        if active is not None:
+            mine = active[lanes]
+            lanes, block, warp = lanes[mine], block[mine], warp[mine]
+        if not len(lanes):
+            return
+        at = addresses[lanes] if len(addresses) > 1 else np.broadcast_to(addresses, len(lanes))
+        first = block * self._size + at.astype(np.int64) // GRANULE
+        count = max(size // GRANULE, 1)
+        index = (first[:, None] + np.arange(count)).ravel()
+        base = np.repeat(self._interval[block] * WARPS, count)
+        mine = base + np.repeat(warp + 1, count)
+        self._check(self._written[index], base, mine, index, f"{what}: another warp wrote")
+        if write:
+            self._check(self._read[index], base, mine, index, f"{what}: another warp read")
+            self._written[index] = mine
+            self._unfenced[index] = True
+            self._check(self._written[index], base, mine, index, f"{what}: another warp writes")
+        else:
+            read = self._read[index]
+            mine = np.where((read < base) | (read == mine), mine, base + SEVERAL)
+            self._read[index] = mine
+            lost = self._read[index] != mine
+            if lost.any():
+                self._read[index[lost]] = base[lost] + SEVERAL
+
+    def snapshot(self, block: int, addresses: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Bytes that the tensor cores read on their own, from now until `unchanged`: refused if any was written
+        without a fence, or since the last barrier by a warp that the issuing one may not have waited for."""
+        first = self._lanes[0] // self._threads if len(self._lanes) else -1
+        position = np.flatnonzero(self._lanes[:: self._threads] // self._threads == block)
+        if first < 0 or not len(position):
+            return None
+        index = position[0] * self._size + addresses // GRANULE
+        if self._unfenced[index].any():
+            raise Race(f"{what}: reads shared memory that was written with no fence.proxy.async since")
+        return index, self._written[index].copy()
+
+    def unchanged(self, taken: tuple[np.ndarray, np.ndarray] | None, what: str) -> None:
+        if taken is not None and (self._written[taken[0]] != taken[1]).any():
+            raise Race(f"{what}: shared memory was overwritten while the tensor cores read it")
+
+    def _check(
+        self, found: np.ndarray, base: np.ndarray, mine: np.ndarray, index: np.ndarray, what: str
+    ) -> None:
+        wrong = (found >= base) & (found != mine)
+        if wrong.any():
+            at = int(index[wrong][0]) % self._size * GRANULE
+            raise Race(f"{what} the bytes at {at:#x} of shared memory, and no barrier is between")
