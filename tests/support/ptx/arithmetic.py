@@ -4,6 +4,7 @@ twice (in float64, then in float32), which differs from once in about one of 2**
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 
@@ -237,10 +238,9 @@ def _logic(instruction: Instruction) -> Step:
 def _extreme(instruction: Instruction) -> Step:
     """Of a number and NaN, the number; with .NaN, NaN."""
     name, number = instruction.parts[0], "NaN" not in instruction.parts
-    if instruction.parts[-1][0] != "f":
-        return elementwise(instruction, np.maximum if name == "max" else np.minimum)
     functions = {"max": (np.maximum, np.fmax), "min": (np.minimum, np.fmin)}
-    return elementwise(instruction, functions[name][number])
+    function = functions[name][number and instruction.parts[-1][0] == "f"]
+    return elementwise(instruction, lambda *values: reduce(function, values))  # of two, or of three
 
 
 def _move(instruction: Instruction) -> Step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.support.ptx.errors import PtxError
-from tests.support.ptx.execution import Scheduler, program
+from tests.support.ptx.execution import program
 from tests.support.ptx.machine import WARP, Machine
 from tests.support.ptx.memory import Memory
 from tests.support.ptx.parsing import Kernel
@@ -46,7 +46,7 @@ def run(
                 machine = Machine(
                     kernel, memory, static + shared_bytes, local, names, passed, blocks, grid, block
                 )
-                Scheduler(loaded, machine).run()
+                loaded.run(machine)
     finally:
         for address in constants:
             memory.remove(address)

@@ -52,10 +52,11 @@ class Machine:
         self.block_of_lane = np.repeat(np.arange(len(blocks)), threads)
         self.registers = [POISON[bits] for bits in kernel.registers]
         self.active: np.ndarray | None = None  # the threads that run, if not all
+        self.alive = np.ones(self.lanes, bool)  # those that have not ended
         self.shared = Spaces(len(blocks), shared)
         self.local = Spaces(self.lanes, local)
         watched = np.isin(self.block_of_lane, [0, len(blocks) - 1])
-        self.races = Races(threads, np.flatnonzero(watched), shared)
+        self.races = Races(threads, self.lanes, np.flatnonzero(watched), shared)
         self.copies: list[Copy] = []  # issued, not committed
         self.copy_groups: list[list[Copy]] = []
         self.units: dict[str, object] = {}  # what tensor cores keep, by the name of the unit
@@ -70,6 +71,8 @@ class Machine:
         self.special = {name: np.asarray(each, np.uint32) for name, each in self.special.items()}
 
     def put(self, register: int, value: np.ndarray) -> None:
+        if register < 0:  # `_`: not wanted
+            return
         if self.active is not None:
             value = np.where(self.active, value, self.registers[register].view(value.dtype))
         self.registers[register] = value
@@ -84,15 +87,15 @@ class Machine:
 
     def load_shared(self, addresses: np.ndarray, size: int, what: str) -> np.ndarray:
         """(lanes, words); lanes that do not run get NaN."""
-        self.races.access(self.active, addresses, size, what, write=False)
+        self.races.read(self.active, addresses, size, what)
         if self.active is None:
             return self.shared.load(self.block_of_lane, self.full(addresses), size, what)
         return self._spread(lambda at: self.shared.load(self.block_of_lane[at], self.full(addresses)[at], size, what), size)
 
     def store_shared(self, addresses: np.ndarray, values: np.ndarray, size: int, what: str) -> None:
-        self.races.access(self.active, addresses, size, what, write=True)
         at = slice(None) if self.active is None else np.flatnonzero(self.active)
-        self.shared.store(self.block_of_lane[at], self.full(addresses)[at], values[at], size, what)
+        index = self.shared.index(self.block_of_lane[at], self.full(addresses)[at], size, what)
+        self._write(self.active, addresses, rows(self.shared.data, size), index, values[at], what)
 
     def load_global(self, addresses: np.ndarray, size: int, what: str) -> np.ndarray:
         """(lanes or 1, words)."""
@@ -116,15 +119,32 @@ class Machine:
         addresses = self.full(addresses)
         at = slice(None) if self.active is None else np.flatnonzero(self.active)
         index = self.shared.index(self.block_of_lane[at], addresses[at], size, what)
-        self.races.access(self.active, addresses, size, what, write=True)
-        rows(self.shared.data, size)[index] = 0xFFFFFFFF
+        memory = rows(self.shared.data, size)
+        self._write(self.active, addresses, memory, index, np.full_like(data[at], 0xFFFFFFFF), what)
         self.copies.append(Copy(self.active, addresses, index, size, data[at], what))
 
     def finish_copies(self, keep: int) -> None:
         while len(self.copy_groups) > keep:
             for copy in self.copy_groups.pop(0):
-                self.races.access(copy.active, copy.addresses, copy.size, copy.what, write=True)
-                rows(self.shared.data, copy.size)[copy.index] = copy.data
+                memory = rows(self.shared.data, copy.size)
+                self._write(copy.active, copy.addresses, memory, copy.index, copy.data, copy.what)
+
+    def _write(
+        self,
+        active: np.ndarray | None,
+        addresses: np.ndarray,
+        memory: np.ndarray,
+        index: np.ndarray,
+        values: np.ndarray,
+        what: str,
+    ) -> None:
+        """Warps that write the same bytes to the same place do no harm: Triton has them do so."""
+        watched = self.races.watches(active)
+        changed = (memory[index[watched]] != values[watched]).any(1)
+        memory[index] = values
+        lost = (memory[index[watched]] != values[watched]).any(1)
+        size = memory.shape[1] * memory.itemsize
+        self.races.write(active, addresses, size, what, changed, lost)
 
 
 def where(instruction: Instruction) -> str:

@@ -11,6 +11,7 @@ from tests.support.ptx.machine import Machine, where
 from tests.support.ptx.memory import UNSIGNED
 from tests.support.ptx.parsing import Address, Constant, Instruction, Name, Operand, Register, Vector
 
+SINK = -1  # a result that is not wanted
 Read = Callable[[Machine], np.ndarray]
 
 TYPES: dict[str, type] = {"pred": np.bool_, "f16": np.float16, "f32": np.float32, "f64": np.float64}
@@ -26,6 +27,8 @@ def type_of(instruction: Instruction, name: str) -> type:
 
 def destination(instruction: Instruction, operand: Operand | None = None) -> int:
     operand = instruction.operands[0] if operand is None else operand
+    if operand == Name("_"):
+        return SINK
     if not isinstance(operand, Register):
         raise UnknownInstruction(f"{where(instruction)}: expected a register to write")
     return operand.index

@@ -16,7 +16,7 @@ SEVERAL = WARPS - 1
 class Races:
     """Per watched granule, who wrote and who read it last: interval * WARPS + 1 + warp."""
 
-    def __init__(self, threads: int, watched: np.ndarray, size: int) -> None:
+    def __init__(self, threads: int, lanes: int, watched: np.ndarray, size: int) -> None:
         """watched: the lanes to look at, whole blocks of `threads`."""
         self._lanes = watched
         blocks = len(watched) // threads
@@ -28,6 +28,7 @@ class Races:
         self._unfenced = np.zeros(blocks * self._size, bool)
         self._interval = np.ones(blocks, np.int64)
         self._threads = threads
+        self._watched = np.isin(np.arange(lanes), watched)
 
     def barrier(self, blocks: np.ndarray | None) -> None:
         """A new interval. blocks: (all blocks,) bool; None for all."""
@@ -40,36 +41,51 @@ class Races:
         """What was written is visible to the tensor cores' own path to shared memory."""
         self._unfenced[:] = False
 
-    def access(
-        self, active: np.ndarray | None, addresses: np.ndarray, size: int, what: str, *, write: bool
-    ) -> None:
+    def watches(self, active: np.ndarray | None) -> np.ndarray:
+        """Positions of the watched ones among the active lanes."""
+        return self._lanes if active is None else np.flatnonzero(self._watched[active])
+
+    def read(self, active: np.ndarray | None, addresses: np.ndarray, size: int, what: str) -> None:
         """addresses: (all lanes,) or (1,) offsets in shared memory."""
-        lanes = self._lanes
-        block, warp = self._block, self._warp
+        index, base, mine = self._granules(active, addresses, size)
+        self._check(self._written[index], base, mine, index, f"{what}: another warp wrote")
+        before = self._read[index]
+        mine = np.where((before < base) | (before == mine), mine, base + SEVERAL)
+        self._read[index] = mine
+        lost = self._read[index] != mine
+        self._read[index[lost]] = base[lost] + SEVERAL
+
+    def write(
+        self,
+        active: np.ndarray | None,
+        addresses: np.ndarray,
+        size: int,
+        what: str,
+        changed: np.ndarray,
+        lost: np.ndarray,
+    ) -> None:
+        """Of the watched lanes that write, `changed` found other bytes there before, `lost` find other ones now."""
+        index, base, mine = self._granules(active, addresses, size)
+        changed, lost = (np.repeat(each, len(index) // max(len(each), 1)) for each in (changed, lost))
+        self._check(self._written[index], base, mine, index, f"{what}: another warp wrote", changed)
+        self._check(self._read[index], base, mine, index, f"{what}: another warp read", changed)
+        self._written[index] = mine
+        self._unfenced[index] = True
+        self._check(self._written[index], base, mine, index, f"{what}: another warp writes", lost)
+
+    def _granules(
+        self, active: np.ndarray | None, addresses: np.ndarray, size: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What the watched lanes touch: the granules, the first code of the interval, the warp's own code."""
+        lanes, block, warp = self._lanes, self._block, self._warp
         if active is not None:
             mine = active[lanes]
             lanes, block, warp = lanes[mine], block[mine], warp[mine]
-        if not len(lanes):
-            return
         at = addresses[lanes] if len(addresses) > 1 else np.broadcast_to(addresses, len(lanes))
         first = block * self._size + at.astype(np.int64) // GRANULE
         count = max(size // GRANULE, 1)
-        index = (first[:, None] + np.arange(count)).ravel()
         base = np.repeat(self._interval[block] * WARPS, count)
-        mine = base + np.repeat(warp + 1, count)
-        self._check(self._written[index], base, mine, index, f"{what}: another warp wrote")
-        if write:
-            self._check(self._read[index], base, mine, index, f"{what}: another warp read")
-            self._written[index] = mine
-            self._unfenced[index] = True
-            self._check(self._written[index], base, mine, index, f"{what}: another warp writes")
-        else:
-            read = self._read[index]
-            mine = np.where((read < base) | (read == mine), mine, base + SEVERAL)
-            self._read[index] = mine
-            lost = self._read[index] != mine
-            if lost.any():
-                self._read[index[lost]] = base[lost] + SEVERAL
+        return (first[:, None] + np.arange(count)).ravel(), base, base + np.repeat(warp + 1, count)
 
     def snapshot(self, block: int, addresses: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray] | None:
         """Bytes that the tensor cores read on their own, from now until `unchanged`: refused if any was written
@@ -88,9 +104,17 @@ class Races:
             raise Race(f"{what}: shared memory was overwritten while the tensor cores read it")
 
     def _check(
-        self, found: np.ndarray, base: np.ndarray, mine: np.ndarray, index: np.ndarray, what: str
+        self,
+        found: np.ndarray,
+        base: np.ndarray,
+        mine: np.ndarray,
+        index: np.ndarray,
+        what: str,
+        only: np.ndarray | None = None,
     ) -> None:
         wrong = (found >= base) & (found != mine)
+        if only is not None:
+            wrong &= only
         if wrong.any():
             at = int(index[wrong][0]) % self._size * GRANULE
             raise Race(f"{what} the bytes at {at:#x} of shared memory, and no barrier is between")
