@@ -9,6 +9,7 @@ from functools import reduce
 import numpy as np
 
 from tests.support.ptx.errors import UnknownInstruction
+from tests.support.ptx.formats import from_bf16, to_bf16
 from tests.support.ptx.machine import Machine, Step, where
 from tests.support.ptx.operands import TYPES, Read, destination, reading, registers, type_of
 from tests.support.ptx.parsing import Instruction, Vector
@@ -65,6 +66,8 @@ def elementwise(instruction: Instruction, function: Callable[..., np.ndarray]) -
         kinds = [np.float16] * (len(operands) - 1) + [np.float32]
         reads = [reading(instruction, each, kind) for each, kind in zip(operands, kinds, strict=True)]
         return apply(instruction, lambda *values: function(*[v.astype(np.float32) for v in values]), reads)
+    if name.startswith("bf16"):
+        return _in_bf16(instruction, function)
     if name.endswith("x2"):
         half = TYPES[name[:-2]]
         whole = np.uint64 if half is np.float32 else np.uint32
@@ -80,6 +83,18 @@ def elementwise(instruction: Instruction, function: Callable[..., np.ndarray]) -
     if "ftz" in instruction.parts:
         return apply(instruction, lambda *values: flushed(function(*[flushed(v) for v in values])), reads)
     return apply(instruction, function, reads)
+
+
+def _in_bf16(instruction: Instruction, function: Callable[..., np.ndarray]) -> Step:
+    """Of one number, or of two in a word: in float32, rounded."""
+    word = np.uint32 if instruction.parts[-1] == "bf16x2" else np.uint16
+    reads = [reading(instruction, each, word) for each in instruction.operands[1:]]
+
+    def compute(*values: np.ndarray) -> np.ndarray:
+        wide = [from_bf16(value.view(np.uint16)).reshape(len(value), -1) for value in values]
+        return np.ascontiguousarray(to_bf16(np.ascontiguousarray(function(*wide)))).reshape(-1).view(word)
+
+    return apply(instruction, compute, reads)
 
 
 def _multiply(instruction: Instruction) -> Step:
@@ -199,7 +214,8 @@ def _extract(instruction: Instruction) -> Step:
 
 
 def _compare(instruction: Instruction) -> Step:
-    name, kind = instruction.parts[1], type_of(instruction, instruction.parts[-1])
+    name, half = instruction.parts[1], instruction.parts[-1] == "bf16"
+    kind = np.uint16 if half else type_of(instruction, instruction.parts[-1])
     if isinstance(instruction.operands[0], Vector):
         raise UnknownInstruction(where(instruction))
     if name in OPPOSITE:
@@ -209,7 +225,7 @@ def _compare(instruction: Instruction) -> Step:
         test = lambda a, b: np.isnan(a) | np.isnan(b)  # noqa: E731
     elif name == "num":
         test = lambda a, b: ~(np.isnan(a) | np.isnan(b))  # noqa: E731
-    elif name == "ne" and kind in FLOATS:  # ordered: false for NaN, unlike numpy's
+    elif name == "ne" and (half or kind in FLOATS):  # ordered: false for NaN, unlike numpy's
         test = lambda a, b: (a < b) | (a > b)  # noqa: E731
     elif name in COMPARISONS:
         test = COMPARISONS[name]
@@ -217,7 +233,7 @@ def _compare(instruction: Instruction) -> Step:
         raise UnknownInstruction(where(instruction))
     reads = [reading(instruction, each, kind) for each in instruction.operands[1:3]]
     if len(instruction.operands) == 3:
-        return apply(instruction, test, reads)
+        return apply(instruction, (lambda a, b: test(from_bf16(a), from_bf16(b))) if half else test, reads)
     join = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[instruction.parts[2]]
     reads.append(reading(instruction, instruction.operands[3], np.bool_))
     return apply(instruction, lambda a, b, c: join(test(a, b), c), reads)

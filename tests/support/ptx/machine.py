@@ -99,11 +99,13 @@ class Machine:
 
     def load_global(self, addresses: np.ndarray, size: int, what: str) -> np.ndarray:
         """(lanes or 1, words)."""
+        self.races.load(self.active, addresses, size, what)
         if self.active is None:
             return self.memory.load(addresses, size, what)
         return self._spread(lambda at: self.memory.load(self.full(addresses)[at], size, what), size)
 
     def store_global(self, addresses: np.ndarray, values: np.ndarray, size: int, what: str) -> None:
+        self.races.store(self.active, addresses, size)
         at = slice(None) if self.active is None else np.flatnonzero(self.active)
         self.memory.store(self.full(addresses)[at], values[at], size, what)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.support.ptx.conversions import from_bf16
 from tests.support.ptx.errors import UnknownInstruction
+from tests.support.ptx.formats import from_bf16
 from tests.support.ptx.machine import WARP, Machine, Step, where
 from tests.support.ptx.movement import _first_lanes
 from tests.support.ptx.operands import addressing, reading, registers
