@@ -1,5 +1,5 @@
-"""Run by test_executed.py: the cases of interpreted.py on compiled PTX, in the precision named, one case in `every`; each
-on the next architecture. Prints one JSON object per case."""
+"""Run by test_executed.py: the cases of interpreted.py on compiled PTX, in the precision named, one case in `every`;
+each on the next architecture. Prints one JSON object per case."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Cases:
         return found
 
     def tiles(self, spec: MlpSpec, *, all_blocks: bool = True) -> list[Tile]:
-        """Without all_blocks, the smallest of each strategy and the largest in turn: tensor cores of sm_90 and sm_100 take
-        64 rows and more."""
+        """Without all_blocks, the smallest of each strategy and the largest in turn: tensor cores of sm_90 and
+        sm_100 take 64 rows and more."""
         self._number += 1
         if self._number % self._every:
             return []
@@ -56,8 +56,8 @@ class Cases:
 
 
 def allowance_in_tf32(mlp: Mlp, x: torch.Tensor, exact: torch.Tensor) -> float:
-    """As eager in fp16, whose numbers have as many digits. Tensor cores cut off what tf32 does not hold: twice the error
-    of rounding."""
+    """As eager in fp16, whose numbers have as many digits. Tensor cores cut off what tf32 does not hold: twice the
+    error of rounding."""
     half = Mlp(mlp.spec.model_copy(update={"dtype": "float16"}), mlp.tensors())
     return 2 * interpreted.ordinary_allowance(half, x.half(), exact)
 

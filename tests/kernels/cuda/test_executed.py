@@ -1,5 +1,5 @@
-"""The compiled kernels, executed: what Triton makes of every strategy for sm_80, sm_90, sm_100 and sm_120, run on the CPU
-by our interpreter of PTX in all precisions. A sample here; `make check-ptx` runs all cases."""
+"""The compiled kernels, executed: what Triton makes of every strategy for sm_80, sm_90, sm_100 and sm_120, run on
+the CPU by our interpreter of PTX in all precisions. A sample here; `make check-ptx` runs all cases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[dict[str, object]]]]:
     """A process per precision, two side by side."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TRITON_DISABLE_LINE_INFO": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "TRITON_DISABLE_LINE_INFO": "1",
+    }
     environment["DNNL_MAX_CPU_ISA"] = "AVX2"  # oneDNN's gelu for AVX-512 makes NaN of infinities
     folder = tmp_path_factory.mktemp("executed")
     found: dict[str, list[dict[str, object]]] = {}
@@ -43,7 +47,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list
                 output = (folder / precision).open("w+b")
                 command = [sys.executable, "-W", "ignore::RuntimeWarning", str(SCRIPT), precision, str(EVERY)]
                 process = subprocess.Popen(
-                    command, cwd=ROOT, env=environment, stdout=output, stderr=(folder / f"{precision}.log").open("wb")
+                    command,
+                    cwd=ROOT,
+                    env=environment,
+                    stdout=output,
+                    stderr=(folder / f"{precision}.log").open("wb"),
                 )
                 running[precision] = process
             precision, process = next(iter(running.items()))

@@ -42,9 +42,23 @@ def bits(array: np.ndarray) -> list[int]:
         ("mul.wide.s32", (INTS, SMALL), INTS.astype(np.int64) * SMALL),
         ("mad.lo.s32", (INTS, SMALL, SMALL), INTS * SMALL + SMALL),
         ("div.s32", (INTS, "7"), np.trunc(INTS / 7).astype(np.int32)),
-        ("shl.b32", (INTS, SMALL), np.array([(i << s) % 2**32 for i, s in zip(INTS.tolist(), SMALL.tolist(), strict=True)], np.uint32)),
-        ("shr.s32", (INTS, SMALL), np.array([i >> s for i, s in zip(INTS.tolist(), SMALL.tolist(), strict=True)], np.int32)),
-        ("shr.u32", (INTS, SMALL), np.array([i % 2**32 >> s for i, s in zip(INTS.tolist(), SMALL.tolist(), strict=True)], np.uint32)),
+        (
+            "shl.b32",
+            (INTS, SMALL),
+            np.array(
+                [(i << s) % 2**32 for i, s in zip(INTS.tolist(), SMALL.tolist(), strict=True)], np.uint32
+            ),
+        ),
+        (
+            "shr.s32",
+            (INTS, SMALL),
+            np.array([i >> s for i, s in zip(INTS.tolist(), SMALL.tolist(), strict=True)], np.int32),
+        ),
+        (
+            "shr.u32",
+            (INTS, SMALL),
+            np.array([i % 2**32 >> s for i, s in zip(INTS.tolist(), SMALL.tolist(), strict=True)], np.uint32),
+        ),
         ("bfe.u32", (INTS, "4", "3"), INTS.view(np.uint32) >> 4 & 7),
         ("bfe.s32", (INTS, "3", "1"), -(INTS >> 3 & 1)),
         ("and.b32", (INTS, SMALL), INTS & SMALL),
@@ -53,12 +67,18 @@ def bits(array: np.ndarray) -> list[int]:
         ("cvt.rn.f32.s32", (INTS,), INTS.astype(np.float32)),
         ("cvt.rni.ftz.s32.f32", (F32,), np.rint(F32).astype(np.int32)),
         ("cvt.rmi.ftz.f32.f32", (F32,), np.floor(F32)),
-        ("cvt.rn.f16.f32", (HALVES.astype(np.float32) * np.float32(1.1),), (HALVES.astype(np.float32) * np.float32(1.1)).astype(np.float16)),
+        (
+            "cvt.rn.f16.f32",
+            (HALVES.astype(np.float32) * np.float32(1.1),),
+            (HALVES.astype(np.float32) * np.float32(1.1)).astype(np.float16),
+        ),
         ("cvt.f32.f16", (HALVES,), HALVES.astype(np.float32)),
         ("sqrt.rn.f32", (np.abs(F32),), np.sqrt(np.abs(F32))),
     ],
 )
-def test_result_is_that_of_the_manual(opcode: str, operands: tuple[np.ndarray | str, ...], expected: np.ndarray) -> None:
+def test_result_is_that_of_the_manual(
+    opcode: str, operands: tuple[np.ndarray | str, ...], expected: np.ndarray
+) -> None:
     assert bits(compute(opcode, operands, expected.dtype.type)) == bits(expected)
 
 
@@ -67,7 +87,11 @@ def test_f32x2_computes_both_halves_on_their_own(name: str) -> None:
     pairs = [RANDOM.standard_normal(64).astype(np.float32) for _ in range(3)][: 3 if name == "fma.rn" else 2]
     found = compute(f"{name}.f32x2", [pair.view(np.uint64) for pair in pairs], np.uint64).view(np.float32)
     one = [part.astype(float) for part in pairs]
-    expected = {"add": lambda: one[0] + one[1], "mul": lambda: one[0] * one[1], "sub": lambda: one[0] - one[1]}
+    expected = {
+        "add": lambda: one[0] + one[1],
+        "mul": lambda: one[0] * one[1],
+        "sub": lambda: one[0] - one[1],
+    }
     exact = expected.get(name, lambda: one[0] * one[1] + one[2])()
     assert bits(found) == bits(exact.astype(np.float32))
 
@@ -120,7 +144,8 @@ def test_ftz_flushes_subnormals_and_plain_arithmetic_keeps_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("comparison", "expected"), [("lt", [0, 0]), ("ltu", [1, 0]), ("neu", [1, 0]), ("ne", [0, 0]), ("eq", [0, 1])]
+    ("comparison", "expected"),
+    [("lt", [0, 0]), ("ltu", [1, 0]), ("neu", [1, 0]), ("ne", [0, 0]), ("eq", [0, 1])],
 )
 def test_comparisons_with_nan_are_false_unless_unordered(comparison: str, expected: list[int]) -> None:
     result = np.zeros(32, np.uint32)
@@ -181,3 +206,12 @@ SLOW:
 def test_unknown_instructions_are_refused_with_their_line() -> None:
     with pytest.raises(UnknownInstruction, match=r"line \d+: popc\.b32 %r10, %r0"):
         execute("popc.b32 %r10, %r0;")
+
+
+def test_line_numbers_of_a_debugger_are_skipped() -> None:
+    result = np.zeros(32, np.uint32)
+    execute(
+        "mad.wide.u32 %d10, %r0, 4, %d0;\n.loc 1 64 36\nmov.b32 %r10, 3;\n.loc 1 2 3\nst.global.b32 [%d10], %r10;",
+        result,
+    )
+    assert (result == 3).all()

@@ -64,7 +64,10 @@ COPY = """
 """
 
 
-@pytest.mark.parametrize(("wait", "first", "second"), [("cp.async.wait_group 0;", 1, 1), ("cp.async.wait_group 1;", 1, 0), ("", 0, 0)])
+@pytest.mark.parametrize(
+    ("wait", "first", "second"),
+    [("cp.async.wait_group 0;", 1, 1), ("cp.async.wait_group 1;", 1, 0), ("", 0, 0)],
+)
 def test_copy_reads_as_nan_until_its_group_is_waited_for(wait: str, first: int, second: int) -> None:
     result = np.zeros((32, 2), np.uint32)
     execute(COPY.format(size=4, wait=wait) + store_registers("r", 13, 1, 2), words(32), result, shared=256)
@@ -75,7 +78,9 @@ def test_copy_reads_as_nan_until_its_group_is_waited_for(wait: str, first: int, 
 def test_copy_of_no_bytes_writes_zeros_and_reads_nothing() -> None:
     result = np.zeros((32, 2), np.uint32)
     body = COPY.format(size="%r20", wait="cp.async.wait_group 0;")
-    body = "setp.lt.u32 %p1, %r0, 4;\nselp.b32 %r20, 4, 0, %p1;\n" + body.replace("cp.async.ca.shared.global [ %r12 + 128 ], [ %d10 + 0 ], 0x4;", "")
+    body = "setp.lt.u32 %p1, %r0, 4;\nselp.b32 %r20, 4, 0, %p1;\n" + body.replace(
+        "cp.async.ca.shared.global [ %r12 + 128 ], [ %d10 + 0 ], 0x4;", ""
+    )
     execute(body + store_registers("r", 13, 1, 2), words(4), result, shared=256)
     assert result[:, 0].tolist() == [0, 1, 2, 3] + [0] * 28
 
@@ -154,7 +159,11 @@ def test_exchange_between_warps_needs_a_barrier() -> None:
 
 
 def test_exchange_through_global_memory_needs_a_barrier() -> None:
-    body = LANE_ADDRESS + "st.global.b32 [%d10], %r0;\n{}\nxor.b32 %r10, %r0, 32;\n" + LANE_ADDRESS.replace("%r0", "%r10")
+    body = (
+        LANE_ADDRESS
+        + "st.global.b32 [%d10], %r0;\n{}\nxor.b32 %r10, %r0, 32;\n"
+        + LANE_ADDRESS.replace("%r0", "%r10")
+    )
     execute(body.format("bar.sync 0;") + "ld.global.b32 %r11, [%d10];", words(64), threads=64)
     with pytest.raises(Race, match="global memory"):
         execute(body.format("") + "ld.global.b32 %r11, [%d10];", words(64), threads=64)
@@ -182,5 +191,7 @@ def test_blocks_have_shared_memory_of_their_own() -> None:
 
 def test_shared_memory_starts_as_nan() -> None:
     result = np.zeros((32, 1), np.float32)
-    execute("mov.b32 %r10, smem;\nld.shared.b32 %r11, [%r10];" + store_registers("r", 11, 0, 1), result, shared=16)
+    execute(
+        "mov.b32 %r10, smem;\nld.shared.b32 %r11, [%r10];" + store_registers("r", 11, 0, 1), result, shared=16
+    )
     assert np.isnan(result).all()

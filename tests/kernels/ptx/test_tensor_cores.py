@@ -69,7 +69,9 @@ def test_mma_sync_multiplies_fragments_as_the_manual_lays_them_out(name: str, k:
 def swizzled(matrix: np.ndarray) -> np.ndarray:
     """(rows, 128 bytes) uint32 as it lies in shared memory with a swizzle of 128 bytes."""
     chunks = matrix.reshape(len(matrix), 8, 4)
-    return np.stack([row[np.arange(8) ^ (index % 8)] for index, row in enumerate(chunks)]).reshape(len(matrix), 32)
+    return np.stack([row[np.arange(8) ^ (index % 8)] for index, row in enumerate(chunks)]).reshape(
+        len(matrix), 32
+    )
 
 
 TO_SHARED = """
@@ -93,14 +95,18 @@ def to_shared(rows: int, fence: str = "fence.proxy.async.shared::cta;") -> str:
     return TO_SHARED.replace("CHUNKS", str(8 * rows)).replace("FENCE", fence)
 
 
-def warp_group(name: str, k: int, wait: str, fence: str = "fence.proxy.async.shared::cta;") -> tuple[np.ndarray, np.ndarray]:
+def warp_group(
+    name: str, k: int, wait: str, fence: str = "fence.proxy.async.shared::cta;"
+) -> tuple[np.ndarray, np.ndarray]:
     """A product of 64 x 16 over two steps of k, and what numpy makes of it."""
     depth = 128 // (4 if name == "tf32" else 2)
     a, b, _ = operands(64, 16, depth, name)
     data = np.concatenate([swizzled(encoded(each, name)) for each in (a, b)])
     result = np.zeros((128, 8), np.float32)
     trailing = "" if name == "tf32" else ", 0, 0"
-    body = to_shared(80, fence) + f"""
+    body = (
+        to_shared(80, fence)
+        + f"""
     mov.b64 %d20, {DESCRIPTOR};
     mov.b64 %d21, {DESCRIPTOR + 64 * 128 // 16};
     mov.b64 %d22, {DESCRIPTOR + 2};
@@ -108,11 +114,12 @@ def warp_group(name: str, k: int, wait: str, fence: str = "fence.proxy.async.sha
     mov.pred %p2, 0;
     mov.pred %p3, -1;
     wgmma.fence.sync.aligned;
-    wgmma.mma_async.sync.aligned.m64n16k{k}.f32.{name}.{name} {vector('r', 40, 8)}, %d20, %d21, %p2, 1, 1{trailing};
-    wgmma.mma_async.sync.aligned.m64n16k{k}.f32.{name}.{name} {vector('r', 40, 8)}, %d22, %d23, %p3, 1, 1{trailing};
+    wgmma.mma_async.sync.aligned.m64n16k{k}.f32.{name}.{name} {vector("r", 40, 8)}, %d20, %d21, %p2, 1, 1{trailing};
+    wgmma.mma_async.sync.aligned.m64n16k{k}.f32.{name}.{name} {vector("r", 40, 8)}, %d22, %d23, %p3, 1, 1{trailing};
     wgmma.commit_group.sync.aligned;
     {wait}
     """
+    )
     execute(body + store_registers("r", 40, 1, 8), data, result, threads=128, shared=80 * 128)
     total = a[:, : 2 * k].astype(float) @ b[:, : 2 * k].astype(float).T
     warp = result.reshape(4, 8, 4, 2, 2, 2)  # warp, group, thread, eight columns, row, pair
@@ -131,7 +138,7 @@ def test_wgmma_reads_as_nan_until_it_is_waited_for() -> None:
 
 
 def test_wgmma_needs_a_fence_after_writes() -> None:
-    with pytest.raises(Race, match="fence.proxy.async"):
+    with pytest.raises(Race, match=r"fence\.proxy\.async"):
         warp_group("f16", 16, "wgmma.wait_group.sync.aligned 0;", fence="")
 
 
@@ -151,7 +158,11 @@ WAIT = """
 
 
 def tensor_memory(
-    name: str, height: int = 64, wait: str = WAIT, loaded: str = "tcgen05.wait::ld.sync.aligned;", commit: bool = True
+    name: str,
+    height: int = 64,
+    wait: str = WAIT,
+    loaded: str = "tcgen05.wait::ld.sync.aligned;",
+    commit: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """A product of `height` x 16 in tensor memory over two steps of k, issued by one thread."""
     depth = 128 // (4 if name == "tf32" else 2)
@@ -164,7 +175,9 @@ def tensor_memory(
     kind = "tf32" if name == "tf32" else "f16"
     first, second = (2 << 61 | 1 << 46 | 64 << 32) + 0, (2 << 61 | 1 << 46 | 64 << 32) + height * 8
     size = (height + 16) * 128
-    body = to_shared(height + 16) + f"""
+    body = (
+        to_shared(height + 16)
+        + f"""
     setp.lt.u32 %p5, %r0, 32;
     @%p5 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r10 + {size}], 32;
     add.s32 %r30, %r10, {size + 8};
@@ -186,9 +199,10 @@ def tensor_memory(
     and.b32 %r33, %r0, 96;
     shl.b32 %r33, %r33, 16;
     add.s32 %r33, %r33, %r31;
-    tcgen05.ld.sync.aligned.32x32b.x16.b32 {vector('r', 40, 16)}, [%r33 + 0];
+    tcgen05.ld.sync.aligned.32x32b.x16.b32 {vector("r", 40, 16)}, [%r33 + 0];
     {loaded}
     """
+    )
     execute(body + store_registers("r", 40, 1, 16), data, result, threads=128, shared=size + 16)
     total = a[:, : 2 * k].astype(float) @ b[:, : 2 * k].astype(float).T
     return (result if height == 128 else result.reshape(4, 32, 16)[:, :16].reshape(64, 16)), total
@@ -225,7 +239,7 @@ def test_16x32bx2_puts_the_second_half_of_a_warp_some_columns_further() -> None:
     add.s32 %r33, %r33, %r31;
     tcgen05.st.sync.aligned.16x32bx2.x2.b32 [%r33 + 0], 2, {{%r0, %r0}};
     tcgen05.wait::st.sync.aligned;
-    tcgen05.ld.sync.aligned.32x32b.x4.b32 {vector('r', 40, 4)}, [%r33 + 0];
+    tcgen05.ld.sync.aligned.32x32b.x4.b32 {vector("r", 40, 4)}, [%r33 + 0];
     tcgen05.wait::ld.sync.aligned;
     """
     execute(body + store_registers("r", 40, 0, 4), result, threads=128, shared=16)

@@ -207,7 +207,9 @@ def _extract(instruction: Instruction) -> Step:
         return ((value(m).astype(np.int64) << (64 - begin - count)) >> (64 - count)).astype(kind)
 
     def unsigned(m: Machine) -> np.ndarray:
-        return (value(m) >> start(m)) & ((np.uint64(1) << length(m).astype(np.uint64)) - np.uint64(1)).astype(kind)
+        return (value(m) >> start(m)) & ((np.uint64(1) << length(m).astype(np.uint64)) - np.uint64(1)).astype(
+            kind
+        )
 
     read = step if np.dtype(kind).kind == "i" else unsigned
     return apply(instruction, lambda each: each, [read])
@@ -243,7 +245,7 @@ def _select(instruction: Instruction) -> Step:
     kind = type_of(instruction, instruction.parts[-1])
     a, b = (reading(instruction, each, kind) for each in instruction.operands[1:3])
     condition = reading(instruction, instruction.operands[3], np.bool_)
-    return apply(instruction, lambda c, x, y: np.where(c, x, y), [condition, a, b])
+    return apply(instruction, np.where, [condition, a, b])
 
 
 def _logic(instruction: Instruction) -> Step:

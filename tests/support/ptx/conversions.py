@@ -80,7 +80,9 @@ def _store_wide(instruction: Instruction) -> Step:
     """cvt into a register wider than the type extends it; ours never do."""
     register = instruction.operands[0]
     name = instruction.parts[-2]
-    bits = {"bf16": 16, "tf32": 32, "f16x2": 32, "bf16x2": 32}.get(name) or 8 * np.dtype(TYPES.get(name, np.uint64)).itemsize
+    bits = {"bf16": 16, "tf32": 32, "f16x2": 32, "bf16x2": 32}.get(name) or 8 * np.dtype(
+        TYPES.get(name, np.uint64)
+    ).itemsize
     if getattr(register, "bits", bits) != bits:
         raise UnknownInstruction(f"{where(instruction)}: the register has other bits")
     return convert(instruction)

@@ -47,7 +47,12 @@ def _load(instruction: Instruction) -> Step:
             found = m.local.load(np.arange(m.lanes), m.full(at), size, what)
         values = np.ascontiguousarray(np.ascontiguousarray(found).view(kind).T)
         for register, value, bits in zip(targets, values, wanted, strict=True):
-            m.put(register, value if bits == 8 * element else value.astype(TYPES[f"{'s' if value.dtype.kind == 'i' else 'u'}{bits}"]))
+            m.put(
+                register,
+                value
+                if bits == 8 * element
+                else value.astype(TYPES[f"{'s' if value.dtype.kind == 'i' else 'u'}{bits}"]),
+            )
 
     return step
 
@@ -103,13 +108,17 @@ def _copy(instruction: Instruction) -> Step:
     parts, what = instruction.parts, where(instruction)
     if parts[2] in ("commit_group", "wait_group", "wait_all"):
         keep = instruction.operands[0].value if instruction.operands else 0  # type: ignore[union-attr]
-        return lambda m: _commit(m, what) if parts[2] == "commit_group" else _wait(m, keep, parts[2] == "wait_all", what)
+        return lambda m: (
+            _commit(m, what) if parts[2] == "commit_group" else _wait(m, keep, parts[2] == "wait_all", what)
+        )
     if parts[2] not in ("ca", "cg") or "mbarrier" in parts or "bulk" in parts:
         raise UnknownInstruction(what)
     target = addressing(instruction, instruction.operands[0], np.int64)
     source = addressing(instruction, instruction.operands[1], np.uint64)
     size = instruction.operands[2].value  # type: ignore[union-attr]
-    count = reading(instruction, instruction.operands[3], np.uint32) if len(instruction.operands) > 3 else None
+    count = (
+        reading(instruction, instruction.operands[3], np.uint32) if len(instruction.operands) > 3 else None
+    )
 
     def step(m: Machine) -> None:
         data = np.zeros((m.lanes, size // 4), np.uint32)

@@ -107,7 +107,7 @@ def _warp_matrix(instruction: Instruction) -> Step:
         return _load_warp_matrix(instruction)
     if parts[1] == "store" and parts[-1] == "f32" and parts[5] == "row":
         return _store_warp_matrix(instruction)
-    if parts[1] != "mma" or parts[4:6] != ["row", "col"] or parts[-1] != "f32" and parts[-1] != "bf16":
+    if parts[1] != "mma" or parts[4:6] != ["row", "col"] or (parts[-1] != "f32" and parts[-1] != "bf16"):
         raise UnknownInstruction(what)
     name = "bf16" if "bf16" in parts else "f16"
     targets = registers(instruction, instruction.operands[0])
@@ -166,7 +166,12 @@ def _store_warp_matrix(instruction: Instruction) -> Step:
         values = gather(m, reads).reshape(m.lanes, 8)
         store = m.store_shared if shared else m.store_global
         for half in range(2):
-            store((at + np.array(16 * half, base.dtype)).reshape(-1), values[:, 4 * half : 4 * half + 4], 16, what)
+            store(
+                (at + np.array(16 * half, base.dtype)).reshape(-1),
+                values[:, 4 * half : 4 * half + 4],
+                16,
+                what,
+            )
 
     return step
 
