@@ -16,6 +16,7 @@ from tests.support.ptx import (
     hopper,
     movement,
     tensor_cores,
+    warps,
 )
 from tests.support.ptx.control_flow import meeting_points
 from tests.support.ptx.errors import Stuck, UnknownInstruction
@@ -56,6 +57,7 @@ RULES: dict[str, Callable[[Instruction], Step]] = {
     **approximations.RULES,
     **conversions.RULES,
     **movement.RULES,
+    **warps.RULES,
     **tensor_cores.RULES,
     **hopper.RULES,
     **blackwell.RULES,

@@ -10,9 +10,9 @@ import numpy as np
 from tests.support.ptx.errors import UnknownInstruction
 from tests.support.ptx.formats import from_bf16
 from tests.support.ptx.machine import WARP, Machine, Step, where
-from tests.support.ptx.movement import _first_lanes
 from tests.support.ptx.operands import addressing, reading, registers
 from tests.support.ptx.parsing import Instruction, Vector
+from tests.support.ptx.warps import first_lanes
 
 GROUPS, THREADS = 8, 4  # a warp as eight groups of four
 
@@ -90,7 +90,7 @@ def _multiply(instruction: Instruction) -> Step:
     )
 
     def step(m: Machine) -> None:
-        _first_lanes(m, WARP, what)
+        first_lanes(m, WARP, what)
         left, right = left_matrix(gather(m, a), name), right_matrix(gather(m, b), name)
         scatter(m, targets, to_accumulators(add_product(from_accumulators(gather(m, c)), left, right)))
 
@@ -118,7 +118,7 @@ def _warp_matrix(instruction: Instruction) -> Step:
     )
 
     def step(m: Machine) -> None:
-        _first_lanes(m, WARP, what)
+        first_lanes(m, WARP, what)
         left, right = (numbers(gather(m, each), name)[:, :16, :16] for each in (a, b))
         total = gather(m, c).view(np.float32).reshape(m.warps, 16, 16)
         scatter(m, targets, add_product(total, left, right.transpose(0, 2, 1)).reshape(m.warps, WARP, 8))
@@ -135,7 +135,7 @@ def _load_warp_matrix(instruction: Instruction) -> Step:
     line = np.arange(WARP) % 16
 
     def step(m: Machine) -> None:
-        _first_lanes(m, WARP, what)
+        first_lanes(m, WARP, what)
         if along not in instruction.parts:
             raise UnknownInstruction(f"{what}: transposed")
         base = m.by_warp(address(m))
@@ -159,7 +159,7 @@ def _store_warp_matrix(instruction: Instruction) -> Step:
     lane = np.arange(WARP)
 
     def step(m: Machine) -> None:
-        _first_lanes(m, WARP, what)
+        first_lanes(m, WARP, what)
         base = m.by_warp(address(m))
         offset = (lane // 2 * m.by_warp(stride(m)).astype(np.int64) + lane % 2 * 8) * 4
         at = base + offset.astype(base.dtype)
