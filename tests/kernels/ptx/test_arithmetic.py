@@ -16,6 +16,9 @@ F32B = (RANDOM.standard_normal(64) * 10.0 ** RANDOM.integers(-6, 6, 64)).astype(
 INTS = RANDOM.integers(-(2**31), 2**31, 64).astype(np.int32)
 SMALL = RANDOM.integers(0, 40, 64).astype(np.int32)
 HALVES = RANDOM.standard_normal(64).astype(np.float16)
+BF16_VALUES = np.arange(64, dtype=np.float32)  # less one, exact too
+BF16 = (BF16_VALUES.view(np.uint32) >> 16).astype(np.uint16)
+ONE = np.full(64, 0x3F80, np.uint16)
 NAN = np.array([np.nan, 1.0] * 32, np.float32)
 
 
@@ -31,6 +34,8 @@ def bits(array: np.ndarray) -> list[int]:
         ("mul.f32", (F32, F32B), F32 * F32B),
         ("fma.rn.f32", (F32, F32B, F32), (F32.astype(float) * F32B + F32).astype(np.float32)),
         ("add.rn.f32.f16", (HALVES, F32), HALVES.astype(np.float32) + F32),
+        ("sub.rn.f32.bf16", (BF16, F32), BF16_VALUES - F32),
+        ("sub.bf16", (BF16, ONE), ((BF16_VALUES - 1).view(np.uint32) >> 16).astype(np.uint16)),
         ("abs.f32", (F32,), np.abs(F32)),
         ("neg.f32", (F32,), -F32),
         ("max.f32", (F32, NAN), np.fmax(F32, NAN)),

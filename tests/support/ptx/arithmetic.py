@@ -62,10 +62,15 @@ def elementwise(instruction: Instruction, function: Callable[..., np.ndarray]) -
     """In the type that the opcode ends with: also pairs (f32x2, f16x2), f32 with f16 operands, and .ftz."""
     name = instruction.parts[-1]
     operands = instruction.operands[1:]
-    if name == "f16" and "f32" in instruction.parts:  # mixed: the last operand is f32, the others are widened
-        kinds = [np.float16] * (len(operands) - 1) + [np.float32]
-        reads = [reading(instruction, each, kind) for each, kind in zip(operands, kinds, strict=True)]
-        return apply(instruction, lambda *values: function(*[v.astype(np.float32) for v in values]), reads)
+    if (
+        name in ("f16", "bf16") and "f32" in instruction.parts
+    ):  # the last operand is f32, the others are widened
+        half, widen = (np.float16, np.float32) if name == "f16" else (np.uint16, from_bf16)
+        reads = [reading(instruction, each, half) for each in operands[:-1]]
+        reads.append(reading(instruction, operands[-1], np.float32))
+        return apply(
+            instruction, lambda *values: function(*[widen(v) for v in values[:-1]], values[-1]), reads
+        )
     if name.startswith("bf16"):
         return _in_bf16(instruction, function)
     if name.endswith("x2"):
