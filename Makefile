@@ -156,8 +156,9 @@ format: install-dev ## rewrite the code in the house style
 check-cuda: install-dev ## compile the CUDA kernels for every architecture, no GPU needed
 	$(BIN)/python -m fused_mlp.kernels.cuda.check
 
-check-ptx: install-dev ## execute the compiled CUDA kernels on the CPU, all cases; `make test` runs a sample
-	FUSED_MLP_PTX_EVERY=1 $(BIN)/python -m pytest tests/kernels/ptx tests/kernels/cuda/test_executed.py
+PTX_EVERY ?= 2
+check-ptx: install-dev ## execute the compiled CUDA kernels on the CPU: every case in two precisions, in all with PTX_EVERY=1
+	FUSED_MLP_PTX_EVERY=$(PTX_EVERY) $(BIN)/python -m pytest tests/kernels/ptx tests/kernels/cuda/test_executed.py
 
 bench-gpu: install-dev ## on a GPU: every strategy against eager and torch.compile
 	$(BIN)/python -m bench.cuda

@@ -35,6 +35,7 @@ from tests.support.random_programs import FUNCTIONS, random_program
 CPU = torch.device("cpu")
 WIDTHS = (1, 3, 17, 100, 129, 250)
 PROGRAMS = 36
+RELATIVE = 1e-5  # of float32 softmax; in TF32, more
 ACTIVATIONS = get_args(Activation)
 OUTPUTS = (*ACTIVATIONS, "softmax", "log_softmax")
 assert set(OUTPUTS) == {name for part in get_args(OutputActivation) for name in get_args(part)}
@@ -313,7 +314,7 @@ def minus_infinity(_: str) -> Iterator[dict[str, object]]:
             with torch.inference_mode():
                 eager = mlp.to_torch()(x)
             for tile in tiles(spec, all_blocks=False):
-                ok = torch.allclose(run(mlp, tile, x), eager, equal_nan=True)
+                ok = torch.allclose(run(mlp, tile, x), eager, RELATIVE, 1e-3 * RELATIVE, equal_nan=True)
                 yield {"case": f"{output} of {width}, -inf in {first}:{last} {tile.label}", "ok": ok}
 
 

@@ -24,7 +24,7 @@ pytestmark = [
         importlib.util.find_spec("triton") is None,
         reason="triton is not installed: pip install '.[cuda-check]'",
     ),
-    pytest.mark.timeout(3600 if EVERY == 1 else 600),  # one fixture does the work of the whole module
+    pytest.mark.timeout(3600 if EVERY <= 2 else 600),  # one fixture does the work of the whole module
 ]
 
 

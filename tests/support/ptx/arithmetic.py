@@ -62,9 +62,8 @@ def elementwise(instruction: Instruction, function: Callable[..., np.ndarray]) -
     """In the type that the opcode ends with: also pairs (f32x2, f16x2), f32 with f16 operands, and .ftz."""
     name = instruction.parts[-1]
     operands = instruction.operands[1:]
-    if (
-        name in ("f16", "bf16") and "f32" in instruction.parts
-    ):  # the last operand is f32, the others are widened
+    if name in ("f16", "bf16") and "f32" in instruction.parts:
+        # The last operand is f32, the others are widened.
         half, widen = (np.float16, np.float32) if name == "f16" else (np.uint16, from_bf16)
         reads = [reading(instruction, each, half) for each in operands[:-1]]
         reads.append(reading(instruction, operands[-1], np.float32))
