@@ -1,14 +1,18 @@
-"""The CUDA backends: `triton` (its own strategies and cublas, the fastest serves) and `cublas` alone. The registry
-asks here on every machine with a GPU, so triton is imported only when a kernel is built."""
+"""The CUDA backends: `triton` (its own strategies and cublas, the fastest serves), `cublas` alone, and the hand-written
+`cuda-example`. The registry asks here on every machine with a GPU, so triton is imported when a kernel is built."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import os
+from pathlib import Path
 
 import torch
 
 from fused_mlp.kernels.base import Kernel, KernelInfo
+from fused_mlp.kernels.cuda.example.compiling import find_nvcc
+from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
 from fused_mlp.kernels.cuda.planning.plans import precision_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
 from fused_mlp.kernels.cuda.planning.tiles import Tile
@@ -38,9 +42,20 @@ def triton_unavailable(mlp: Mlp) -> str | None:
         return why
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (it comes with CUDA builds of torch): pip install triton"
+    if (why := _unusable_cache()) is not None:
+        return why
     if _runtime().architecture is None:
         major, minor = torch.cuda.get_device_capability()
         return f"no tiles for compute capability {major}.{minor}: expected 8.x, 9.x, 10.x or 12.x"
+    return None
+
+
+def _unusable_cache() -> str | None:
+    """Triton loads a library of its own from its cache."""
+    cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    there = next(path for path in (cache, *cache.parents) if path.exists())
+    if os.statvfs(there).f_flag & os.ST_NOEXEC:
+        return f"Triton's cache {cache} is on a file system mounted noexec: set TRITON_CACHE_DIR to another directory"
     return None
 
 
@@ -72,6 +87,24 @@ def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
     return _build("cublas", f"sm_{major}{minor}", mlp, found, runtime, timed=True)
 
 
+def example_unavailable(mlp: Mlp) -> str | None:
+    """Why the hand-written example cannot run here, or None."""
+    if (why := cublas_unavailable(mlp) or unsuitable(mlp.spec)) is not None:
+        return why
+    return (
+        None
+        if find_nvcc()
+        else "nvcc is not found: install the CUDA toolkit, and have it on PATH or in CUDA_HOME"
+    )
+
+
+def build_example(mlp: Mlp, threads: int | None = None) -> Kernel:
+    runtime = _runtime()
+    major, minor = torch.cuda.get_device_capability()
+    found = [Candidate("example", lambda: ExampleProgram(mlp, runtime.device))]
+    return _build("cuda-example", f"sm_{major}{minor}", mlp, found, runtime, timed=True)
+
+
 def _build(
     backend: str, isa: str, mlp: Mlp, found: list[Candidate], runtime: TorchRuntime, *, timed: bool
 ) -> Kernel:
@@ -79,7 +112,7 @@ def _build(
     info = KernelInfo(
         variant="fused",
         backend=backend,
-        device="cuda",
+        device=str(runtime.device),
         strategy="",
         isa=isa,
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
@@ -92,9 +125,9 @@ def _build(
 
 def _triton_candidate(mlp: Mlp, tile: Tile, device: torch.device) -> Candidate:
     def build() -> Program:
-        from fused_mlp.kernels.cuda.running.triton_programs import LayeredProgram, WholeProgram  # noqa: PLC0415 - imports triton
+        from fused_mlp.kernels.cuda.running.triton_programs import TritonProgram  # noqa: PLC0415 - imports triton
 
-        return (WholeProgram if tile.strategy == "whole" else LayeredProgram)(mlp, tile, device)
+        return TritonProgram(mlp, tile, device)
 
     return Candidate(tile.label, build)
 

@@ -1,10 +1,9 @@
 """Launch plans executed as compiled PTX, by the interpreter in tests/support/ptx: a stand-in for
-`triton_programs.launch`. Needs no GPU and no ptxas."""
+`triton_programs.Binary.launch`. Needs no GPU and no ptxas."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -67,9 +66,7 @@ class PtxLauncher:
             self._binaries[key] = compile_to_ptx(plan, self._capability)
         return self._binaries[key]
 
-    def __call__(
-        self, plan: LaunchPlan, options: Mapping[str, int | None], rows: int, *arguments: torch.Tensor | int
-    ) -> int:
+    def __call__(self, plan: LaunchPlan, rows: int, *arguments: torch.Tensor | int) -> None:
         binary = self.binary(plan)
         memory = Memory()
         mapped: set[int] = set()
@@ -84,4 +81,3 @@ class PtxLauncher:
                 passed += struct.pack("<i", argument)
         grid, block = (plan.grid(rows), 1, 1), (32 * binary.warps, 1, 1)
         run(binary.ptx, binary.name, grid, block, binary.shared, passed, memory)
-        return 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from fused_mlp.kernels.cuda.planning.architectures import Architecture, architecture_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
 from fused_mlp.kernels.cuda.planning.tiles import Tile
-from fused_mlp.kernels.cuda.running import triton_programs
+from fused_mlp.kernels.cuda.running.triton_programs import Binary
 from fused_mlp.models import Mlp, MlpSpec
 from tests.kernels.cuda import interpreted
 from tests.kernels.cuda.compiled import PtxLauncher
@@ -34,9 +34,13 @@ class Cases:
         self._number = 21 - 5 * self._turn  # a sample of one in 25 begins with a wide one in fp16
         self.capability = CAPABILITIES[0]
 
-    def launch(self, *arguments: object) -> int:
-        """Stands in for `triton_programs.launch`."""
-        return self._launchers[self.capability](*arguments)
+    def as_method(self) -> Callable[..., None]:
+        """Stands in for `Binary.launch`."""
+
+        def launch(binary: Binary, rows: int, *arguments: torch.Tensor | int) -> None:
+            self._launchers[self.capability](binary._plan, rows, *arguments)
+
+        return launch
 
     def use(self, capability: int) -> Architecture:
         self.capability = capability
@@ -74,7 +78,7 @@ def wide(dtype: str) -> Iterator[dict[str, object]]:
 def main(precision: str, every: int) -> None:
     cases = Cases(precision, every)
     interpreted.tiles = cases.tiles
-    triton_programs.launch = interpreted.launch = cases.launch
+    Binary.launch = cases.as_method()
     ordinary_run, faults = interpreted.run, []
 
     def run(mlp: Mlp, tile: Tile, x: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,7 @@ import torch
 
 from fused_mlp.kernels.cuda.planning.architectures import architecture_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
-from fused_mlp.kernels.cuda.running import triton_programs
-from fused_mlp.kernels.cuda.running.triton_programs import LayeredProgram, WholeProgram
+from fused_mlp.kernels.cuda.running.triton_programs import Binary, TritonProgram
 from tests.kernels.cuda import compiled
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 from tests.support.ptx import BadAccess, PtxError, Race
@@ -58,10 +57,9 @@ def answer(
     tile = next(
         tile for tile in candidate_tiles(SPEC, architecture) if tile.label == LABELS[capability, strategy]
     )
-    monkeypatch.setattr(triton_programs, "launch", Launcher(capability, change))
-    program = (WholeProgram if strategy == "whole" else LayeredProgram)(
-        make_mlp(SPEC), tile, torch.device("cpu")
-    )
+    launcher = Launcher(capability, change)
+    monkeypatch.setattr(Binary, "launch", lambda binary, rows, *rest: launcher(binary._plan, rows, *rest))
+    program = TritonProgram(make_mlp(SPEC), tile, torch.device("cpu"))
     x = torch.randn(ROWS, SPEC.in_features, generator=torch.Generator().manual_seed(0))
     y = torch.full((ROWS, SPEC.out_features), torch.nan)
     workspace = program.workspace(ROWS, lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype))
