@@ -277,7 +277,8 @@ def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
     eager = eager_results(mlp, x.to(TORCH_DTYPES[spec.dtype])).float()
     for tile in tiles(spec, all_blocks=False):
         y, expected = run(mlp, tile, x), run(mlp, tile, clean)
-        alike = torch.allclose(y[rows], eager[rows], rtol=0.02, atol=0.02, equal_nan=True)
+        rounded = y[rows].to(TORCH_DTYPES[spec.dtype]).float()  # as eager's are: the largest become infinite
+        alike = torch.allclose(rounded, eager[rows], rtol=0.02, atol=0.02, equal_nan=True)
         apart = torch.equal(y[others], expected[others])
         shape = f"{spec.summary()} {precision_of(spec, tf32=False)} {tile.label}"
         yield {
