@@ -38,6 +38,7 @@ def bits(array: np.ndarray) -> list[int]:
         ("sub.bf16", (BF16, ONE), ((BF16_VALUES - 1).view(np.uint32) >> 16).astype(np.uint16)),
         ("abs.f32", (F32,), np.abs(F32)),
         ("neg.f32", (F32,), -F32),
+        ("copysign.f32", (F32, F32B), np.copysign(F32B, F32)),
         ("max.f32", (F32, NAN), np.fmax(F32, NAN)),
         ("max.NaN.f32", (F32, NAN), np.maximum(F32, NAN)),
         ("min.f32", (F32, F32B), np.minimum(F32, F32B)),
@@ -220,3 +221,21 @@ def test_line_numbers_of_a_debugger_are_skipped() -> None:
         result,
     )
     assert (result == 3).all()
+
+
+def test_carry_of_a_long_multiplication_goes_into_its_upper_half() -> None:
+    a = RANDOM.integers(0, 2**32, 32).astype(np.uint32)
+    result = np.zeros(32, np.uint64)
+    execute(
+        """
+    mad.wide.u32 %d10, %r0, 4, %d0;
+    ld.global.b32 %r10, [%d10];
+    mad.lo.cc.u32 %r11, %r10, %r10, %r10;
+    madc.hi.u32 %r12, %r10, %r10, 0;
+    mov.b64 %d11, {%r11, %r12};
+    mad.wide.u32 %d12, %r0, 8, %d1;
+    st.global.b64 [%d12], %d11;""",
+        a,
+        result,
+    )
+    assert result.tolist() == [value * value + value for value in a.tolist()]

@@ -195,3 +195,16 @@ def test_shared_memory_starts_as_nan() -> None:
         "mov.b32 %r10, smem;\nld.shared.b32 %r11, [%r10];" + store_registers("r", 11, 0, 1), result, shared=16
     )
     assert np.isnan(result).all()
+
+
+def test_redux_takes_the_largest_of_its_lanes_and_elect_the_first() -> None:
+    result = np.zeros((64, 2), np.uint32)
+    body = """
+    cvt.rn.f32.s32 %r10, %r0;
+    redux.sync.max.f32 %r11, %r10, -1;
+    elect.sync %r13|%p1, -1;
+    selp.b32 %r12, 1, 0, %p1;
+    """
+    execute(body + store_registers("r", 11, 0, 2), result, threads=64)
+    assert result[:, 0].view(np.float32).tolist() == [31.0] * 32 + [63.0] * 32
+    assert np.flatnonzero(result[:, 1]).tolist() == [0, 32]
