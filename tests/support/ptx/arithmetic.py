@@ -12,7 +12,7 @@ from tests.support.ptx.errors import UnknownInstruction
 from tests.support.ptx.formats import from_bf16, to_bf16
 from tests.support.ptx.machine import Machine, Step, where
 from tests.support.ptx.operands import TYPES, Read, destination, reading, registers, type_of
-from tests.support.ptx.parsing import Instruction, Vector
+from tests.support.ptx.parsing import Instruction, Register, Vector
 
 TINY = np.finfo(np.float32).tiny
 FLOATS = (np.float16, np.float32, np.float64)
@@ -266,6 +266,28 @@ def _extreme(instruction: Instruction) -> Step:
 
 
 def _move(instruction: Instruction) -> Step:
+    """LLVM moves registers between tcgen05.ld and its wait, which computes nothing: what is moved arrives later too."""
+    step = _move_now(instruction)
+    target, source = (
+        {each.index for each in getattr(operand, "parts", (operand,)) if isinstance(each, Register)}
+        for operand in instruction.operands
+    )
+
+    def move(m: Machine) -> None:
+        step(m)
+        if m.arriving and not source.isdisjoint(m.arriving):
+            seen = {index: m.registers[index] for index in source | target}
+            for index in source & m.arriving.keys():
+                m.registers[index] = m.arriving[index]
+            step(m)
+            m.arriving |= {index: m.registers[index] for index in target}
+            for index, value in seen.items():
+                m.registers[index] = value
+
+    return move
+
+
+def _move_now(instruction: Instruction) -> Step:
     """Also packs two registers into one and unpacks them."""
     target, source = instruction.operands
     kind = type_of(instruction, instruction.parts[-1])
