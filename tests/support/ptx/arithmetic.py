@@ -312,6 +312,25 @@ def _move_now(instruction: Instruction) -> Step:
     return apply(instruction, lambda value: value, [reading(instruction, source, kind)])
 
 
+def _permute(instruction: Instruction) -> Step:
+    """prmt: each four bits of the selector name a byte of the second word and the first; the highest bit, its sign."""
+    if instruction.opcode != "prmt.b32":
+        raise UnknownInstruction(where(instruction))
+    reads = [reading(instruction, each, np.uint32) for each in instruction.operands[1:]]
+
+    def permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
+        both = (b.astype(np.uint64) << np.uint64(32)) | a
+        result = np.uint64(0)
+        for index in range(4):
+            chosen = selector.astype(np.uint64) >> np.uint64(4 * index)
+            byte = (both >> ((chosen & np.uint64(7)) * np.uint64(8))) & np.uint64(255)
+            sign = np.where(byte & np.uint64(128), np.uint64(255), np.uint64(0))
+            result = result | np.where(chosen & np.uint64(8), sign, byte) << np.uint64(8 * index)
+        return result.astype(np.uint32)
+
+    return apply(instruction, permute, reads)
+
+
 def _copysign(instruction: Instruction) -> Step:
     return elementwise(instruction, lambda sign, value: np.copysign(value, sign))
 
@@ -339,4 +358,5 @@ RULES: dict[str, Callable[[Instruction], Step]] = {
     "mov": _move,
     "cvta": _move,  # addresses are those of global memory
     "copysign": _copysign,
+    "prmt": _permute,
 }
