@@ -12,7 +12,7 @@ from tests.support.ptx.errors import UnknownInstruction
 from tests.support.ptx.formats import from_bf16, to_bf16
 from tests.support.ptx.machine import Machine, Step, where
 from tests.support.ptx.operands import TYPES, Read, destination, reading, registers, type_of
-from tests.support.ptx.parsing import Instruction, Vector
+from tests.support.ptx.parsing import Instruction, Register, Vector
 
 TINY = np.finfo(np.float32).tiny
 FLOATS = (np.float16, np.float32, np.float64)
@@ -266,6 +266,28 @@ def _extreme(instruction: Instruction) -> Step:
 
 
 def _move(instruction: Instruction) -> Step:
+    """LLVM moves registers between tcgen05.ld and its wait, which computes nothing: what is moved arrives later too."""
+    step = _move_now(instruction)
+    target, source = (
+        {each.index for each in getattr(operand, "parts", (operand,)) if isinstance(each, Register)}
+        for operand in instruction.operands
+    )
+
+    def move(m: Machine) -> None:
+        step(m)
+        if m.arriving and not source.isdisjoint(m.arriving):
+            seen = {index: m.registers[index] for index in source | target}
+            for index in source & m.arriving.keys():
+                m.registers[index] = m.arriving[index]
+            step(m)
+            m.arriving |= {index: m.registers[index] for index in target}
+            for index, value in seen.items():
+                m.registers[index] = value
+
+    return move
+
+
+def _move_now(instruction: Instruction) -> Step:
     """Also packs two registers into one and unpacks them."""
     target, source = instruction.operands
     kind = type_of(instruction, instruction.parts[-1])
@@ -288,6 +310,25 @@ def _move(instruction: Instruction) -> Step:
 
         return unpack
     return apply(instruction, lambda value: value, [reading(instruction, source, kind)])
+
+
+def _permute(instruction: Instruction) -> Step:
+    """prmt: each four bits of the selector name a byte of the second word and the first; the highest bit, its sign."""
+    if instruction.opcode != "prmt.b32":
+        raise UnknownInstruction(where(instruction))
+    reads = [reading(instruction, each, np.uint32) for each in instruction.operands[1:]]
+
+    def permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
+        both = (b.astype(np.uint64) << np.uint64(32)) | a
+        result = np.uint64(0)
+        for index in range(4):
+            chosen = selector.astype(np.uint64) >> np.uint64(4 * index)
+            byte = (both >> ((chosen & np.uint64(7)) * np.uint64(8))) & np.uint64(255)
+            sign = np.where(byte & np.uint64(128), np.uint64(255), np.uint64(0))
+            result = result | np.where(chosen & np.uint64(8), sign, byte) << np.uint64(8 * index)
+        return result.astype(np.uint32)
+
+    return apply(instruction, permute, reads)
 
 
 def _copysign(instruction: Instruction) -> Step:
@@ -317,4 +358,5 @@ RULES: dict[str, Callable[[Instruction], Step]] = {
     "mov": _move,
     "cvta": _move,  # addresses are those of global memory
     "copysign": _copysign,
+    "prmt": _permute,
 }

@@ -28,7 +28,6 @@ class TensorMemory:
     seen: np.ndarray
     allocated: int = 0
     stores_under_way: bool = False
-    loads: dict[int, np.ndarray] = field(default_factory=dict)
     issued: list[tuple[np.ndarray, slice, list[object]]] = field(default_factory=list)
     phases: dict[int, np.ndarray] = field(default_factory=dict)  # of mbarriers, by address: -1 before init
     waiting: dict[int, list[tuple[np.ndarray, slice, list[object]]]] = field(default_factory=dict)
@@ -133,17 +132,16 @@ def _move(instruction: Instruction) -> Step:
             return
         values = memory.seen[index]
         for number, register in enumerate(targets):
-            memory.loads[register] = np.ascontiguousarray(values[:, :, number]).reshape(-1)
+            m.arriving[register] = np.ascontiguousarray(values[:, :, number]).reshape(-1)
             m.registers[register] = POISON[32]
 
     return step
 
 
 def _finish_loads(m: Machine) -> None:
-    memory = _tensor_memory(m)
-    for register, value in memory.loads.items():
+    for register, value in m.arriving.items():
         m.put(register, value)
-    memory.loads = {}
+    m.arriving = {}
 
 
 def _finish_stores(m: Machine) -> None:

@@ -59,6 +59,7 @@ class Machine:
         self.races = Races(threads, self.lanes, np.flatnonzero(watched), shared)
         self.copies: list[Copy] = []  # issued, not committed
         self.copy_groups: list[list[Copy]] = []
+        self.arriving: dict[int, np.ndarray] = {}  # registers that read as NaN until their load is waited for
         self.units: dict[str, object] = {}  # what tensor cores keep, by the name of the unit
         thread = np.tile(np.arange(threads, dtype=np.uint32), len(blocks))
         number = np.repeat(blocks.astype(np.uint32), threads)
