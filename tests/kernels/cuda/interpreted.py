@@ -37,6 +37,7 @@ from tests.support.random_programs import FUNCTIONS, random_program
 CPU = torch.device("cpu")
 WIDTHS = (1, 3, 17, 100, 129, 250)
 PROGRAMS = 36
+RELATIVE = 1e-5  # of float32 softmax; in TF32, more
 ACTIVATIONS = get_args(Activation)
 OUTPUTS = (*ACTIVATIONS, "softmax", "log_softmax")
 assert set(OUTPUTS) == {name for part in get_args(OutputActivation) for name in get_args(part)}
@@ -77,6 +78,11 @@ def eager_results(mlp: Mlp, x: torch.Tensor) -> torch.Tensor:
         return make_module(mlp, joined=True)(x)
 
 
+def allowance(mlp: Mlp, x: torch.Tensor, exact: torch.Tensor) -> float:
+    eager = eager_results(mlp, x).double()
+    return 2 * (eager - exact).abs().max().item() + 4 * torch.finfo(x.dtype).eps * exact.abs().max().item()
+
+
 def compare(
     spec: MlpSpec, rows: int, *, all_blocks: bool = True, title: str = ""
 ) -> Iterator[dict[str, object]]:
@@ -87,11 +93,8 @@ def compare(
     sample = max(rows, BASELINE_OUTPUTS // spec.out_features)
     x = torch.randn(sample, spec.in_features, generator=torch.Generator().manual_seed(1))
     x[::rows] *= 6  # into the tails of the activations
-    rounded = x.to(dtype)
-    exact = exact_results(mlp, rounded)
-    eager = eager_results(mlp, rounded).double()
-    scale = exact.abs().max().item()
-    allowed = 2 * (eager - exact).abs().max().item() + 4 * torch.finfo(dtype).eps * scale
+    exact = exact_results(mlp, x.to(dtype))
+    allowed = allowance(mlp, x.to(dtype), exact)
     for tile in tiles(spec, all_blocks=all_blocks):
         error = (run(mlp, tile, x[:rows]).double() - exact[:rows]).abs().max().item()
         name = f"{title or spec.summary()} {spec.dtype} rows={rows} {tile.label}"
@@ -299,7 +302,8 @@ def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
     eager = eager_results(mlp, x.to(TORCH_DTYPES[spec.dtype])).float()
     for tile in tiles(spec, all_blocks=False):
         y, expected = run(mlp, tile, x), run(mlp, tile, clean)
-        alike = torch.allclose(y[rows], eager[rows], rtol=0.02, atol=0.02, equal_nan=True)
+        rounded = y[rows].to(TORCH_DTYPES[spec.dtype]).float()  # as eager's are: the largest become infinite
+        alike = torch.allclose(rounded, eager[rows], rtol=0.02, atol=0.02, equal_nan=True)
         apart = torch.equal(y[others], expected[others])
         shape = f"{spec.summary()} {precision_of(spec, tf32=False)} {tile.label}"
         yield {
@@ -336,13 +340,16 @@ def minus_infinity(_: str) -> Iterator[dict[str, object]]:
             with torch.inference_mode():
                 eager = mlp.to_torch()(x)
             for tile in tiles(spec, all_blocks=False):
-                ok = torch.allclose(run(mlp, tile, x), eager, equal_nan=True)
+                ok = torch.allclose(run(mlp, tile, x), eager, RELATIVE, 1e-3 * RELATIVE, equal_nan=True)
                 yield {"case": f"{output} of {width}, -inf in {first}:{last} {tile.label}", "ok": ok}
 
 
+GROUPS = (widths, depths, batches, activations, formulas, idioms, programs, poison, minus_infinity)
+# The last ones replace the product of the interpreter, or what launches.
+GROUPS += (launches, long_sums, invariance, served)
+
 if __name__ == "__main__":
     InterpretedFunction.__call__ = call_device_function
-    groups = (widths, depths, batches, activations, formulas, idioms, programs, poison, minus_infinity)
-    for group in (*groups, launches, long_sums, invariance, served):
+    for group in GROUPS:
         for result in group(sys.argv[1]):
             print(json.dumps({"group": group.__name__, **result}))

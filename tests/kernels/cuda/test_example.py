@@ -1,12 +1,11 @@
-"""The hand-written CUDA kernel where there is no GPU: it compiles, computes right on the host (through `host/`, which
-has what C++ lacks of CUDA C++), what it is launched with, what it refuses."""
+"""The hand-written CUDA kernel where there is no GPU: it compiles, computes (its PTX is executed), what it is launched
+with, what it refuses."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +18,8 @@ from fused_mlp.kernels.errors import KernelError
 from fused_mlp.models import Mlp
 from fused_mlp.models.evaluation import evaluate
 from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support.ptx import Memory
+from tests.support.ptx import run as execute
 
 needs_nvcc = pytest.mark.skipif(
     find_nvcc() is None, reason="nvcc is not found: the CUDA toolkit compiles the example"
@@ -112,55 +113,44 @@ def test_arguments_are_those_that_the_kernel_declares() -> None:
     assert program.grid(17) == (2, 2)
 
 
-@pytest.fixture(scope="module")
-def on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The kernel's source, compiled for this machine: a thread of the host for each of a block."""
-    library = tmp_path_factory.mktemp("example") / "run.so"
-    folder = Path(__file__).with_name("host")
-    command = [
-        "c++",
-        "-std=c++20",
-        "-O2",
-        "-w",
-        "-shared",
-        "-fPIC",
-        "-pthread",
-        f"-I{folder}",
-        f"-I{SOURCE.parent}",
-    ]
-    subprocess.run([*command, str(folder / "run.cpp"), "-o", str(library)], check=True)
-    return ctypes.CDLL(str(library))
-
-
-def run(on_host: ctypes.CDLL, program: ExampleProgram, x: torch.Tensor) -> torch.Tensor:
+def run(program: ExampleProgram, x: torch.Tensor, capability: int = 80) -> torch.Tensor:
+    """What nvcc made of it, executed by our interpreter of PTX."""
     y = torch.full((x.shape[0], program.widths[2]), torch.nan)
     arguments = program.arguments(x.data_ptr(), y.data_ptr(), x.shape[0])
-    on_host.run(*map(ctypes.c_int, (*program.grid(x.shape[0]), compiling.THREADS)), *arguments)
+    memory = Memory()
+    for tensor in (x, *program.tensors, y):
+        memory.add_host(tensor.data_ptr(), tensor.nbytes)
+    ptx = compile_example(capability, "ptx").decode()
+    grid, block = (*program.grid(x.shape[0]), 1), (compiling.THREADS, 1, 1)
+    execute(ptx, compiling.NAME, grid, block, 0, b"".join(bytes(each) for each in arguments), memory)
     return y
 
 
+@needs_nvcc
+@pytest.mark.parametrize("capability", [80, 100])  # wmma is two different sets of instructions
 @pytest.mark.parametrize("widths", [(20, 70, 65), (16, 64, 64), (1, 1, 1), (100, 130, 10)])
-def test_it_computes_what_eager_does_row_by_row(on_host: ctypes.CDLL, widths: tuple[int, ...]) -> None:
+def test_it_computes_what_eager_does_row_by_row(widths: tuple[int, ...], capability: int) -> None:
     mlp = make_mlp(make_spec(widths, "gelu", dtype="float16"))
     program = ExampleProgram(mlp, torch.device("cpu"), b"")
     x = torch.randn(19, widths[0], generator=torch.Generator().manual_seed(0)).half().float()
-    y = run(on_host, program, x)
+    y = run(program, x, capability)
     exact = torch.from_numpy(evaluate(mlp, x.double().numpy()))
     with torch.inference_mode():
         eager = mlp.to_torch()(x.half()).double()
     allowed = 2 * (eager - exact).abs().max() + 4 * torch.finfo(torch.float16).eps * exact.abs().max()
     assert (y.double() - exact).abs().max() <= allowed
     for rows in (slice(0, 1), slice(3, 19)):
-        assert torch.equal(run(on_host, program, x[rows].clone()), y[rows])
+        assert torch.equal(run(program, x[rows].clone(), capability), y[rows])
 
 
-def test_infinity_in_a_row_stays_there_and_does_not_pass_through_padding(on_host: ctypes.CDLL) -> None:
+@needs_nvcc
+def test_infinity_in_a_row_stays_there_and_does_not_pass_through_padding() -> None:
     spec = make_spec((3, 5, 2), "gelu", dtype="float16")
     tensors = {name: abs(array) for name, array in make_mlp(spec).tensors().items()}
     program = ExampleProgram(Mlp(spec, tensors), torch.device("cpu"), b"")
     x = torch.ones(3, 3)
     x[1, 2] = torch.inf
-    y = run(on_host, program, x)
+    y = run(program, x)
     assert (y[1] == torch.inf).all()
     assert torch.equal(y[0], y[2])
     assert torch.isfinite(y[0]).all()

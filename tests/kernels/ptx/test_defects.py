@@ -1,0 +1,188 @@
+"""Defects put into compiled kernels by hand: the interpreter must notice every one of them, by an error or by a result
+that is not the kernel's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+pytest.importorskip("triton")
+
+import torch
+
+from fused_mlp.kernels.cuda.planning.architectures import architecture_of
+from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
+from fused_mlp.kernels.cuda.running.triton_programs import Binary, TritonProgram
+from tests.kernels.cuda import compiled
+from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support.ptx import BadAccess, PtxError, Race
+
+# The input is wider than a step of K: its loop copies ahead. The output is wider than a tile: softmax in two sweeps.
+SPEC = make_spec((300, 40, 70), "silu", output="softmax", dtype="float16")
+ROWS = 20  # not a multiple of any block
+LABELS = {(80, "whole"): "whole/16", (80, "layered"): "layered/16", (90, "layered"): "layered/128"}
+LABELS |= {(100, "layered"): "layered/128"}
+
+
+class Launcher(compiled.PtxLauncher):
+    """Launches what `change` makes of each kernel."""
+
+    def __init__(self, capability: int, change: Callable[[str], str]) -> None:
+        super().__init__(capability)
+        self._change = change
+
+    def binary(self, plan: compiled.LaunchPlan) -> compiled.Binary:
+        good = _good_binary(self._capability, plan)
+        return compiled.Binary(self._change(good.ptx), good.name, good.shared, good.warps)
+
+
+_COMPILED: dict[tuple[int, str], compiled.Binary] = {}
+
+
+def _good_binary(capability: int, plan: compiled.LaunchPlan) -> compiled.Binary:
+    key = (capability, repr(plan))
+    if key not in _COMPILED:
+        _COMPILED[key] = compiled.compile_to_ptx(plan, capability)
+    return _COMPILED[key]
+
+
+def answer(
+    monkeypatch: pytest.MonkeyPatch, capability: int, strategy: str, change: Callable[[str], str]
+) -> torch.Tensor:
+    architecture = architecture_of(capability)
+    assert architecture is not None
+    tile = next(
+        tile for tile in candidate_tiles(SPEC, architecture) if tile.label == LABELS[capability, strategy]
+    )
+    launcher = Launcher(capability, change)
+    monkeypatch.setattr(Binary, "launch", lambda binary, rows, *rest: launcher(binary._plan, rows, *rest))
+    program = TritonProgram(make_mlp(SPEC), tile, torch.device("cpu"))
+    x = torch.randn(ROWS, SPEC.in_features, generator=torch.Generator().manual_seed(0))
+    y = torch.full((ROWS, SPEC.out_features), torch.nan)
+    workspace = program.workspace(ROWS, lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype))
+    program.enqueue(x, y, ROWS, workspace)
+    return y
+
+
+@cache
+def expected() -> torch.Tensor:
+    with pytest.MonkeyPatch.context() as patch:
+        return answer(patch, 80, "whole", lambda ptx: ptx)
+
+
+def without(pattern: str, count: int = 0) -> Callable[[str], str]:
+    return replaced(pattern, "", count)
+
+
+def replaced(pattern: str, by: str, count: int = 0) -> Callable[[str], str]:
+    return lambda ptx: re.sub(pattern, by, ptx, count=count, flags=re.MULTILINE)
+
+
+def noticed(
+    monkeypatch: pytest.MonkeyPatch, capability: int, strategy: str, change: Callable[[str], str]
+) -> PtxError | str | None:
+    """The error, or a word for the difference; None if all is well."""
+    changes: list[bool] = []
+
+    def change_and_tell(ptx: str) -> str:
+        changes.append(change(ptx) != ptx)
+        return change(ptx)
+
+    try:
+        y = answer(monkeypatch, capability, strategy, change_and_tell)
+    except PtxError as error:
+        return error
+    assert any(changes), "nothing was changed"
+    return None if torch.allclose(y, expected(), atol=2e-3, rtol=0) else "another result"
+
+
+@pytest.mark.parametrize(("capability", "strategy"), list(LABELS))
+def test_unchanged_kernels_agree(monkeypatch: pytest.MonkeyPatch, capability: int, strategy: str) -> None:
+    y = answer(monkeypatch, capability, strategy, lambda ptx: ptx)
+    assert torch.allclose(y, expected(), atol=2e-3, rtol=0)
+
+
+BARRIER = r"^\s*bar\.sync\s+0;"
+STORE_MASK = r"@%p\d+ (st\.global)"
+
+
+@pytest.mark.parametrize(
+    ("capability", "strategy", "change"),
+    [
+        pytest.param(80, "layered", without(r"cp\.async\.wait_group\s+\d+;"), id="no waits for copies"),
+        pytest.param(
+            80,
+            "layered",
+            replaced(r"(cp\.async\.wait_group\s+)\d+;", r"\g<1>5;"),
+            id="waits for too few copies",
+        ),
+        pytest.param(80, "whole", without(BARRIER), id="no barriers"),
+        pytest.param(80, "layered", without(BARRIER), id="no barriers, layered"),
+        pytest.param(
+            80, "layered", replaced(r"(m8n8\.x4)(\.shared)", r"\1.trans\2"), id="transposed ldmatrix"
+        ),
+        pytest.param(
+            80,
+            "layered",
+            replaced(r"(mad\.wide\.s32\s+%rd\d+, %r\d+, )(\d{3,}),", r"\g<1>64,"),
+            id="wrong stride",
+        ),
+        pytest.param(80, "layered", replaced(STORE_MASK, r"\1"), id="no mask for stores"),
+        pytest.param(80, "whole", replaced(STORE_MASK, r"\1"), id="no mask for stores, whole"),
+        pytest.param(
+            80,
+            "layered",
+            replaced(r"(selp\.b32\s+%r\d+, \w+, )0, %p\d+;", r"\g<1>4, %p1;"),
+            id="no mask for copies",
+        ),
+        pytest.param(
+            80,
+            "whole",
+            replaced(r"(shfl\.sync\.bfly\.b32\s+%r\d+, %r\d+, )\d+", r"\g<1>0"),
+            id="shuffles of nothing",
+        ),
+        pytest.param(
+            90, "layered", without(r"wgmma\.wait_group\.sync\.aligned\s+0;"), id="no wait for wgmma"
+        ),
+        pytest.param(90, "layered", without(r"fence\.proxy\.async\S*;"), id="no fence before wgmma"),
+        pytest.param(90, "layered", without(BARRIER), id="no barriers, wgmma"),
+        pytest.param(
+            100, "layered", without(r"@%p\d+ tcgen05\.commit\S* \[%r\d+\];"), id="no commit of tcgen05"
+        ),
+        pytest.param(
+            100, "layered", without(r"tcgen05\.wait::ld\S*;"), id="no wait for loads of tensor memory"
+        ),
+        pytest.param(
+            100, "layered", without(r"tcgen05\.wait::st\S*;"), id="no wait for stores to tensor memory"
+        ),
+        pytest.param(
+            100,
+            "layered",
+            without(r"mbarrier\.try_wait[^;]*;\s*@!complete bra\.uni waitLoop;"),
+            id="no wait for tcgen05",
+        ),
+        pytest.param(100, "layered", without(BARRIER), id="no barriers, tcgen05"),
+    ],
+)
+def test_defect_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, capability: int, strategy: str, change: Callable[[str], str]
+) -> None:
+    assert noticed(monkeypatch, capability, strategy, change) is not None
+
+
+def test_every_single_barrier_between_a_write_and_a_read_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time. Four of the 21 that Triton makes follow another one with nothing between that they would order."""
+    texts: list[str] = []
+    answer(monkeypatch, 80, "whole", lambda ptx: texts.append(ptx) or ptx)  # type: ignore[func-returns-value]
+    found = []
+    for barrier in re.finditer(BARRIER, texts[0], re.MULTILINE):
+        shorter = texts[0][: barrier.start()] + texts[0][barrier.end() :]
+        found.append(noticed(monkeypatch, 80, "whole", lambda ptx, shorter=shorter: shorter))  # type: ignore[misc]
+    assert sum(isinstance(each, Race) for each in found) >= len(found) - 4, found
+
+
+def test_missing_mask_is_an_access_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(noticed(monkeypatch, 80, "whole", replaced(STORE_MASK, r"\1")), BadAccess)
