@@ -162,7 +162,7 @@ bool Scheduler::link(Lane& lane, Ref<Ticket>&& ticket, const void* loop) {
   const Nanos arrival = ticket->arrival_ns, deadline = ticket->deadline_ns;
   if (was_empty && !make_room(ready_)) throw std::bad_alloc();
   const bool loop_runs_it =
-      loop != nullptr && !lane.needs_python_ && (workers_ == 0 || lane.cost_.of(rows) <= kLoopBudget);
+      loop != nullptr && !lane.needs_worker_ && (workers_ == 0 || lane.cost_.of(rows) <= kLoopBudget);
   const bool worker_knows = queue.rows() > queue.loop_rows();
   queue.push(std::move(ticket), loop_runs_it);
   add_under_mutex<std::uint64_t>(lane.metrics_.rows, rows);
@@ -373,7 +373,7 @@ bool Scheduler::try_take(TakenBatch& batch, const void* loop) {
   const Nanos now = clock_.now();
   bool hand_over = false;
   const std::size_t index = choose([&](const Lane& lane) {
-    if (lane.needs_python_ || !is_due(lane, now) || is_left_to_loop(lane, loop, now)) return false;
+    if (lane.needs_worker_ || !is_due(lane, now) || is_left_to_loop(lane, loop, now)) return false;
     if (fits_loop(lane)) return true;
     hand_over |= lane.queue_.loop_rows() != 0;
     return false;
