@@ -9,10 +9,13 @@ import logging
 import torch
 
 from fused_mlp.kernels.base import Kernel, KernelInfo
+from fused_mlp.kernels.cuda.planning.architectures import Architecture
 from fused_mlp.kernels.cuda.planning.plans import precision_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
 from fused_mlp.kernels.cuda.planning.tiles import Tile
+from fused_mlp.kernels.cuda.running import native
 from fused_mlp.kernels.cuda.running.cublas import CublasProgram
+from fused_mlp.kernels.cuda.running.native_building import build_by_rule
 from fused_mlp.kernels.cuda.running.program import Program
 from fused_mlp.kernels.cuda.running.runtime import TorchRuntime
 from fused_mlp.kernels.cuda.running.selection import Candidate, select
@@ -34,19 +37,23 @@ def cublas_unavailable(_: Mlp) -> str | None:
 def triton_unavailable(mlp: Mlp) -> str | None:
     """Why Triton kernels cannot run here, or None. Does not import triton."""
     why = cublas_unavailable(mlp)
-    if why is not None:
+    if why is not None and native.unavailable():
         return why
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (it comes with CUDA builds of torch): pip install triton"
-    if _runtime().architecture is None:
-        major, minor = torch.cuda.get_device_capability()
+    if (_runtime().architecture if why is None else native.architecture(0)) is None:
+        major, minor = torch.cuda.get_device_capability() if why is None else native.capability(0)
         return f"no tiles for compute capability {major}.{minor}: expected 8.x, 9.x, 10.x or 12.x"
     return None
 
 
 def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
     """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
-    usable one."""
+    usable one. Where torch has no CUDA but NVIDIA's driver is there, the rule's choice, launched natively."""
+    if not torch.cuda.is_available():
+        architecture = native.architecture(0)
+        assert architecture is not None
+        return build_by_rule(mlp, 0, architecture, _ordered_tiles(mlp, architecture))
     runtime, found = candidates(mlp)
     assert runtime.architecture is not None
     return _build("triton", runtime.architecture.name, mlp, found, runtime, timed=timed)
@@ -57,12 +64,15 @@ def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:
     runtime = _runtime()
     architecture = runtime.architecture
     assert architecture is not None
+    found = [_triton_candidate(mlp, tile, runtime.device) for tile in _ordered_tiles(mlp, architecture)]
+    return runtime, [*found, _cublas_candidate(mlp, runtime.device)]
+
+
+def _ordered_tiles(mlp: Mlp, architecture: Architecture) -> list[Tile]:
     tf32 = multiplies_in_tf32()
     preferred = tile_by_rule(mlp.spec, architecture, TYPICAL_ROWS, tf32)
     tiles = candidate_tiles(mlp.spec, architecture, tf32)
-    ordered = [preferred, *(tile for tile in tiles if tile != preferred)]
-    found = [_triton_candidate(mlp, tile, runtime.device) for tile in ordered]
-    return runtime, [*found, _cublas_candidate(mlp, runtime.device)]
+    return [preferred, *(tile for tile in tiles if tile != preferred)]
 
 
 def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:

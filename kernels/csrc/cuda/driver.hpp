@@ -26,7 +26,6 @@ constexpr CUresult kSuccess = 0;
 constexpr CUresult kOutOfMemory = 2;
 constexpr CUresult kInvalidImage = 200;
 constexpr CUresult kNoBinaryForGpu = 209;
-constexpr CUresult kUnsupportedPtxVersion = 222;
 constexpr CUresult kNotReady = 600;
 
 constexpr unsigned kStreamNonBlocking = 1;  // no order with the legacy default stream

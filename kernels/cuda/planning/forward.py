@@ -1,0 +1,110 @@
+"""A forward pass as data: the launches in order, each with its grid as a function of the rows and with what its kernel
+gets, argument by argument. Whatever launches (through Triton or natively) and whatever compiles ahead reads it, and
+adds machine code, packed tensors and addresses. Imports neither torch nor triton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fused_mlp.kernels.cuda.planning.placement import X, Y
+from fused_mlp.kernels.cuda.planning.plans import LaunchPlan, layered_launches, whole_plan
+from fused_mlp.kernels.cuda.planning.stages import RowPass
+from fused_mlp.kernels.cuda.planning.tiles import Tile
+from fused_mlp.kernels.fusion import Product
+from fused_mlp.models import MlpSpec
+from fused_mlp.models.spec import Gated, Linear
+
+
+@dataclass(frozen=True)
+class Argument:
+    """buffer: the address of a buffer of the batch, as `placement` numbers them (the input, the results, then those
+    between). tensor: that of a packed tensor. rows: how many there are, 32 bits."""
+
+    kind: Literal["buffer", "tensor", "rows"]
+    index: int = 0
+
+
+ROWS = Argument("rows")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """`plan.grid(rows)` programs of `32 * plan.warps` threads. The arguments are those of the kernel in their order,
+    before its constants, of which machine code knows nothing."""
+
+    plan: LaunchPlan
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The matrix of a product, and its gate's: (n, k) each, zero-padded."""
+
+    step: Linear | Gated
+    n: int
+    k: int
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The biases of a product, n each; then weight and bias of a row pass, `width` each."""
+
+    step: Linear | Gated | None
+    n: int
+    row: RowPass | None
+    width: int
+
+
+@dataclass(frozen=True)
+class ForwardPlan:
+    """`tensors`: what is packed for `layered`; `whole` has two, weights and vectors, as `whole_steps` places them.
+    `scratch`: elements of a row of each buffer between launches, in the model's dtype."""
+
+    tile: Tile
+    launches: tuple[Launch, ...]
+    tensors: tuple[Matrices | Vectors, ...] = ()
+    scratch: tuple[int, ...] = ()
+
+
+def plan_forward(spec: MlpSpec, tile: Tile) -> ForwardPlan:
+    return _whole(spec, tile) if tile.strategy == "whole" else _layered(spec, tile)
+
+
+def _whole(spec: MlpSpec, tile: Tile) -> ForwardPlan:
+    arguments = (
+        Argument("buffer", X),
+        Argument("tensor", 0),
+        Argument("tensor", 1),
+        Argument("buffer", Y),
+        ROWS,
+    )
+    return ForwardPlan(tile, (Launch(whole_plan(spec, tile), arguments),))
+
+
+def _layered(spec: MlpSpec, tile: Tile) -> ForwardPlan:
+    steps, scratch = layered_launches(spec, tile)
+    tensors: list[Matrices | Vectors] = []
+    launches: list[Launch] = []
+    matrices: dict[str, int] = {}  # by the prefix of their names: a module that is called twice is kept once
+    for each in steps:
+        source, other, target = (Argument("buffer", index) for index in each.buffers)
+        arguments = [source, other]
+        if isinstance(each.stage, Product):
+            step = each.stage.step
+            n, k = each.plan.constants["N_PADDED"], each.plan.constants["W_ROW"]
+            assert isinstance(n, int)
+            assert isinstance(k, int)
+            if step.prefix not in matrices:
+                matrices[step.prefix] = len(tensors)
+                tensors.append(Matrices(step, n, k))
+            arguments.append(Argument("tensor", matrices[step.prefix]))
+            vectors = Vectors(step, n, each.tail, n)
+        else:
+            vectors = Vectors(None, 0, each.stage, spec.widths_by_name[each.stage.source])
+        tensors.append(vectors)
+        arguments += [Argument("tensor", len(tensors) - 1), target]
+        if each.plan.kernel == "layer":
+            arguments.append(ROWS)
+        launches.append(Launch(each.plan, tuple(arguments)))
+    return ForwardPlan(tile, tuple(launches), tuple(tensors), scratch)
