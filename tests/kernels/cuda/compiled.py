@@ -1,0 +1,87 @@
+"""Launch plans executed as compiled PTX, by the interpreter in tests/support/ptx: a stand-in for
+`triton_programs.launch`. Needs no GPU and no ptxas."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+
+from fused_mlp.kernels.cuda.device import KERNELS
+from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
+from tests.support.ptx import Memory, run
+
+
+@dataclass(frozen=True)
+class Binary:
+    """`shared` as Triton tells the driver."""
+
+    ptx: str
+    name: str
+    shared: int
+    warps: int
+
+
+def compile_to_ptx(plan: LaunchPlan, capability: int) -> Binary:
+    """As `check.compilation.compile_plan` does, up to the PTX: what ptxas makes of it takes half of the time."""
+    kernel = KERNELS[plan.kernel]
+    names = [name for name in kernel.arg_names if name not in plan.constants]
+    types = [f"*{element}" for element in plan.pointers] + ["i32"] * (len(names) - len(plan.pointers))
+    signature = dict(zip(names, types, strict=True)) | dict.fromkeys(plan.constants, "constexpr")
+    aligned = {(index,): [["tt.divisibility", 16]] for index in range(len(plan.pointers))}
+    source = ASTSource(kernel, signature, dict(plan.constants), aligned)
+    target = GPUTarget("cuda", capability, 32)
+    backend = make_backend(target)
+    options = backend.parse_options(dict(plan.options[0]))
+    stages: dict[str, object] = {}
+    backend.add_stages(stages, options, source.language)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    metadata = {"target": target, **options.__dict__}
+    module = source.make_ir(
+        target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
+    )
+    for stage, make in stages.items():
+        module = make(module, metadata)  # type: ignore[operator]
+        if stage == "ptx":
+            break
+    return Binary(str(module), metadata["name"], metadata["shared"], metadata["num_warps"])
+
+
+class PtxLauncher:
+    """`launch` for one architecture. Compiles each plan once."""
+
+    def __init__(self, capability: int) -> None:
+        self._capability = capability
+        self._binaries: dict[object, Binary] = {}
+
+    def binary(self, plan: LaunchPlan) -> Binary:
+        key = (plan.kernel, plan.pointers, repr(sorted(plan.constants.items())), repr(plan.options))
+        if key not in self._binaries:
+            self._binaries[key] = compile_to_ptx(plan, self._capability)
+        return self._binaries[key]
+
+    def __call__(
+        self, plan: LaunchPlan, options: Mapping[str, int | None], rows: int, *arguments: torch.Tensor | int
+    ) -> int:
+        binary = self.binary(plan)
+        memory = Memory()
+        mapped: set[int] = set()
+        passed = b""
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                address, size = argument.data_ptr(), argument.untyped_storage().nbytes()
+                if address not in mapped and size:
+                    mapped.add(memory.add_host(address, size))
+                passed += struct.pack("<Q", address)
+            else:
+                passed += struct.pack("<i", argument)
+        grid, block = (plan.grid(rows), 1, 1), (32 * binary.warps, 1, 1)
+        run(binary.ptx, binary.name, grid, block, binary.shared, passed, memory)
+        return 0
