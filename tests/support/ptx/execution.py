@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tests.support.ptx import approximations, arithmetic, conversions, movement, tensor_cores
+from tests.support.ptx import approximations, arithmetic, blackwell, conversions, hopper, movement, tensor_cores
 from tests.support.ptx.control_flow import meeting_points
 from tests.support.ptx.errors import Stuck, UnknownInstruction
 from tests.support.ptx.machine import Machine, Step, where
@@ -49,6 +49,8 @@ RULES: dict[str, Callable[[Instruction], Step]] = {
     **conversions.RULES,
     **movement.RULES,
     **tensor_cores.RULES,
+    **hopper.RULES,
+    **blackwell.RULES,
     "fence": _fence,
     "bar": _barrier,
     "barrier": _barrier,

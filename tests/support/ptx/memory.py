@@ -95,7 +95,7 @@ class Spaces:
 
     def __init__(self, count: int, size: int) -> None:
         self.size = -(-size // 16) * 16
-        self._limit = size
+        self.limit = size
         self.data = np.full(count * self.size, 0xFF, np.uint8)
 
     def index(self, owners: np.ndarray, addresses: np.ndarray, size: int, what: str) -> np.ndarray:
@@ -103,9 +103,9 @@ class Spaces:
         if (addresses & (size - 1)).any():
             wrong = int(addresses[(addresses & (size - 1)) != 0][0])
             raise BadAccess(f"{what}: {wrong:#x} is not aligned to {size} bytes")
-        if addresses.min() < 0 or addresses.max() + size > self._limit:
-            wrong = int(addresses.max() if addresses.max() + size > self._limit else addresses.min())
-            raise BadAccess(f"{what}: {size} bytes at {wrong:#x} are outside of {self._limit:#x} bytes")
+        if addresses.min() < 0 or addresses.max() + size > self.limit:
+            wrong = int(addresses.max() if addresses.max() + size > self.limit else addresses.min())
+            raise BadAccess(f"{what}: {size} bytes at {wrong:#x} are outside of {self.limit:#x} bytes")
         return (owners * self.size + addresses) // size
 
     def load(self, owners: np.ndarray, addresses: np.ndarray, size: int, what: str) -> np.ndarray:

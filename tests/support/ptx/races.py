@@ -88,15 +88,17 @@ class Races:
         return (first[:, None] + np.arange(count)).ravel(), base, base + np.repeat(warp + 1, count)
 
     def snapshot(self, block: int, addresses: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Bytes that the tensor cores read on their own, from now until `unchanged`: refused if any was written
-        without a fence, or since the last barrier by a warp that the issuing one may not have waited for."""
-        first = self._lanes[0] // self._threads if len(self._lanes) else -1
+        """Bytes that the tensor cores read on their own, from now until `unchanged`: refused if any was written without a
+        fence or, by whichever warp, since the last barrier."""
         position = np.flatnonzero(self._lanes[:: self._threads] // self._threads == block)
-        if first < 0 or not len(position):
+        if not len(position):
             return None
-        index = position[0] * self._size + addresses // GRANULE
+        index = (position[0] * self._size + addresses[:, None] // GRANULE + np.arange(2)).ravel()
         if self._unfenced[index].any():
             raise Race(f"{what}: reads shared memory that was written with no fence.proxy.async since")
+        base = np.full(len(index), self._interval[position[0]] * WARPS)
+        self._check(self._written[index], base, base, index, f"{what}: a warp wrote")
+        self._read[index] = base + SEVERAL
         return index, self._written[index].copy()
 
     def unchanged(self, taken: tuple[np.ndarray, np.ndarray] | None, what: str) -> None:
