@@ -21,7 +21,8 @@ def library() -> Path:
 def environment(*, kernels: str = "executor", **more: object) -> dict[str, str]:
     """What makes a process use the fake. kernels: `executor`, which runs PTX, or `empty`. `more` are the fake's own
     settings (control.h): delay_us=0, fail_file=..."""
-    variables = {"FUSED_MLP_LIBCUDA": str(library())}
+    # The interpreter reads PTX without line numbers.
+    variables = {"FUSED_MLP_LIBCUDA": str(library()), "TRITON_DISABLE_LINE_INFO": "1"}
     if kernels == "empty":
         variables["FAKE_CUDA_KERNELS"] = "empty"
     else:
