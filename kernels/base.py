@@ -33,7 +33,7 @@ class KernelInfo:
 
     variant: Variant
     backend: str
-    device: Device
+    device: str  # cpu, or as torch names a GPU: cuda:0
     strategy: str
     isa: str
     dtype: str

@@ -89,35 +89,53 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     mlp: Mlp,
     *,
     variant: Variant = "fused",
-    device: Device | Literal["auto"] = "auto",
+    device: str = "auto",
     backend: str = "auto",
     threads: int | None = None,
     tf32: bool | None = None,
     precision: Precision | None = None,
 ) -> Kernel:
-    """Build a kernel for `mlp` and check it against float64 before handing it out. `tf32` says, for the whole
-    process, whether GPUs multiply float32 in TF32; None leaves torch's switch as it is. `precision` keeps the
-    weights of a float32 model in fewer bits. torch is imported only for a kernel that needs it."""
+    """Build a kernel for `mlp` and check it against float64 before handing it out. `device`: auto (a GPU, else the
+    CPU), cpu, cuda (torch's current GPU) or cuda:1. `tf32` says, for the whole process, whether GPUs multiply
+    float32 in TF32; None leaves torch's switch as it is. `precision` keeps the weights of a float32 model in fewer
+    bits. torch is imported only for a kernel that needs it."""
     if precision is not None:
         mlp = to_precision(mlp, precision)
     if variant not in ("fused", "unfused"):
         raise KernelUnavailable(f"variant: expected 'fused' or 'unfused', got {variant!r}")
-    if device not in ("auto", "cpu", "cuda"):
-        raise KernelUnavailable(f"device: expected 'auto', 'cpu' or 'cuda', got {device!r}")
+    kind, index = parse_device(device)
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise KernelUnavailable(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if backend == "native":  # its name in 0.1
         warnings.warn("the backend 'native' is called 'cpu' now", DeprecationWarning, stacklevel=2)
         backend = "cpu"
     # `auto` looks at the GPU first, then at the CPU.
-    devices = [device] if device != "auto" else list(dict.fromkeys((_default_device(), "cpu")))
+    devices: list[Device] = list(dict.fromkeys((_default_device(), "cpu"))) if kind == "auto" else [kind]
     if tf32 is not None and ("cuda" in devices or sys.modules.get("torch")) and not _torch_missing(mlp):
         _later("cuda.tf32", "set_tf32")(tf32)
     candidates = [candidate for each in devices for candidate in backends(variant, each)]
+    if index is None or _torch_missing(mlp):
+        return _choose(mlp, candidates, backend, threads, f"{variant} {{}} on {' or '.join(devices)}")
+    with _later("cuda.running.presence", "current_device")(index):
+        return _choose(mlp, candidates, backend, threads, f"{variant} {{}} on {device}")
+
+
+def parse_device(device: str) -> tuple[Device | Literal["auto"], int | None]:
+    """`cuda:1` is ("cuda", 1)."""
+    kind, _, index = device.partition(":")
+    if kind == "auto" and kind == device:
+        return "auto", None
+    if kind == "cpu" and kind == device:
+        return "cpu", None
+    if kind == "cuda" and (kind == device or (index.isascii() and index.isdecimal() and len(index) < 4)):
+        return "cuda", int(index) if index else None
+    raise KernelUnavailable(f"device: expected 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
+
+
+def _choose(mlp: Mlp, candidates: list[Backend], backend: str, threads: int | None, kind: str) -> Kernel:
+    """`kind`: what was asked for, in words, with a place for the noun."""
     if backend != "auto":
-        return _compile_named(
-            mlp, candidates, backend, threads, f"{variant} backend on {' or '.join(devices)}"
-        )
+        return _compile_named(mlp, candidates, backend, threads, kind.format("backend"))
 
     passed_over: list[str] = []
     failure: type[KernelUnavailable] = KernelUnavailable
@@ -130,8 +148,7 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
             return _explain(kernel, why)
         passed_over.append(f"{candidate.name}: {why}")
     raise failure(
-        f"no {variant} kernel can run this model on {' or '.join(devices)}: "
-        f"{'; '.join(passed_over) or 'none is registered'}"
+        f"no {kind.format('kernel can run this model')}: {'; '.join(passed_over) or 'none is registered'}"
     )
 
 
@@ -156,7 +173,7 @@ def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | No
         return None, why, False
     try:
         kernel = candidate.build(mlp, threads)
-        check_against_float64(kernel, mlp)
+        check(kernel, mlp)
     except KernelError as error:
         log.warning("%s kernel %r is not used: %s", candidate.variant, candidate.name, error)
         return None, str(error), isinstance(error, KernelRefuted)
@@ -164,6 +181,22 @@ def _try(candidate: Backend, mlp: Mlp, threads: int | None) -> tuple[Kernel | No
         log.exception("%s kernel %r could not be built", candidate.variant, candidate.name)
         return None, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}", False
     return kernel, "", False
+
+
+def check(kernel: Kernel, mlp: Mlp) -> None:
+    """Raise KernelRefuted if it computes something else than the model. On a GPU it is compared with plain layers there
+    too; those themselves, which sum as cuBLAS chooses to, are reported and serve all the same."""
+    info = kernel.describe()
+    if info.device == "cpu":
+        check_against_float64(kernel, mlp)
+    elif info.variant == "fused":
+        eager = _later("backends.eager", "EagerKernel")
+        check_against_float64(kernel, mlp, lambda: eager(mlp, info.device, None))
+    else:
+        try:
+            check_against_float64(kernel, mlp)
+        except KernelRefuted as error:
+            log.warning("unfused on %s serves, less exact than on the CPU: %s", info.device, error)
 
 
 def _explain(kernel: Kernel, why: str) -> Kernel:

@@ -39,6 +39,8 @@ FURTHER_ROWS = 13  # at least, that only the plain layers get
 LARGE = (
     8.0  # large rows are that many times as large, and so are their errors: the two kinds are judged apart
 )
+# How many times as large the error of plain layers on another device may be, which sums in chains of thousands.
+LONG_CHAIN = 8.0
 # Of the output itself: where the plain layers happen to be exact, a kernel that rounds once more must still pass.
 FLOOR_ROUNDINGS = 8.0
 
@@ -87,9 +89,10 @@ _kept_bell_shaped = lru_cache(16)(
 )  # many models of one shape are checked one after the other
 
 
-def check_against_float64(kernel: Kernel, mlp: Mlp) -> None:
+def check_against_float64(kernel: Kernel, mlp: Mlp, eager: Callable[[], Kernel] | None = None) -> None:
     """Raise KernelRefuted when the kernel's largest error is more than twice that of plain layers, in ordinary rows or
-    in large ones, in any output: each has a scale of its own."""
+    in large ones, in any output: each has a scale of its own. `eager` makes the plain layers of the kernel's own device
+    where that is not the CPU: they may sum in longer chains than numpy does. It is asked only before a refusal."""
     try:
         # The strictest and the cheapest: among fewer outputs, in one order of summation, the plain layers' largest
         # error is smaller. A kernel that passes would pass what follows.
@@ -98,7 +101,7 @@ def check_against_float64(kernel: Kernel, mlp: Mlp) -> None:
         try:
             _check(kernel, mlp, BASELINE_OUTPUTS)
         except KernelRefuted:
-            _check(kernel, mlp, MANY_OUTPUTS, other_roundings=OTHER_ROUNDINGS)
+            _check(kernel, mlp, MANY_OUTPUTS, other_roundings=OTHER_ROUNDINGS, eager=eager)
 
 
 def _check(
@@ -106,7 +109,9 @@ def _check(
     mlp: Mlp,
     outputs: int,
     split_into: tuple[int, ...] = BASELINE_PARTS,
+    *,
     other_roundings: int = 0,
+    eager: Callable[[], Kernel] | None = None,
 ) -> None:
     x = probe_input(mlp, outputs)
     most = max(PROBE_ROWS)
@@ -115,6 +120,9 @@ def _check(
         y = np.full((rows, mlp.spec.out_features), np.nan, np.float32)
         kernel.run(x[:rows], y)
         computed.append(y)
+    there = None if eager is None else np.empty((len(x), mlp.spec.out_features), np.float32)
+    if eager is not None and there is not None:
+        eager().run(x, there)
     tf32, int8 = kernel.describe().dtype == "tf32", kernel.describe().dtype == "int8"
     after, operand = _round_to(mlp.spec.dtype), _round_to_tf32 if tf32 else _keep
     # Half precision may overflow. There is no error to compare with then.
@@ -139,7 +147,12 @@ def _check(
                 floor = (
                     FLOOR_ROUNDINGS * PRECISIONS[mlp.spec.dtype].stored * _largest(exact[:, columns], counted)
                 )
-                allowed = 2.0 * _largest(error[:, columns], counted) + floor
+                usual = _largest(error[:, columns], counted)
+                if there is not None:
+                    finite = counted & np.isfinite(there[:, columns])
+                    longest = _largest((there - exact)[:, columns], finite)
+                    usual = max(usual, min(longest, LONG_CHAIN * usual))  # a broken device excuses nothing
+                allowed = 2.0 * usual + floor
                 for y in computed:
                     found = _largest((y - exact[: len(y)])[:, columns], counted[: len(y)])
                     if not found <= allowed:  # NaN must fail too

@@ -18,6 +18,7 @@ from bench.kernels.shapes import build
 from fused_mlp import kernels
 from fused_mlp.kernels.cuda.backend import candidates
 from fused_mlp.kernels.cuda.running.contexts import LaunchContext
+from fused_mlp.kernels.cuda.running.on_device import run_on_device
 from fused_mlp.kernels.cuda.running.runtime import Runtime
 from fused_mlp.kernels.cuda.running.selection import Candidate
 from fused_mlp.models import Dtype, Mlp
@@ -120,9 +121,10 @@ class Subject:
 
     def _run_program(self, runtime: Runtime, candidate: Candidate, x: torch.Tensor) -> Measured:
         """Captured for exactly these rows."""
-        context = LaunchContext(runtime, candidate.build(), self.mlp.spec, (x.shape[0],))
+        program = candidate.build()
+        context = LaunchContext(runtime, program, self.mlp.spec, (x.shape[0],))
         y = torch.empty(x.shape[0], self.mlp.spec.out_features, device=x.device)
-        context.run_on_device(x, y)
+        run_on_device(runtime, program, context.buckets, x, y)
         return context.seconds(x.shape[0]), y
 
     def _run_module(self, module: Forward, x: torch.Tensor) -> Measured:

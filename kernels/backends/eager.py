@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from fused_mlp.kernels.base import Device, Float32, Kernel, KernelInfo
+from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.models import Mlp
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
@@ -13,7 +13,7 @@ from fused_mlp.models.importers.torch.writing import make_module
 
 
 class EagerKernel(Kernel):
-    def __init__(self, mlp: Mlp, device: Device, threads: int | None) -> None:
+    def __init__(self, mlp: Mlp, device: str, threads: int | None) -> None:
         super().__init__(
             mlp.spec,
             KernelInfo(
@@ -43,8 +43,8 @@ class EagerKernel(Kernel):
             y.copy_(self._module(x.to(self._device, self._dtype)))
 
 
-def _in_tf32(mlp: Mlp, device: Device) -> bool:
-    return device == "cuda" and mlp.spec.dtype == "float32" and multiplies_in_tf32()
+def _in_tf32(mlp: Mlp, device: str) -> bool:
+    return device != "cpu" and mlp.spec.dtype == "float32" and multiplies_in_tf32()
 
 
 def build_on_cpu(mlp: Mlp, threads: int | None) -> EagerKernel:
@@ -52,4 +52,4 @@ def build_on_cpu(mlp: Mlp, threads: int | None) -> EagerKernel:
 
 
 def build_on_cuda(mlp: Mlp, threads: int | None) -> EagerKernel:
-    return EagerKernel(mlp, "cuda", threads)
+    return EagerKernel(mlp, f"cuda:{torch.cuda.current_device()}", threads)

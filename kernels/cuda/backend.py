@@ -89,7 +89,7 @@ def _build(
     info = KernelInfo(
         variant="fused",
         backend=backend,
-        device="cuda",
+        device=str(runtime.device),
         strategy="",
         isa=isa,
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
@@ -102,9 +102,9 @@ def _build(
 
 def _triton_candidate(mlp: Mlp, tile: Tile, device: torch.device) -> Candidate:
     def build() -> Program:
-        from fused_mlp.kernels.cuda.running.triton_programs import LayeredProgram, WholeProgram  # noqa: PLC0415 - imports triton
+        from fused_mlp.kernels.cuda.running.triton_programs import TritonProgram  # noqa: PLC0415 - imports triton
 
-        return (WholeProgram if tile.strategy == "whole" else LayeredProgram)(mlp, tile, device)
+        return TritonProgram(mlp, tile, device)
 
     return Candidate(tile.label, build)
 

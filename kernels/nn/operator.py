@@ -15,12 +15,18 @@ from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 
 NAME = "fused_mlp::mlp"
 
+_TAGS = [torch.Tag.pt2_compliant_tag]
+if hasattr(torch.Tag, "cudagraph_unsafe"):  # from torch 2.9 on
+    # Which kernel runs depends on the weights' version counters, which a replayed CUDA graph would not ask:
+    # torch.compile(mode="reduce-overhead") leaves the operator out of its graphs.
+    _TAGS.append(torch.Tag.cudagraph_unsafe)
+
 # A library of our own rather than torch.library.custom_op, which measured 10 us more per call.
 _library: Any = torch.library.Library("fused_mlp", "DEF")  # type: ignore[no-untyped-call]
 # No defaults: the dispatcher drops arguments that equal theirs, and the backward would have to guess which.
 _library.define(
     "mlp(Tensor x, Tensor[] weights, str spec, str backend, int threads) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    tags=_TAGS,
 )
 mlp = torch.ops.fused_mlp.mlp.default
 

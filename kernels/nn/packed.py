@@ -128,9 +128,9 @@ def forget_expired() -> None:
 def _compile(weights: Sequence[Tensor], text: str, backend: str, threads: int) -> Kernel:
     spec = parse_spec(text).model_copy(update={"dtype": _DTYPE_NAMES[weights[0].dtype]})
     mlp = Mlp(spec, _by_name(spec, weights))
-    device = "cuda" if weights[0].is_cuda else "cpu"
-    with torch.no_grad():
-        return compile(mlp, device=device, backend=backend, threads=threads or None)  # type: ignore[arg-type]
+    # Not torch.inference_mode: its tensors could not be written to outside of it, and a kernel outlives the call.
+    with torch.inference_mode(False), torch.no_grad():
+        return compile(mlp, device=str(weights[0].device), backend=backend, threads=threads or None)
 
 
 def _by_name(spec: MlpSpec, weights: Sequence[Tensor]) -> dict[str, Array]:

@@ -14,7 +14,7 @@ import numpy as np
 from fused_mlp.kernels.base import Float32
 from fused_mlp.kernels.error_bound import PRECISIONS, Bounded, forward_with_bound
 from fused_mlp.kernels.errors import KernelRefuted
-from fused_mlp.kernels.selfcheck import check_against_float64
+from fused_mlp.kernels.registry import check
 from fused_mlp.models import Mlp
 from fused_mlp.service._engine import Shadow, Verdict
 from fused_mlp.service.catalog.records import ServedVersion
@@ -150,7 +150,7 @@ def _check_again(version: ServedVersion, mlp: Mlp) -> str:
     if version.fused is None:
         return ""
     try:
-        check_against_float64(version.fused, mlp)
+        check(version.fused, mlp)
     except KernelRefuted as error:
         return str(error)
     return ""

@@ -178,7 +178,7 @@ def _config(served: ServedVersion, settings: Settings) -> Any:
                 name=info.variant,
                 count=settings.engine_workers,
                 kind=pb.ModelInstanceGroup.KIND_GPU
-                if info.device == "cuda"
+                if info.device != "cpu"
                 else pb.ModelInstanceGroup.KIND_CPU,
             )
             for info in served.kernels

@@ -1,6 +1,8 @@
 """compile(): which kernel is taken, what is passed over, and what is said about it."""
 
 import logging
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -146,7 +148,10 @@ def test_a_name_is_found_on_any_device_when_the_device_is_auto(only, monkeypatch
     ("arguments", "text"),
     [
         ({"variant": "faster"}, "variant: expected 'fused' or 'unfused', got 'faster'"),
-        ({"device": "tpu"}, "device: expected 'auto', 'cpu' or 'cuda', got 'tpu'"),
+        *(
+            ({"device": name}, f"device: expected 'auto', 'cpu', 'cuda' or 'cuda:N', got '{name}'")
+            for name in ("tpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "auto:1")
+        ),
         ({"threads": 0}, "threads: expected 1 to 1024, got 0"),
         ({"threads": 5000}, "threads: expected 1 to 1024, got 5000"),
     ],
@@ -291,6 +296,67 @@ def test_a_wrong_weight_anywhere_in_a_program_is_found(seed):
         if np.abs(evaluate(mlp, x) - evaluate(other, x)).max() > 1e-2:  # it matters
             with pytest.raises(KernelError, match="disagrees"):
                 check_against_float64(EagerKernel(other, "cpu", None), mlp)
+
+
+class OnGpu(Off):
+    """Says so."""
+
+    def describe(self):
+        return replace(super().describe(), device="cuda:0")
+
+
+def test_kernel_on_a_gpu_is_compared_with_plain_layers_there():
+    mlp = make_mlp()
+    kernel, eager = OnGpu(mlp, "cpu", None), Off(mlp, "cpu", None)
+    kernel.by = eager.by = 1.2e-5  # as if both summed in long chains
+    with pytest.raises(KernelError, match="disagrees"):
+        check_against_float64(kernel, mlp)
+    check_against_float64(kernel, mlp, lambda: eager)
+    kernel.by = eager.by = 1e-3  # no rounding explains that, whatever eager does there
+    with pytest.raises(KernelError, match="disagrees"):
+        check_against_float64(kernel, mlp, lambda: eager)
+
+
+def test_plain_layers_on_a_gpu_serve_though_less_exact_than_on_the_cpu(only, caplog):
+    build = lambda mlp, threads: OnGpu(mlp, "cpu", threads)  # noqa: E731
+    only(Backend("eager", "unfused", "cuda", 0, lambda mlp: None, build))
+    kernel = kernels.compile(make_mlp(), variant="unfused", device="cuda")
+    assert kernel.describe().device == "cuda:0"
+    assert "unfused on cuda:0 serves, less exact than on the CPU" in caplog.text
+    only(backend("fused", 1, lambda mlp, threads: OnCpu(mlp, "cpu", threads)))
+    with pytest.raises(KernelError, match="disagrees"):
+        kernels.compile(make_mlp(), device="cpu")
+
+
+class OnCpu(Off):
+    def describe(self):
+        return replace(super().describe(), variant="fused")
+
+
+def test_device_by_number_is_torchs_current_one_while_the_kernel_is_built(only, monkeypatch):
+    entered = []
+
+    @contextmanager
+    def use(index):
+        entered.append(index)
+        yield
+        entered.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", use)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+    def build(mlp, threads):
+        assert entered == [1]
+        return EagerKernel(mlp, "cpu", threads)
+
+    only(backend("triton", 1, build, device="cuda"))
+    kernels.compile(make_mlp(), device="cuda:1")
+    assert entered == []
+    with pytest.raises(KernelUnavailable, match="device: got 'cuda:2', torch sees cuda:0 to cuda:1"):
+        kernels.compile(make_mlp(), device="cuda:2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(KernelUnavailable, match="device: got 'cuda:0', torch sees no CUDA device"):
+        kernels.compile(make_mlp(), device="cuda:0")
 
 
 # -- the array boundary

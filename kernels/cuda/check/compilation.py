@@ -13,12 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from fused_mlp.kernels.cuda.check.jobs import Job
-from fused_mlp.kernels.cuda.device import KERNELS
-from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
+from fused_mlp.kernels.cuda.device.compiling import compile_plan
 
 # Of PTX: a warp's (sm_80 on), a warp group's (sm_90), the fifth generation's (sm_100). Machine code has nothing but
 # tensor cores for them. (nvdisasm would take a fifth of the check's time to say so.)
@@ -80,22 +77,6 @@ def _compile(job: Job, options: Mapping[str, int | None]) -> Resources:
         cubin_bytes=len(binary.asm["cubin"]),
         tensor_core_instructions=dict(Counter(TENSOR_CORE.findall(binary.asm["ptx"])).most_common(2)),
         seconds=round(time.process_time() - began, 2),
-    )
-
-
-def compile_plan(
-    plan: LaunchPlan, options: Mapping[str, int | None], capability: int
-) -> triton.compiler.CompiledKernel:
-    """With the arguments' types as the launcher passes them: 16-byte aligned pointers, a 32-bit row count."""
-    kernel = KERNELS[plan.kernel]
-    names = [name for name in kernel.arg_names if name not in plan.constants]
-    types = [f"*{element}" for element in plan.pointers] + ["i32"] * (len(names) - len(plan.pointers))
-    signature = dict(zip(names, types, strict=True)) | dict.fromkeys(plan.constants, "constexpr")
-    aligned = {(index,): [["tt.divisibility", 16]] for index in range(len(plan.pointers))}
-    return triton.compile(
-        ASTSource(kernel, signature, dict(plan.constants), aligned),
-        target=GPUTarget("cuda", capability, 32),
-        options=dict(options),
     )
 
 

@@ -41,12 +41,12 @@ def layer_kernel(
     BIAS: tl.constexpr,
     LAST: tl.constexpr,
     PRECISION: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """x: IN columns from X_AT on in rows X_ROW apart; y and z alike, OUT columns. w: (N_PADDED, W_ROW), zero-padded,
     followed by the gate's where GATE, its function, is not None; b: (N_PADDED,) float32, likewise, then weight and
     bias of the norm. z is read where COMBINE is not empty. LAST follows the norm. N_PADDED and W_ROW are multiples of
-    BLOCK_N and BLOCK_K, so only x, y and z need masks."""
-    dtype = w_ptr.dtype.element_ty
+    BLOCK_N and BLOCK_K, so only x, y and z need masks. Sums are taken in parts of PART (see `plans.SUM_PART`)."""
     blocks = tl.cdiv(rows, BLOCK_M)
     # Neighbouring programs share a weight tile and differ in rows: each weight is read from memory once.
     row = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -57,11 +57,30 @@ def layer_kernel(
     w_tile = w_ptr + n.to(tl.int64)[None, :] * W_ROW + k[:, None]
     up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for start in range(0, IN, BLOCK_K):
-        x = tl.load(x_tile + start, mask=live[:, None] & (start + k < IN)[None, :], other=0.0).to(dtype)
-        up = tl.dot(x, tl.load(w_tile + start), up, input_precision=PRECISION)
-        if GATE is not None:
-            gate = tl.dot(x, tl.load(w_tile + N_PADDED * W_ROW + start), gate, input_precision=PRECISION)
+    if IN <= PART:
+        up, gate = _sums(
+            up, gate, x_tile, w_tile, live, 0, IN, IN, BLOCK_K, N_PADDED * W_ROW, GATE is not None, PRECISION
+        )
+    else:
+        for part in range(0, IN, PART):
+            zero = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            stop = tl.minimum(part + PART, IN)
+            a, b = _sums(
+                zero,
+                zero,
+                x_tile,
+                w_tile,
+                live,
+                part,
+                stop,
+                IN,
+                BLOCK_K,
+                N_PADDED * W_ROW,
+                GATE is not None,
+                PRECISION,
+            )
+            up += a
+            gate += b
 
     up += tl.load(b_ptr + n)[None, :]
     b_ptr += N_PADDED
@@ -86,3 +105,29 @@ def layer_kernel(
     up = apply(up, LAST)
     y_tile = y_ptr + row[:, None] * Y_ROW + Y_AT + n[None, :]
     tl.store(y_tile, up.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _sums(
+    up,
+    gate,
+    x_tile,
+    w_tile,
+    live,
+    start,
+    stop,
+    IN: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GATE_AT: tl.constexpr,
+    GATED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """up and gate with the products of inputs start to stop added, in order."""
+    k = tl.arange(0, BLOCK_K)
+    dtype = w_tile.dtype.element_ty
+    for at in range(start, stop, BLOCK_K):
+        x = tl.load(x_tile + at, mask=live[:, None] & (at + k < IN)[None, :], other=0.0).to(dtype)
+        up = tl.dot(x, tl.load(w_tile + at), up, input_precision=PRECISION)
+        if GATED:
+            gate = tl.dot(x, tl.load(w_tile + GATE_AT + at), gate, input_precision=PRECISION)
+    return up, gate

@@ -91,6 +91,32 @@ def _weight_tile(w, n, k, ROW: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
 
 
 @triton.jit
+def _sum(
+    acc,
+    x_rows,
+    w,
+    live,
+    n,
+    start,
+    stop,
+    ROW: tl.constexpr,
+    IN: tl.constexpr,
+    N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """acc with the products of inputs start to stop added, in order."""
+    for k in range(start, stop, BLOCK_K):
+        columns = k + tl.arange(0, BLOCK_K)
+        x = tl.load(
+            x_rows[:, None] + columns[None, :], mask=live[:, None] & (columns < IN)[None, :], other=0.0
+        )
+        weights = _weight_tile(w, n, k, ROW, N, BLOCK_K)
+        acc = tl.dot(x.to(w.dtype.element_ty), weights, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
 def _project(
     x_rows,
     w,
@@ -104,18 +130,19 @@ def _project(
     BLOCK_K: tl.constexpr,
     CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """N columns of a product, before bias: of the tiles h; or, where there are none, of the input, in a loop over K,
-    since the input may be wider than what fits."""
+    in parts of PART (see `plans.SUM_PART`), since the input may be wider than what fits."""
     acc = tl.zeros((BLOCK_M, N), tl.float32)
     if len(h) == 0:
-        for k in range(0, IN, BLOCK_K):
-            columns = k + tl.arange(0, BLOCK_K)
-            x = tl.load(
-                x_rows[:, None] + columns[None, :], mask=live[:, None] & (columns < IN)[None, :], other=0.0
-            )
-            weights = _weight_tile(w, n, k, ROW, N, BLOCK_K)
-            acc = tl.dot(x.to(w.dtype.element_ty), weights, acc, input_precision=PRECISION)
+        if IN <= PART:
+            acc = _sum(acc, x_rows, w, live, n, 0, IN, ROW, IN, N, BLOCK_K, PRECISION)
+        else:
+            for part in range(0, IN, PART):
+                zero = tl.zeros((BLOCK_M, N), tl.float32)
+                stop = tl.minimum(part + PART, IN)
+                acc += _sum(zero, x_rows, w, live, n, part, stop, ROW, IN, N, BLOCK_K, PRECISION)
     else:
         for i in tl.static_range(len(h)):
             weights = _weight_tile(w, n, i * CHUNK, ROW, N, CHUNK)
@@ -138,6 +165,7 @@ def _gated_product(
     BLOCK_K: tl.constexpr,
     CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """N columns with their bias and, if there is one, their gate."""
     ROW: tl.constexpr = field(STEP, "k")
@@ -145,11 +173,11 @@ def _gated_product(
     lane = tl.arange(0, N)
     w += field(STEP, "weights")
     b += field(STEP, "vectors")
-    up = _project(x_rows, w, live, h, n, ROW, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION)
+    up = _project(x_rows, w, live, h, n, ROW, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART)
     up += tl.load(b + n + lane)[None, :]
     if field(STEP, "gate") is not None:
         w += ROWS * ROW
-        gate = _project(x_rows, w, live, h, n, ROW, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION)
+        gate = _project(x_rows, w, live, h, n, ROW, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART)
         gate += tl.load(b + ROWS + n + lane)[None, :]
         up = apply(gate, field(STEP, "gate")) * up
     return up
@@ -179,6 +207,7 @@ def _product(
     BLOCK_K: tl.constexpr,
     CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """A product into tiles. (The loop over them runs at run time: unrolled, ptxas holds every tile at once and
     spills.)"""
@@ -188,7 +217,7 @@ def _product(
         g = g + (tl.zeros((BLOCK_M, CHUNK), dtype),)
     for j in range(tile_count(STEP)):
         up = _gated_product(
-            x_rows, w, b, live, h, j * CHUNK, STEP, IN, CHUNK, BLOCK_M, BLOCK_K, CHUNK, PRECISION
+            x_rows, w, b, live, h, j * CHUNK, STEP, IN, CHUNK, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART
         )
         g = _with_tile(g, j, _finish(up, _tile_at(z, j), STEP).to(dtype))
     h = ()
@@ -253,6 +282,7 @@ def _stream(
     BLOCK_K: tl.constexpr,
     CHUNK: tl.constexpr,
     PRECISION: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """A product into the results: a loop over N, since the output may be wider than what fits."""
     OUT: tl.constexpr = columns_in(STEP, 0)
@@ -263,7 +293,7 @@ def _stream(
     total = tl.zeros((BLOCK_M,), tl.float32)
     for n in range(0, OUT, N):
         columns = n + tl.arange(0, N)
-        y = _gated_product(x_rows, w, b, live, h, n, STEP, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION)
+        y = _gated_product(x_rows, w, b, live, h, n, STEP, IN, N, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART)
         y = apply(y, field(STEP, "function"))
         inside = live[:, None] & (columns < OUT)[None, :]
         if NORM != "" and OUT <= N:
@@ -305,6 +335,7 @@ def whole_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
+    PART: tl.constexpr,
 ):
     """x: (rows, IN) float32, y: (rows, OUT) float32. w and b: as `packing.pack_whole` lays them out. STEPS: those of
     `whole_steps`, unrolled; a value is a tuple of tiles."""
@@ -318,7 +349,7 @@ def whole_kernel(
         z = _gather(values, field(item(STEPS, i), "other"))
         if field(item(STEPS, i), "kind") == "product":
             h = _product(
-                x_rows, w_ptr, b_ptr, live, h, z, item(STEPS, i), IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION
+                x_rows, w_ptr, b_ptr, live, h, z, item(STEPS, i), IN, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART
             )
         elif field(item(STEPS, i), "kind") == "row":
             h = _row_pass(h, z, b_ptr, w_ptr.dtype.element_ty, item(STEPS, i), CHUNK)
@@ -340,5 +371,6 @@ def whole_kernel(
                 BLOCK_K,
                 CHUNK,
                 PRECISION,
+                PART,
             )
         values = values + (h,)

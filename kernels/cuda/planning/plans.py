@@ -1,8 +1,9 @@
-"""What each strategy launches, as data: kernel, compile-time constants, pointer types, grid. Both the
-launcher and the ahead-of-time check read it, so that what is checked is what runs. Imports no triton."""
+"""What each strategy launches, as data: kernel, compile-time constants, pointer types, grid. `forward` makes a forward
+pass of it; the ahead-of-time check reads it too, so that what is checked is what runs. Imports no triton."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,6 +25,10 @@ ROW_BLOCK = 1024
 # on the program, so there is a second try. First 255 in `whole`, whose programs have a multiprocessor each.
 WHOLE_REGISTERS = (255, None)
 LAYERED_REGISTERS = (None, 255)
+# Without tensor cores a GPU sums a product one input after the other, and the error of so long a chain grows with it:
+# with 4096 inputs it is three times that of eager, whose GEMMs sum in parts. So do these kernels: parts of this many
+# inputs, each summed in order and added up in order, whatever the batch. (Tensor cores round operands more than sums.)
+SUM_PART = 512
 _IDENTITY = parse("x")
 
 
@@ -70,7 +75,7 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
             "CHUNK": tile.chunk,
             "BLOCK_M": tile.block_m,
             "BLOCK_K": tile.block_k,
-            "PRECISION": _dot_precision(tile),
+            **_sums(tile),
         },
         block_m=tile.block_m,
         column_blocks=1,
@@ -81,7 +86,7 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LayeredLaunch:
     """A launch of `layered`: its plan, what it computes, and the buffers that it reads and writes. `tail`: the row pass
     in a product's epilogue."""
 
@@ -95,12 +100,12 @@ def layered_plans(spec: MlpSpec, tile: Tile) -> list[LaunchPlan]:
     return [launch.plan for launch in layered_launches(spec, tile)[0]]
 
 
-def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[Launch], tuple[int, ...]]:
+def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[LayeredLaunch], tuple[int, ...]]:
     """One launch per product and per row pass that no epilogue takes; and the rows of the buffers between them."""
     stages, tails = _with_tails(spec, tile)
     placement = place(spec, stages)
     element = ELEMENT_TYPES[spec.dtype]
-    launches: list[Launch] = []
+    launches: list[LayeredLaunch] = []
     for task in placement.tasks:
         places = (task.source, task.other or task.source, task.target)
         x, z, y = (_pointer(each, element) for each in places)
@@ -112,7 +117,7 @@ def layered_launches(spec: MlpSpec, tile: Tile) -> tuple[list[Launch], tuple[int
             width = spec.widths_by_name[task.stage.source]
             plan = _row_plan(task, width, element, (x, z, "fp32", y))
         launches.append(
-            Launch(plan, task.stage, tail, (places[0].buffer, places[1].buffer, places[2].buffer))
+            LayeredLaunch(plan, task.stage, tail, (places[0].buffer, places[1].buffer, places[2].buffer))
         )
     return launches, placement.scratch
 
@@ -160,7 +165,7 @@ def _product_plan(
             **_epilogue(product),
             **_normalization(tail),
             "LAST": _IDENTITY if tail is None else tail.function,
-            "PRECISION": _dot_precision(tile),
+            **_sums(tile),
         },
         block_m=tile.block_m,
         column_blocks=n_padded // tile.block_n,
@@ -231,5 +236,8 @@ def _normalization(row: RowPass | None) -> dict[str, object]:
     }
 
 
-def _dot_precision(tile: Tile) -> str:
-    return "tf32" if tile.precision == "tf32" else "ieee"
+def _sums(tile: Tile) -> dict[str, object]:
+    return {
+        "PRECISION": "tf32" if tile.precision == "tf32" else "ieee",
+        "PART": SUM_PART if tile.precision == "ieee" else sys.maxsize,
+    }

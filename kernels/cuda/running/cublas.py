@@ -22,6 +22,7 @@ class CublasProgram:
     both of its matrices at once. Temporaries come from the graph's private pool."""
 
     label = "cublas"
+    any_rows = False  # it picks another algorithm, with another order of sums, for another number of rows
 
     def __init__(self, mlp: Mlp, device: torch.device) -> None:
         spec = mlp.spec
@@ -41,6 +42,10 @@ class CublasProgram:
         # The copies to y, and the cast of x.
         self.launches = len(self._outputs) + (spec.dtype != "float32")
         self.launches += sum(_launches(step, device) for step in self._steps)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(each.nbytes for pair in self._tensors.values() for each in pair if each is not None)
 
     def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
         return ()

@@ -3,11 +3,16 @@ The engine calls `run` once per batch from its worker threads; waiting happens w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda.running.contexts import ContextPool
+from fused_mlp.kernels.cuda.running.on_device import run_on_device
 from fused_mlp.kernels.errors import KernelError
+from fused_mlp.kernels.failure import report_failure
 from fused_mlp.models import MlpSpec
 
 
@@ -15,13 +20,16 @@ class CudaKernel(Kernel):
     def __init__(self, spec: MlpSpec, info: KernelInfo, pool: ContextPool) -> None:
         super().__init__(spec, info)
         self._pool = pool
+        first = pool.contexts[0]
+        self._runtime, self._program, self._buckets = first.runtime, first.program, first.buckets
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._program.memory_bytes + self._pool.memory_bytes
 
     def run(self, x: Float32, y: Float32) -> str:
-        try:
-            with self._pool.borrow() as context:
-                context.run(x, y)
-        except RuntimeError as error:  # torch's CUDA errors, out-of-memory included
-            raise KernelError(f"CUDA failed on a batch of {x.shape[0]} rows: {error}") from error
+        with self._failures(x.shape[0]), self._pool.borrow() as context:
+            context.run(x, y)
         return self._info.strategy
 
     def forward_tensors(self, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -29,8 +37,15 @@ class CudaKernel(Kernel):
         if not (x.is_cuda and y.is_cuda):
             super().forward_tensors(x, y)
             return
+        with self._failures(x.shape[0]):
+            run_on_device(self._runtime, self._program, self._buckets, x, y)
+
+    @contextmanager
+    def _failures(self, rows: int) -> Iterator[None]:
         try:
-            with self._pool.borrow() as context, torch.inference_mode():
-                context.run_on_device(x, y)
-        except RuntimeError as error:
-            raise KernelError(f"CUDA failed on a batch of {x.shape[0]} rows: {error}") from error
+            yield
+        except RuntimeError as error:  # torch's CUDA errors, out-of-memory included
+            if self._runtime.is_lost():
+                said = str(error).strip().partition("\n")[0]
+                report_failure(f"{self._runtime.device} is lost: {said}")
+            raise KernelError(f"CUDA failed on a batch of {rows} rows: {error}") from error

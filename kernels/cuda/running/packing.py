@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fused_mlp.kernels.cuda.planning.columns import positions
-from fused_mlp.kernels.cuda.planning.stages import RowPass
+from fused_mlp.kernels.cuda.planning.forward import ForwardPlan, Matrices, Vectors
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.planning.whole_steps import plan_whole
 from fused_mlp.models import Mlp
@@ -16,34 +16,53 @@ from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES, to_tensor
 from fused_mlp.models.spec import Gated, Linear
 
 
-def pack_product(mlp: Mlp, step: Linear | Gated, n_padded: int, k_padded: int) -> tuple[Tensor, Tensor]:
-    """weights: (1 or 2 matrices) x (n_padded, k_padded); biases: (1 or 2) x (n_padded,) float32, zero if
-    absent."""
-    halves = ("", "gate_") if isinstance(step, Gated) else ("",)
-    weights = torch.zeros((len(halves), n_padded, k_padded), dtype=TORCH_DTYPES[mlp.spec.dtype])
-    biases = torch.zeros((len(halves), n_padded), dtype=torch.float32)
+def pack(mlp: Mlp, forward: ForwardPlan) -> list[Tensor]:
+    """The tensors that the arguments of a forward pass number."""
+    if forward.tile.strategy == "whole":
+        return list(_pack_whole(mlp, forward.tile))
+    return [
+        _pack_matrices(mlp, each) if isinstance(each, Matrices) else _pack_vectors(mlp, each)
+        for each in forward.tensors
+    ]
+
+
+def _pack_matrices(mlp: Mlp, each: Matrices) -> Tensor:
+    """(1 or 2 matrices) x (n, k)."""
+    halves = _halves(each.step)
+    weights = torch.zeros((len(halves), each.n, each.k), dtype=TORCH_DTYPES[mlp.spec.dtype])
     for index, half in enumerate(halves):
-        weight, bias = mlp.tensor(step, f"{half}weight"), mlp.tensor(step, f"{half}bias")
+        weight = mlp.tensor(each.step, f"{half}weight")
         assert weight is not None
         weights[index, : weight.shape[0], : weight.shape[1]] = to_tensor(weight)
+    return weights
+
+
+def _pack_vectors(mlp: Mlp, each: Vectors) -> Tensor:
+    """(1 or 2 biases) x (n,) and (weight, bias) x (width,), float32, zero where there is none; nothing for a row pass
+    that has neither."""
+    halves = () if each.step is None else _halves(each.step)
+    biases = torch.zeros((len(halves), each.n))
+    for index, half in enumerate(halves):
+        assert each.step is not None
+        bias = mlp.tensor(each.step, f"{half}bias")
         if bias is not None:
             biases[index, : bias.shape[0]] = to_tensor(bias).float()
-    return weights, biases
-
-
-def pack_vectors(mlp: Mlp, row: RowPass | None, width: int) -> Tensor:
-    """Weight and bias of a row pass: (2 x width,) float32, zero if absent; nothing if it has neither."""
-    if row is None or row.scaled is None:
-        return torch.zeros(0)
-    vectors = torch.zeros((2, width))
+    scaled = None if each.row is None else each.row.scaled
+    if scaled is None:
+        return biases.flatten()
+    vectors = torch.zeros((2, each.width))
     for index, name in enumerate(("weight", "bias")):
-        vector = mlp.tensor(row.scaled, name)
+        vector = mlp.tensor(scaled, name)
         if vector is not None:
             vectors[index, : vector.shape[0]] = to_tensor(vector).float()
-    return vectors.flatten()
+    return torch.cat([biases.flatten(), vectors.flatten()])
 
 
-def pack_whole(mlp: Mlp, tile: Tile) -> tuple[Tensor, Tensor]:
+def _halves(step: Linear | Gated) -> tuple[str, ...]:
+    return ("", "gate_") if isinstance(step, Gated) else ("",)
+
+
+def _pack_whole(mlp: Mlp, tile: Tile) -> tuple[Tensor, Tensor]:
     """All tensors end to end: one flat tensor of weights, one of biases and other vectors. Rows and columns are where
     the tiles have them."""
     plan = plan_whole(mlp.spec, tile)
@@ -54,7 +73,7 @@ def pack_whole(mlp: Mlp, tile: Tile) -> tuple[Tensor, Tensor]:
         rows = _positions(each.out_counts, tile)
         columns = _positions(each.in_counts, tile)
         if isinstance(each.tensors, (Linear, Gated)):
-            for index, half in enumerate(("", "gate_") if isinstance(each.tensors, Gated) else ("",)):
+            for index, half in enumerate(_halves(each.tensors)):
                 weight, bias = (
                     mlp.tensor(each.tensors, f"{half}weight"),
                     mlp.tensor(each.tensors, f"{half}bias"),

@@ -31,19 +31,38 @@ class Graph(Protocol):
 
 
 class Stream(Protocol):
-    def synchronize(self) -> None:
-        """Wait, without the GIL, until everything enqueued on this stream is done."""
+    """Work on it runs in its order, and beside that of other streams."""
+
+
+class Mark(Protocol):
+    def wait(self) -> None:
+        """Until all is done that was on the stream when it was marked; without the GIL."""
 
 
 class Runtime(Protocol):
     device: torch.device
 
     def stream(self) -> Stream:
-        """A stream of its own: work on it runs beside that of other streams."""
+        """A stream beside this thread's own."""
+
+    def current(self) -> AbstractContextManager[object]:
+        """Within it, this thread's launches go to this device, on the thread's own stream there."""
 
     def use(self, stream: Stream, *, follow: bool = False) -> AbstractContextManager[object]:
-        """Within it, this thread's copies, launches and replays go to `stream`, and no other thread's do. It
-        ends after `synchronize`. With `follow` they run after all that this thread's own stream holds."""
+        """Within it, this thread's copies, launches and replays go to `stream`, and no other thread's do. With
+        `follow` they run after all that this thread's own stream holds."""
+
+    def mark(self, stream: Stream) -> Mark:
+        """The work that `stream` holds now. To be called where it is in use."""
+
+    def settle(self) -> None:
+        """Wait until buffers that were just made can be used on any stream."""
+
+    def release(self) -> None:
+        """Give memory that nothing uses any more back to the device."""
+
+    def is_lost(self) -> bool:
+        """Whether an error has made the device useless to this process until it ends."""
 
     def host_buffer(self, shape: tuple[int, ...]) -> Tensor:
         """Page-locked float32, so that copies from and to it are asynchronous."""
@@ -54,15 +73,16 @@ class Runtime(Protocol):
     def capture(self, stream: Stream, body: Callable[[], None]) -> Graph:
         """Run `body` once for its warm-up (compilation, lazy loading), then record it without running it."""
 
-    def seconds_per_replay(self, stream: Stream, graph: Graph) -> float:
-        """Time on the device: the best of a few runs of replays."""
+    def seconds(self, stream: Stream, body: Callable[[], None]) -> float:
+        """Time of `body` on the device: the best of a few runs of a graph that holds it many times. (Replays one by
+        one from Python would take the time that Python does.)"""
 
 
 class TorchRuntime:
     """One CUDA device through torch.cuda."""
 
     TIMED_RUNS = 5
-    TIMED_REPLAYS = 20
+    TIMED_FORWARDS = 20
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -74,6 +94,26 @@ class TorchRuntime:
 
     def stream(self) -> torch.cuda.Stream:
         return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def current(self) -> AbstractContextManager[object]:
+        return torch.cuda.device(self.device)
+
+    def mark(self, stream: Stream) -> Mark:
+        assert isinstance(stream, torch.cuda.Stream)
+        return _Event(stream.record_event())
+
+    def settle(self) -> None:
+        torch.cuda.current_stream(self.device).synchronize()
+
+    def release(self) -> None:
+        torch.cuda.empty_cache()
+
+    def is_lost(self) -> bool:
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return True
+        return False
 
     @contextmanager
     def use(self, stream: Stream, *, follow: bool = False) -> Iterator[None]:
@@ -97,7 +137,7 @@ class TorchRuntime:
         body()
         with self.use(stream, follow=True):
             body()  # what is allocated per stream, such as cuBLAS's workspace
-            stream.synchronize()
+            self.mark(stream).wait()
         graph = torch.cuda.CUDAGraph()
         # thread_local: other versions keep serving (and allocating) on other threads while this one loads.
         with (
@@ -108,19 +148,31 @@ class TorchRuntime:
             body()
         return graph
 
-    def seconds_per_replay(self, stream: Stream, graph: Graph) -> float:
+    def seconds(self, stream: Stream, body: Callable[[], None]) -> float:
+        def forwards() -> None:
+            for _ in range(self.TIMED_FORWARDS):
+                body()
+
+        graph = self.capture(stream, forwards)
         best = float("inf")
         with self.use(stream):
             graph.replay()
             for _ in range(self.TIMED_RUNS):
                 start, end = _timing_event(), _timing_event()
                 start.record()
-                for _ in range(self.TIMED_REPLAYS):
-                    graph.replay()
+                graph.replay()
                 end.record()
                 end.synchronize()
-                best = min(best, start.elapsed_time(end) * 1e-3 / self.TIMED_REPLAYS)
+                best = min(best, start.elapsed_time(end) * 1e-3 / self.TIMED_FORWARDS)
         return best
+
+
+class _Event:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        self._event.synchronize()
 
 
 def _timing_event() -> torch.cuda.Event:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.base import KernelInfo
 from fused_mlp.kernels.cuda.planning.launch_counts import eager_launches
 from fused_mlp.kernels.cuda.running.contexts import BUCKETS, ContextPool, LaunchContext
@@ -60,7 +61,8 @@ def try_candidate(
         program = candidate.build()
         for buckets in (BUCKETS, SINGLE_BUCKET):
             context = LaunchContext(runtime, program, mlp.spec, buckets)
-            check_against_float64(CudaKernel(mlp.spec, info, ContextPool([context])), mlp)
+            kernel = CudaKernel(mlp.spec, info, ContextPool([context]))
+            check_against_float64(kernel, mlp, lambda: EagerKernel(mlp, str(runtime.device), None))
             if is_batch_invariant(context, mlp.spec.in_features, mlp.spec.out_features):
                 seconds = {bucket: context.seconds(bucket) for bucket in buckets} if timed else {}
                 return Trial(candidate.label, buckets, seconds)
@@ -139,19 +141,20 @@ def select(
     trials: list[Trial] = []
     for candidate in candidates:
         trials.append(try_candidate(candidate, mlp, runtime, info, timed=timed))
+        runtime.release()
         if not timed and not trials[-1].excluded:
             break
     winner = choose(trials)
     try:
         program = candidates[trials.index(winner)].build()  # once more: what was tried is gone
-        pool = ContextPool(
-            [LaunchContext(runtime, program, mlp.spec, winner.buckets) for _ in range(contexts)]
-        )
+        made = [LaunchContext(runtime, program, mlp.spec, winner.buckets) for _ in range(contexts)]
+        for context in made:
+            context.replay_all()
     except Exception as error:
         raise KernelError(f"{winner.label}: {device_error(error, mlp)}") from error
     launches = f"launches per forward: {program.launches}, eager {eager_launches(mlp.spec)}"
     info = replace(info, strategy=winner.label, reason=f"{explain(trials)}; {launches}")
-    return CudaKernel(mlp.spec, info, pool)
+    return CudaKernel(mlp.spec, info, ContextPool(made))
 
 
 def device_error(error: Exception, mlp: Mlp) -> str:

@@ -1,105 +1,85 @@
-"""The Triton strategies as programs: weights on a device, and `enqueue`, which launches the plan on static
-buffers. The only module besides the kernels themselves and the check that imports triton. Runs under graph
-capture."""
+"""A Triton strategy as a program: packed weights on a device, machine code for it, and `enqueue`, which launches the
+plan on the buffers it is given, also under graph capture. The only module besides the kernels themselves and the check
+that imports triton."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.jit import JITFunction
 
 from fused_mlp.kernels.cuda.device import KERNELS
-from fused_mlp.kernels.cuda.planning.plans import Launch, LaunchPlan, layered_launches, whole_plan
-from fused_mlp.kernels.cuda.planning.stages import RowPass
+from fused_mlp.kernels.cuda.device.compiling import compile_plan
+from fused_mlp.kernels.cuda.planning.forward import Argument, plan_forward
+from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
 from fused_mlp.kernels.cuda.planning.tiles import Tile
-from fused_mlp.kernels.cuda.running.packing import pack_product, pack_vectors, pack_whole
+from fused_mlp.kernels.cuda.running.packing import pack
 from fused_mlp.kernels.cuda.running.program import Allocate
-from fused_mlp.kernels.fusion import Product
 from fused_mlp.models import Mlp
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 
 
-class WholeProgram:
-    """The entire MLP in one launch."""
+class TritonProgram:
+    """`forward`, `tensors` and `binaries` are all that another launcher needs of it."""
 
-    launches = 1
-
-    def __init__(self, mlp: Mlp, tile: Tile, device: torch.device) -> None:
-        self.label = tile.label
-        self._launch = Launcher(whole_plan(mlp.spec, tile))
-        weights, biases = pack_whole(mlp, tile)
-        self._weights, self._biases = weights.to(device), biases.to(device)
-
-    def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
-        return ()
-
-    def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
-        self._launch(rows, x, self._weights, self._biases, y, rows)
-
-
-class LayeredProgram:
-    """One launch per product or row pass; values are where `placement` put them."""
+    any_rows = True
 
     def __init__(self, mlp: Mlp, tile: Tile, device: torch.device) -> None:
         self.label = tile.label
-        self._launches, self._scratch = layered_launches(mlp.spec, tile)
-        self.launches = len(self._launches)
-        self._launchers = [Launcher(each.plan) for each in self._launches]
+        self.forward = plan_forward(mlp.spec, tile)
+        self.launches = len(self.forward.launches)
+        self.tensors = [tensor.to(device) for tensor in pack(mlp, self.forward)]
+        self.binaries = [Binary(each.plan, device) for each in self.forward.launches]
         self._dtype = TORCH_DTYPES[mlp.spec.dtype]
-        self._tensors: list[tuple[Tensor, ...]] = []
-        matrices: dict[
-            str, Tensor
-        ] = {}  # by the prefix of their names: a module that is called twice is kept once
-        for each in self._launches:
-            weights, vectors = _pack(mlp, each)
-            if isinstance(each.stage, Product) and weights is not None:
-                prefix = each.stage.step.prefix
-                weights = matrices[prefix] = matrices[prefix] if prefix in matrices else weights.to(device)
-            self._tensors.append((*(() if weights is None else (weights,)), vectors.to(device)))
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
-        return tuple(allocate((rows, size), self._dtype) for size in self._scratch)
+        return tuple(allocate((rows, size), self._dtype) for size in self.forward.scratch)
 
     def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
         buffers = (x, y, *workspace)
-        for each, run, tensors in zip(self._launches, self._launchers, self._tensors, strict=True):
-            source, other, target = (buffers[at] for at in each.buffers)
-            arguments = (source, other, *tensors, target)
-            run(rows, *arguments, *((rows,) if each.plan.kernel == "layer" else ()))
+
+        def value(argument: Argument) -> Tensor | int:
+            if argument.kind == "rows":
+                return rows
+            return (buffers if argument.kind == "buffer" else self.tensors)[argument.index]
+
+        for each, binary in zip(self.forward.launches, self.binaries, strict=True):
+            binary.launch(rows, *map(value, each.arguments))
 
 
-def _pack(mlp: Mlp, each: Launch) -> tuple[Tensor | None, Tensor]:
-    """The matrices of a product; its biases and the vectors of a row pass."""
-    if isinstance(each.stage, RowPass):
-        return None, pack_vectors(mlp, each.stage, mlp.spec.widths_by_name[each.stage.source])
-    n_padded, k_padded = each.plan.constants["N_PADDED"], each.plan.constants["W_ROW"]
-    assert isinstance(n_padded, int)
-    assert isinstance(k_padded, int)
-    weights, biases = pack_product(mlp, each.stage.step, n_padded, k_padded)
-    return weights, torch.cat([biases.flatten(), pack_vectors(mlp, each.tail, n_padded)])
+class Binary:
+    """Machine code of one plan for one device, compiled (or found in Triton's cache) with the first launch."""
 
-
-class Launcher:
-    """Launches a plan with those of its options with which the kernel spills least. The first call finds them: it is
-    the warm-up, which no graph records and whose results nothing reads."""
-
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(self, plan: LaunchPlan, device: torch.device) -> None:
         self._plan = plan
-        self._options = plan.options
+        self._device = device
+        self._compiled: Any = None
 
-    def __call__(self, rows: int, *arguments: Tensor | int) -> None:
-        found: dict[int, Mapping[str, int | None]] = {}
-        for options in self._options:
-            spilled = launch(self._plan, options, rows, *arguments)
-            found.setdefault(spilled, options)
-            if not spilled:
-                break
-        self._options = (found[min(found)],)
+    @property
+    def compiled(self) -> Any:
+        """Triton's CompiledKernel: `asm["cubin"]`, and `metadata` with `name`, `shared` and `num_warps`. Of the plan's
+        options, with those with which the kernel spills least."""
+        if self._compiled is None:
+            major, minor = torch.cuda.get_device_capability(self._device)
+            found: dict[int, Any] = {}
+            for options in self._plan.options:
+                compiled = compile_plan(self._plan, options, 10 * major + minor)
+                compiled._init_handles()  # loads it: how much is spilled is known then
+                found.setdefault(compiled.n_spills, compiled)
+                if not compiled.n_spills:
+                    break
+            self._compiled = found[min(found)]
+        return self._compiled
 
-
-def launch(plan: LaunchPlan, options: Mapping[str, int | None], rows: int, *arguments: Tensor | int) -> int:
-    """How much local memory a thread needs, in registers: what it spills, and tables of functions such as cos. The
-    interpreter, which compiles nothing, needs none."""
-    compiled = KERNELS[plan.kernel][(plan.grid(rows),)](*arguments, **plan.constants, **options)
-    return getattr(compiled, "n_spills", 0)
+    def launch(self, rows: int, *arguments: Tensor | int) -> None:
+        kernel, grid = KERNELS[self._plan.kernel], self._plan.grid(rows)
+        if not isinstance(kernel, JITFunction):  # Triton's interpreter, which compiles nothing
+            kernel[(grid,)](*arguments, **self._plan.constants)
+        elif grid:
+            self.compiled[(grid, 1, 1)](*arguments, *[None] * len(self._plan.constants))

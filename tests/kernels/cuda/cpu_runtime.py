@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 
 class CpuStream:
-    def __init__(self, runtime: CpuRuntime) -> None:
-        self._runtime = runtime
+    def __init__(self) -> None:
         self.busy = threading.Lock()
 
-    def synchronize(self) -> None:
-        self._runtime.calls.append("synchronize")
+
+class CpuMark:
+    def __init__(self, runtime: CpuRuntime) -> None:
+        self._runtime = runtime
+
+    def wait(self) -> None:
+        self._runtime.calls.append("wait")
 
 
 class CpuGraph:
@@ -28,7 +32,7 @@ class CpuGraph:
         self._body = body
 
     def replay(self) -> None:
-        assert self._runtime.current() is not None, "replayed outside a stream"
+        assert self._runtime.used() is not None, "replayed outside a stream"
         self._runtime.calls.append("replay")
         self._body()
 
@@ -36,16 +40,33 @@ class CpuGraph:
 class CpuRuntime:
     device = torch.device("cpu")
 
-    def __init__(self, seconds: Callable[[CpuGraph], float] = lambda graph: 1e-6) -> None:
+    def __init__(self, seconds: Callable[[Callable[[], None]], float] = lambda body: 1e-6) -> None:
         self.calls: list[str] = []
+        self.lost = False
         self._seconds = seconds
         self._thread = threading.local()
 
-    def current(self) -> CpuStream | None:
+    def used(self) -> CpuStream | None:
         return getattr(self._thread, "stream", None)
 
+    def current(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def mark(self, stream: CpuStream) -> CpuMark:
+        assert self.used() is stream, "marked outside of its use"
+        return CpuMark(self)
+
+    def settle(self) -> None:
+        self.calls.append("settle")
+
+    def release(self) -> None:
+        self.calls.append("release")
+
+    def is_lost(self) -> bool:
+        return self.lost
+
     def stream(self) -> CpuStream:
-        return CpuStream(self)
+        return CpuStream()
 
     @contextmanager
     def use(self, stream: CpuStream, *, follow: bool = False) -> Iterator[None]:
@@ -70,5 +91,5 @@ class CpuRuntime:
         body()
         return CpuGraph(self, body)
 
-    def seconds_per_replay(self, stream: CpuStream, graph: CpuGraph) -> float:
-        return self._seconds(graph)
+    def seconds(self, stream: CpuStream, body: Callable[[], None]) -> float:
+        return self._seconds(body)

@@ -14,11 +14,18 @@ from fused_mlp.models import Mlp
 
 class EagerProgram:
     launches = 1
+    memory_bytes = 100
 
     def __init__(
-        self, mlp: Mlp, label: str = "eager", spoil: Callable[[Tensor, int], Tensor] = lambda y, rows: y
+        self,
+        mlp: Mlp,
+        label: str = "eager",
+        spoil: Callable[[Tensor, int], Tensor] = lambda y, rows: y,
+        *,
+        any_rows: bool = True,
     ) -> None:
         self.label = label
+        self.any_rows = any_rows
         self.rows: list[int] = []
         self.addresses: set[tuple[int, ...]] = set()
         self._module = mlp.to_torch()

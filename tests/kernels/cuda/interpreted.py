@@ -13,15 +13,17 @@ from typing import get_args
 import torch
 from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle, _patch_lang
 
+from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda import backend
 from fused_mlp.kernels.cuda.check.models import Sketch
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES
 from fused_mlp.kernels.cuda.planning.plans import precision_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
 from fused_mlp.kernels.cuda.planning.tiles import Tile
-from fused_mlp.kernels.cuda.running import selection, triton_programs
-from fused_mlp.kernels.cuda.running.triton_programs import LayeredProgram, WholeProgram, launch
-from fused_mlp.kernels.selfcheck import BASELINE_OUTPUTS
+from fused_mlp.kernels.cuda.running import selection
+from fused_mlp.kernels.cuda.running.triton_programs import Binary, TritonProgram
+from fused_mlp.kernels.errors import KernelRefuted
+from fused_mlp.kernels.selfcheck import BASELINE_OUTPUTS, check_against_float64
 from fused_mlp.models import Activation, LayerWeights, Mlp, MlpSpec
 from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
@@ -50,12 +52,8 @@ def call_device_function(self: InterpretedFunction, *arguments: object, **named:
     return self.rewrite()(*arguments, **named)
 
 
-def program_class(tile: Tile) -> type[WholeProgram | LayeredProgram]:
-    return WholeProgram if tile.strategy == "whole" else LayeredProgram
-
-
 def run(mlp: Mlp, tile: Tile, x: torch.Tensor) -> torch.Tensor:
-    program = program_class(tile)(mlp, tile, CPU)
+    program = TritonProgram(mlp, tile, CPU)
     rows = x.shape[0]
     # NaN: whatever a kernel reads without having written it shows.
     workspace = program.workspace(rows, lambda shape, dtype: torch.full(shape, torch.nan, dtype=dtype))
@@ -160,13 +158,14 @@ def programs(dtype: str) -> Iterator[dict[str, object]]:
 def launches(dtype: str) -> Iterator[dict[str, object]]:
     """As many as the program says, and as the check's table says."""
     count = 0
+    launch = Binary.launch
 
-    def counting(*arguments: object) -> int:
+    def counting(*arguments: object) -> None:
         nonlocal count
         count += 1
-        return launch(*arguments)
+        launch(*arguments)
 
-    triton_programs.launch = counting
+    Binary.launch = counting
     for spec, most in (
         (make_spec((8, 20, 20, 20, 4), output="softmax", dtype=dtype), (1, 4)),
         (make_spec((8, 20, 70), gated=True, output="softmax", dtype=dtype), (1, 3)),
@@ -175,7 +174,7 @@ def launches(dtype: str) -> Iterator[dict[str, object]]:
             count = 0
             run(make_mlp(spec), tile, torch.ones(40, 8))
             expected = most[tile.strategy == "layered"]
-            said = program_class(tile)(make_mlp(spec), tile, CPU).launches
+            said = TritonProgram(make_mlp(spec), tile, CPU).launches
             yield {
                 "case": f"{spec.summary()} {tile.label}: {count} launches",
                 "ok": count == expected == said,
@@ -232,6 +231,32 @@ def invariance(dtype: str) -> Iterator[dict[str, object]]:
                 part = run(mlp, tile, x[rows_in_all - rows :].contiguous())
                 same = torch.equal(part.view(torch.int32), whole[rows_in_all - rows :].view(torch.int32))
                 yield {"case": f"{title} {spec.dtype} rows={rows} {tile.label}", "ok": same}
+
+
+class Interpreted(Kernel):
+    def __init__(self, mlp: Mlp, tile: Tile) -> None:
+        super().__init__(
+            mlp.spec, KernelInfo("fused", "triton", "cuda", tile.label, "sm_80", mlp.spec.dtype, 1)
+        )
+        self._mlp, self._tile = mlp, tile
+
+    def run(self, x: Float32, y: Float32) -> str:
+        y[...] = run(self._mlp, self._tile, torch.from_numpy(x)).numpy()
+        return self._tile.label
+
+
+def long_sums(dtype: str) -> Iterator[dict[str, object]]:
+    """Float32 models with thousands of inputs pass the check at load, though a GPU adds up a product one by one."""
+    InterpreterBuilder.create_dot = sum_in_fixed_order
+    for widths in ((4096, 64), (11008, 17), (4096, 17, 3)):
+        mlp = make_mlp(make_spec(widths, dtype=dtype))
+        for tile in tiles(mlp.spec, all_blocks=False):
+            try:
+                check_against_float64(Interpreted(mlp, tile), mlp)
+                refuted = ""
+            except KernelRefuted as error:
+                refuted = str(error)
+            yield {"case": f"{widths} {tile.label}", "ok": not refuted, "refuted": refuted}
 
 
 POISONS = (
@@ -318,6 +343,6 @@ def minus_infinity(_: str) -> Iterator[dict[str, object]]:
 if __name__ == "__main__":
     InterpretedFunction.__call__ = call_device_function
     groups = (widths, depths, batches, activations, formulas, idioms, programs, poison, minus_infinity)
-    for group in (*groups, launches, invariance, served):
+    for group in (*groups, launches, long_sums, invariance, served):
         for result in group(sys.argv[1]):
             print(json.dumps({"group": group.__name__, **result}))

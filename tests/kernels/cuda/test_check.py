@@ -6,17 +6,17 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import Tensor
 
 from fused_mlp.kernels.cuda.check.jobs import jobs
 from fused_mlp.kernels.cuda.check.models import Sketch
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES
-from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
 from tests.kernels.cuda.random_models import make_mlp
 
@@ -78,53 +78,52 @@ def test_tile_that_spills_makes_the_check_fail(
     assert "spills" in capsys.readouterr().out
 
 
-class Device:
-    """What Triton's launcher asks of a GPU before it compiles for it."""
+class Recorded:
+    """A compiled kernel, launched on a GPU of which only the architecture is there."""
 
-    def get_current_device(self) -> int:
-        return 0
+    def __init__(self, compiled: object, spilled: int, launches: list[tuple[object, ...]]) -> None:
+        self.compiled, self.n_spills, self._launches = compiled, spilled, launches
 
-    def get_current_stream(self, device: int) -> int:
-        return 0
+    def _init_handles(self) -> None:
+        pass
 
-    def get_current_target(self) -> object:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 80, 32)
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *arguments: self._launches.append((self.compiled, grid, arguments))
 
 
-def test_launcher_compiles_programs_and_finds_them_again(
+def test_programs_launch_what_the_check_compiles_and_compile_it_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The check hands plans to the compiler itself; here they go the way that they take on a GPU, up to the launch."""
-    from triton.runtime.driver import driver
-
+    """Up to the launch, the way that they take on a GPU."""
+    from fused_mlp.kernels.cuda.device.compiling import compile_plan
     from fused_mlp.kernels.cuda.running import triton_programs
 
-    monkeypatch.setattr(driver, "_active", Device())
+    launches: list[tuple[object, ...]] = []
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    launched: list[object] = []
-
-    def launch(plan: LaunchPlan, options: dict[str, int | None], rows: int, *arguments: object) -> int:
-        kernel = triton_programs.KERNELS[plan.kernel]
-        launched.append(kernel.warmup(*arguments, **plan.constants, **options, grid=(plan.grid(rows),)))
-        return 0
-
-    monkeypatch.setattr(triton_programs, "launch", launch)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(
+        triton_programs,
+        "compile_plan",
+        lambda plan, options, capability: Recorded(compile_plan(plan, options, capability), 0, launches),
+    )
     sketch = Sketch(20, "float16")
     h = sketch.combine("add", sketch.linear(sketch.norm("input", "layer"), 20, "quick_gelu"), "input")
     mlp = make_mlp(sketch.spec(output=sketch.linear(h, 3, "softmax")))
     for tile in candidate_tiles(mlp.spec, ARCHITECTURES[0]):
         if tile.block_m == 16:
-            kind = (
-                triton_programs.WholeProgram if tile.strategy == "whole" else triton_programs.LayeredProgram
-            )
-            program = kind(mlp, tile, torch.device("cpu"))
+            program = triton_programs.TritonProgram(mlp, tile, torch.device("cpu"))
             workspace = program.workspace(5, lambda shape, dtype: torch.empty(shape, dtype=dtype))
             for _ in range(2):
                 program.enqueue(torch.empty(5, 20), torch.empty(5, 3), 5, workspace)
-    assert len(launched) == 2 * (1 + 3)
-    assert len({id(kernel) for kernel in launched}) == 1 + 3
+    assert len(launches) == 2 * (1 + 3)
+    assert len({id(compiled) for compiled, _, _ in launches}) == 1 + 3
+    for compiled, grid, arguments in launches:
+        parameters = compiled.src.fn.arg_names
+        assert len(arguments) == len(parameters)
+        assert len(grid) == 3
+        for name, argument in zip(parameters, arguments, strict=True):
+            kind = Tensor if name.endswith("_ptr") else int if name == "rows" else type(None)
+            assert isinstance(argument, kind), name
 
 
 @pytest.mark.parametrize(
@@ -142,22 +141,17 @@ def test_launcher_keeps_the_options_with_which_a_kernel_spills_least(
     from fused_mlp.kernels.cuda.running import triton_programs
 
     asked: list[int | None] = []
+    launches: list[tuple[object, ...]] = []
 
-    class Kernel:
-        """Launched as Triton's are, which return what they compiled."""
+    def compile_plan(plan: object, options: dict[str, int | None], capability: int) -> Recorded:
+        asked.append(options["maxnreg"])
+        return Recorded(options["maxnreg"], spilled[options["maxnreg"]], launches)
 
-        def __getitem__(self, grid: tuple[int]) -> Kernel:
-            return self
-
-        def __call__(self, *arguments: object, maxnreg: int | None, **named: object) -> SimpleNamespace:
-            asked.append(maxnreg)
-            return SimpleNamespace(n_spills=spilled[maxnreg])
-
-    monkeypatch.setitem(triton_programs.KERNELS, "whole", Kernel())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(triton_programs, "compile_plan", compile_plan)
     plan = next(job.plan for job in jobs() if job.plan.kernel == "whole")
-    launch = triton_programs.Launcher(plan)
-    launch(16)
+    binary = triton_programs.Binary(plan, torch.device("cpu"))
+    for rows in (16, 32, 0):
+        binary.launch(rows)
     assert asked == tried
-    launch(16)
-    launch(32)
-    assert asked == [*tried, kept, kept]
+    assert [launch[:2] for launch in launches] == [(kept, (plan.grid(rows), 1, 1)) for rows in (16, 32)]

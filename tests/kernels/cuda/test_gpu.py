@@ -61,14 +61,14 @@ def model(name: str, dtype: str) -> Mlp:
 def every_candidate(mlp: Mlp) -> list[object]:
     """Each tile that can run the model, with one launch context."""
     from fused_mlp.kernels.cuda.running.contexts import LaunchContext
-    from fused_mlp.kernels.cuda.running.triton_programs import LayeredProgram, WholeProgram
+    from fused_mlp.kernels.cuda.running.triton_programs import TritonProgram
 
     runtime = TorchRuntime(torch.device("cuda", torch.cuda.current_device()))
     architecture = runtime.architecture
     assert architecture is not None
     contexts = []
     for tile in candidate_tiles(mlp.spec, architecture):
-        program = (WholeProgram if tile.strategy == "whole" else LayeredProgram)(mlp, tile, runtime.device)
+        program = TritonProgram(mlp, tile, runtime.device)
         contexts.append((tile, LaunchContext(runtime, program, mlp.spec)))
     return contexts
 
@@ -109,10 +109,8 @@ def test_graph_replay_equals_direct_launches() -> None:
         replayed = np.empty((16, 17), np.float32)
         context.run(x, replayed)
         device_x, direct = torch.from_numpy(x).cuda(), torch.empty(16, 17, device="cuda")
-        workspace = context._program.workspace(
-            16, lambda shape, d: torch.zeros(shape, dtype=d, device="cuda")
-        )
-        context._program.enqueue(device_x, direct, 16, workspace)
+        workspace = context.program.workspace(16, lambda shape, d: torch.zeros(shape, dtype=d, device="cuda"))
+        context.program.enqueue(device_x, direct, 16, workspace)
         np.testing.assert_array_equal(direct.cpu().numpy(), replayed)
 
 

@@ -78,6 +78,7 @@ def results(request: pytest.FixtureRequest, runs: dict[str, Run]) -> list[dict[s
         ("poison", 38),
         ("minus_infinity", 24),
         ("launches", 4),
+        ("long_sums", 4),
         ("served", 2),
     ],
 )

@@ -27,6 +27,10 @@ class RecordingStream:
     def wait_stream(self, other: object) -> None:
         self.note(f"waits for {other}")
 
+    def record_event(self) -> RecordingStream:
+        self.note("record")
+        return self
+
     def synchronize(self) -> None:
         self.note("synchronize")
 
@@ -61,8 +65,9 @@ def test_follow_waits_for_the_callers_stream_under_the_lock(stream: RecordingStr
     cuda = TorchRuntime(torch.device("cpu"))
     with cuda.use(stream, follow=True):
         assert torch.cuda.current_stream() is stream
-        stream.synchronize()
-    assert stream.calls == [("waits for the caller's", True), ("synchronize", True)]
+        mark = cuda.mark(stream)
+    mark.wait()  # without the lock: others may use the stream meanwhile
+    assert stream.calls == [("waits for the caller's", True), ("record", True), ("synchronize", False)]
     stream.calls.clear()
     with cuda.use(stream):
         pass
@@ -77,4 +82,46 @@ def test_capture_compiles_without_a_lock_and_enqueues_with_one(stream: Recording
 
     TorchRuntime(torch.device("cpu")).capture(stream, body)
     assert ran == [("the caller's", False), (stream, True), ("capture True", True)]
-    assert stream.calls == [("waits for the caller's", True), ("synchronize", True)]
+    assert stream.calls == [("waits for the caller's", True), ("record", True), ("synchronize", True)]
+
+
+def test_many_forwards_are_timed_in_one_graph(
+    stream: RecordingStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own time between replays is then none of theirs."""
+    replayed: list[str] = []
+
+    class Graph:
+        def replay(self) -> None:
+            replayed.append("replay")
+
+    class Event:
+        def record(self) -> None:
+            replayed.append("event")
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, end: object) -> float:
+            return 40.0  # ms
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(runtime, "_timing_event", Event)
+    ran: list[object] = []
+    cuda = TorchRuntime(torch.device("cpu"))
+    seconds = cuda.seconds(stream, lambda: ran.append(torch.cuda.current_stream()))
+    assert ran.count("capture True") == cuda.TIMED_FORWARDS
+    assert seconds == pytest.approx(0.040 / cuda.TIMED_FORWARDS)
+    assert replayed[1:] == ["event", "replay", "event"] * cuda.TIMED_RUNS
+
+
+@pytest.mark.parametrize(("error", "lost"), [(None, False), (RuntimeError("CUDA error"), True)])
+def test_device_that_fails_at_nothing_in_particular_is_lost(
+    error: Exception | None, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def synchronize(device: object) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert TorchRuntime(torch.device("cpu")).is_lost() == lost
