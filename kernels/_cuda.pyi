@@ -21,7 +21,7 @@ class Device:
         """80 for sm_80."""
     @property
     def sticky_error(self) -> int:
-        """The driver's code of an error after which every call fails, until the process ends; 0 while there was none."""
+        """The driver's code of an error after which every call fails, until the process ends; 0 if there was none."""
     def on_lost(self, tell: Callable[[str], object]) -> None:
         """Have `tell` called with the text of the sticky error, once, by the thread that meets it."""
 
@@ -48,9 +48,9 @@ class Kernel:
         contexts: int,
         owner: object,
     ) -> None:
-        """kernels: cubin (may be empty), PTX (taken where the cubin is for another GPU), name, threads of a block, bytes of
-        shared memory. launches, in order: which kernel, rows of a block, blocks of columns, arguments: ("x", 0), ("y", 0),
-        ("scratch", buffer), ("address", on the device), ("rows", 0) or ("null", 0)."""
+        """kernels: cubin (may be empty), PTX (taken where the cubin is for another GPU), name, threads of a block,
+        bytes of shared memory. launches, in order: which kernel, rows of a block, blocks of columns, arguments: ("x", 0),
+        ("y", 0), ("scratch", buffer), ("address", on the device), ("rows", 0) or ("null", 0)."""
     def run(self, x: Float32, y: Float32) -> bool:
         """Write the result for x (rows, in_features) to y (rows, out_features), both in host memory, without the GIL.
         False if the shapes do not match."""

@@ -1,5 +1,5 @@
-"""What a batch on a GPU costs the host, apart from the GPU: the native launcher on a driver that does nothing, and the Python
-launcher on a runtime that does nothing, side by side. Needs no GPU. Run as `python -m bench.cuda.launcher`."""
+"""What a batch on a GPU costs the host, apart from the GPU: the native launcher on a driver that does nothing, and the
+Python launcher on a runtime that does nothing, side by side. Needs no GPU. Run as `python -m bench.cuda.launcher`."""
 
 from __future__ import annotations
 
@@ -41,16 +41,23 @@ class EmptyRuntime:
 
     device = torch.device("cpu")
 
-    class Stream:
-        def synchronize(self) -> None:
+    class Nothing:
+        """A stream, a mark on one, and a graph."""
+
+        def wait(self) -> None:
             pass
 
-    class Graph:
         def replay(self) -> None:
             pass
 
-    def stream(self) -> Stream:
-        return self.Stream()
+    def stream(self) -> Nothing:
+        return self.Nothing()
+
+    def mark(self, stream: Any) -> Nothing:
+        return stream
+
+    def settle(self) -> None:
+        pass
 
     @contextmanager
     def use(self, stream: Any, *, follow: bool = False) -> Iterator[None]:
@@ -62,8 +69,8 @@ class EmptyRuntime:
     def device_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype)
 
-    def capture(self, stream: Any, body: Callable[[], None]) -> Graph:
-        return self.Graph()
+    def capture(self, stream: Any, body: Callable[[], None]) -> Nothing:
+        return self.Nothing()
 
 
 class EmptyProgram:
@@ -122,7 +129,9 @@ def main() -> None:
     arguments = parser.parse_args()
     wanted = fake_cuda.environment(kernels="empty", streams="inline", delay_us=0)
     if not wanted.items() <= os.environ.items():  # the driver is loaded once per process
-        os.execve(sys.executable, [sys.executable, "-m", "bench.cuda.launcher", *sys.argv[1:]], os.environ | wanted)
+        os.execve(
+            sys.executable, [sys.executable, "-m", "bench.cuda.launcher", *sys.argv[1:]], os.environ | wanted
+        )
     result = {
         "machine": describe_machine(),
         "versions": {"torch": torch.__version__, "numpy": np.__version__},

@@ -15,7 +15,7 @@ from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.running import native
 from fused_mlp.kernels.cuda.running.cublas import CublasProgram
-from fused_mlp.kernels.cuda.running.native_building import build_by_rule
+from fused_mlp.kernels.cuda.running.native_building import build_by_rule, with_native_launcher
 from fused_mlp.kernels.cuda.running.program import Program
 from fused_mlp.kernels.cuda.running.runtime import TorchRuntime
 from fused_mlp.kernels.cuda.running.selection import Candidate, select
@@ -95,7 +95,8 @@ def _build(
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
         threads=1,
     )
-    kernel = select(found, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed)
+    kernel = with_native_launcher(select(found, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed))
+    runtime.release()  # what only the launcher that lost needed
     log.info("%s", kernel.describe())
     return kernel
 

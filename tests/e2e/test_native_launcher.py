@@ -1,5 +1,5 @@
-"""A whole server on the fake NVIDIA driver: requests over gRPC, through the engine and the native launcher, are answered by
-compiled PTX."""
+"""A whole server on the fake NVIDIA driver: requests over gRPC, through the engine and the native launcher, are
+answered by compiled PTX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ X = np.random.default_rng(1).uniform(0, 16, (20, 64)).astype(np.float32)
 
 def eager(x: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
-        result: np.ndarray = models.load(DEMO_REPOSITORY / "digits" / "1").to_torch()(torch.from_numpy(x)).numpy()
+        result: np.ndarray = (
+            models.load(DEMO_REPOSITORY / "digits" / "1").to_torch()(torch.from_numpy(x)).numpy()
+        )
     return result
 
 

@@ -1,5 +1,5 @@
-"""The process that runs PTX for the fake driver (kernels/csrc/tests/fake_cuda/executor.hpp describes how they talk): the
-interpreter of tests/support/ptx on the fake's memory. Started by the fake, as FAKE_CUDA_EXECUTOR says."""
+"""The process that runs PTX for the fake driver (kernels/csrc/tests/fake_cuda/executor.hpp describes how they talk):
+the interpreter of tests/support/ptx on the fake's memory. Started by the fake, as FAKE_CUDA_EXECUTOR says."""
 
 from __future__ import annotations
 

@@ -26,5 +26,7 @@ def environment(*, kernels: str = "executor", **more: object) -> dict[str, str]:
     if kernels == "empty":
         variables["FAKE_CUDA_KERNELS"] = "empty"
     else:
-        variables["FAKE_CUDA_EXECUTOR"] = f"env PYTHONPATH={ROOT} {sys.executable} -m tests.support.cuda_executor"
+        variables["FAKE_CUDA_EXECUTOR"] = (
+            f"env PYTHONPATH={ROOT} {sys.executable} -m tests.support.cuda_executor"
+        )
     return variables | {f"FAKE_CUDA_{name.upper()}": str(value) for name, value in more.items()}

@@ -1,6 +1,6 @@
-"""The native launcher (kernels/csrc/cuda): hands it machine code, the launches and the addresses of weights, and wraps what
-comes back. From then on a batch runs without Python; the engine calls it through the C interface. It needs NVIDIA's
-driver, not a CUDA build of torch."""
+"""The native launcher (kernels/csrc/cuda): hands it machine code, the launches and the addresses of weights, and wraps
+what comes back. From then on a batch runs without Python; the engine calls it through the C interface. It needs
+NVIDIA's driver, not a CUDA build of torch."""
 
 from __future__ import annotations
 
@@ -95,10 +95,13 @@ class NativeKernel(Kernel):
         return self._compiled.capsule()
 
     def forward_tensors(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        if self._on_device is not None and x.is_cuda and y.is_cuda:
-            self._on_device(x, y)
-        else:
+        if self._on_device is None or not (x.is_cuda and y.is_cuda):
             super().forward_tensors(x, y)
+            return
+        try:
+            self._on_device(x, y)
+        except RuntimeError as error:  # torch's
+            raise KernelError(f"CUDA failed on a batch of {x.shape[0]} rows: {error}") from error
 
 
 def hand_over(
@@ -106,11 +109,12 @@ def hand_over(
     info: KernelInfo,
     ordinal: int,
     forward: ForwardPlan,
+    *,
     binaries: Sequence[Any],
     tensors: Sequence[torch.Tensor | _cuda.DeviceArray],
     on_device: OnDevice | None = None,
 ) -> NativeKernel:
-    """`binaries`: Triton's CompiledKernels of the launches; `tensors`: the packed ones, on that GPU. Raises KernelError."""
+    """`binaries`: Triton's CompiledKernels of the launches; `tensors`: the packed ones, on that GPU."""
     addresses = [
         tensor.data_ptr() if isinstance(tensor, torch.Tensor) else tensor.address for tensor in tensors
     ]

@@ -1,30 +1,62 @@
-"""Kernels with the native launcher where torch sees no GPU but NVIDIA's driver does: the first tile, in the rule's order, that
-passes the checks. Runs on the loading thread."""
+"""Kernels with the native launcher: of the program that torch's runtime has checked, timed and chosen; and, where torch
+sees no GPU but NVIDIA's driver does, of the first tile, in the rule's order, that passes the checks. Runs on the
+loading thread."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import torch
 
-from fused_mlp.kernels.base import KernelInfo
+from fused_mlp.kernels.base import Kernel, KernelInfo
 from fused_mlp.kernels.cuda.planning.architectures import Architecture
-from fused_mlp.kernels.cuda.planning.forward import ForwardPlan, Matrices, Vectors, plan_forward
+from fused_mlp.kernels.cuda.planning.forward import ForwardPlan, plan_forward
 from fused_mlp.kernels.cuda.planning.launch_counts import eager_launches
 from fused_mlp.kernels.cuda.planning.plans import precision_of
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.running import native
-from fused_mlp.kernels.cuda.running.packing import pack_product, pack_vectors, pack_whole
+from fused_mlp.kernels.cuda.running.kernel import CudaKernel
+from fused_mlp.kernels.cuda.running.on_device import run_on_device
+from fused_mlp.kernels.cuda.running.packing import pack
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.errors import KernelError
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
 
+if TYPE_CHECKING:
+    from fused_mlp.kernels.cuda.running.triton_programs import TritonProgram
+
 log = logging.getLogger(__name__)
 
 PROBE_ROWS = 33  # two blocks of the smallest tiles, and a row
+
+
+def with_native_launcher(kernel: CudaKernel) -> Kernel:
+    """The kernel's program behind the native launcher, with the same tensors; the kernel itself where that cannot be.
+    `describe().reason` says which one it is."""
+    runtime, info = kernel._runtime, kernel.describe()
+    why = "cublas runs in torch" if info.strategy == "cublas" else native.unavailable()
+    if not why:
+        program = cast("TritonProgram", kernel._program)
+        runtime.settle()  # weights and constants are there before another stream reads them
+        try:
+            return native.hand_over(
+                kernel.spec,
+                replace(info, reason=f"{info.reason}; {native.LAUNCHER}"),
+                runtime.device.index or 0,
+                program.forward,
+                binaries=[binary.compiled for binary in program.binaries],
+                tensors=program.tensors,
+                on_device=partial(run_on_device, runtime, program, kernel._buckets),
+            )
+        except KernelError as error:
+            log.warning("Python launches %s: %s", info.strategy, error)
+            why = str(error)
+    kernel._info = replace(info, reason=f"{info.reason}; launched from Python ({why})")
+    return kernel
 
 
 def build_by_rule(
@@ -35,7 +67,7 @@ def build_by_rule(
     info = KernelInfo(
         variant="fused",
         backend="triton",
-        device="cuda",
+        device=f"cuda:{ordinal}",
         strategy="",
         isa=architecture.name,
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
@@ -51,7 +83,7 @@ def build_by_rule(
             binaries = compile_forward(forward, architecture.capability)
             tensors = native.upload(ordinal, pack(mlp, forward))
             told = replace(info, strategy=tile.label, reason=reason)
-            kernel = native.hand_over(mlp.spec, told, ordinal, forward, binaries, tensors)
+            kernel = native.hand_over(mlp.spec, told, ordinal, forward, binaries=binaries, tensors=tensors)
             check_against_float64(kernel, mlp)
             check_invariance(kernel)
         except KernelError as error:
@@ -80,19 +112,3 @@ def check_invariance(kernel: native.NativeKernel) -> None:
         kernel.run(x[first:last], parts[first:last])
     if not np.array_equal(whole.view(np.int32), parts.view(np.int32)):
         raise KernelError("a row's result depends on the rows beside it")
-
-
-def pack(mlp: Mlp, forward: ForwardPlan) -> list[torch.Tensor]:
-    """The tensors that the arguments of a forward pass number."""
-    if forward.tile.strategy == "whole":
-        return list(pack_whole(mlp, forward.tile))
-    return [_packed(mlp, each) for each in forward.tensors]
-
-
-def _packed(mlp: Mlp, each: Matrices | Vectors) -> torch.Tensor:
-    if isinstance(each, Matrices):
-        return pack_product(mlp, each.step, each.n, each.k)[0]
-    vectors = pack_vectors(mlp, each.row, each.width)
-    if each.step is None:
-        return vectors
-    return torch.cat([pack_product(mlp, each.step, each.n, mlp.spec.widths_by_name[each.step.input])[1].flatten(), vectors])

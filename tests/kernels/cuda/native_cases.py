@@ -1,5 +1,5 @@
-"""Run by test_native_launcher.py in a process with the fake driver: kernels from Triton's compiler through the native launcher,
-the fake and the interpreter of PTX. Prints one JSON object per case."""
+"""Run by test_native_launcher.py in a process with the fake driver: kernels from Triton's compiler through the native
+launcher, the fake and the interpreter of PTX. Prints one JSON object per case."""
 
 from __future__ import annotations
 
@@ -75,7 +75,12 @@ def cases() -> Iterator[dict[str, object]]:
     x, y = rows_for(SMALL, 2), np.empty((2, 3), np.float32)
     with failing("cuLaunchKernel", 701):
         refused = message(lambda: kernel.run(x, y))
-    yield {"case": "one failure", "message": refused, "error": error_of(kernel, SMALL, 2), "lost": failure.failure()}
+    yield {
+        "case": "one failure",
+        "message": refused,
+        "error": error_of(kernel, SMALL, 2),
+        "lost": failure.failure(),
+    }
     with failing("kernel", 719):
         refused = message(lambda: kernel.run(x, y))
     yield {

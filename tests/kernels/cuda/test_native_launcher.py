@@ -1,5 +1,5 @@
-"""The native launcher from Python, on the fake driver, which runs the compiled PTX. In a process of its own: the driver is loaded
-once per process."""
+"""The native launcher from Python, on the fake driver, which runs the compiled PTX. In a process of its own: the driver
+is loaded once per process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def test_no_room_at_load_is_one_line_that_names_it(results: dict[str, dict[str, 
 
 def test_a_failed_batch_leaves_the_kernel_usable(results: dict[str, dict[str, Any]]) -> None:
     found = results["one failure"]
-    assert "CUDA failed on a batch of 2 rows: cannot launch a kernel: CUDA_ERROR_LAUNCH_OUT_OF" in found["message"]
+    assert (
+        "CUDA failed on a batch of 2 rows: cannot launch a kernel: CUDA_ERROR_LAUNCH_OUT_OF"
+        in found["message"]
+    )
     assert found["error"] < 1e-5
     assert not found["lost"]
 
