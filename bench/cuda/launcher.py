@@ -1,5 +1,6 @@
 """What a batch on a GPU costs the host, apart from the GPU: the native launcher on a driver that does nothing, and the
-Python launcher on a runtime that does nothing, side by side. Needs no GPU. Run as `python -m bench.cuda.launcher`."""
+Python launcher on a runtime that does nothing, side by side. Needs no GPU. Run as `python -m bench.cuda.launcher`.
+Copies that a GPU would make by itself, from and to page-locked memory, are made by the calling thread in both."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def native_run() -> Callable[[np.ndarray, np.ndarray], object]:
     kernels = [(b"", PTX, "empty", 32, 0)]
     launches = [(0, 16, 1, [("x", 0), ("y", 0), ("rows", 0)])]
     kernel = _cuda.Kernel(
-        _cuda.Device(0), "empty", SPEC.in_features, SPEC.out_features, [], kernels, launches, 2, None
+        _cuda.Device(0), "empty", SPEC.in_features, SPEC.out_features, [], kernels, launches, 2, ()
     )
     return kernel.run
 
@@ -116,6 +117,7 @@ def us_per_call(run: Callable[[np.ndarray, np.ndarray], object], rows: int) -> f
 
 
 def measure(rows: tuple[int, ...] = ROWS) -> list[dict[str, float]]:
+    torch.set_num_threads(1)
     native, python = native_run(), python_run()
     return [
         {"rows": count, "native_us": us_per_call(native, count), "python_us": us_per_call(python, count)}
@@ -141,7 +143,7 @@ def main() -> None:
         "cells": measure(),
     }
     arguments.output.write_text(json.dumps(result, indent=1) + "\n")
-    print("host time per batch of 64 inputs and 10 outputs, in us; kernels and driver do nothing")
+    print("host time per batch of 64 inputs and 10 outputs, in us; kernels do nothing")
     for cell in result["cells"]:
         print(f"{cell['rows']:5} rows: native {cell['native_us']:6.1f}   Python {cell['python_us']:6.1f}")
 
