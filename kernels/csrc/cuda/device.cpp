@@ -47,6 +47,14 @@ void Device::on_lost(std::function<void(const std::string&)> tell) {
   on_lost_ = std::move(tell);
 }
 
+void Device::judge(CUresult code) noexcept {
+  if (code == kOutOfMemory) return;
+  CUevent event = nullptr;
+  const CUresult verdict = driver_.event_create(&event, kEventDisableTiming);
+  if (verdict == kSuccess) driver_.event_destroy(event);
+  if (verdict == code) set_sticky(code);
+}
+
 void Device::set_sticky(CUresult code) noexcept {
   if (sticky_.exchange(code, std::memory_order_relaxed) != kSuccess) return;
   try {

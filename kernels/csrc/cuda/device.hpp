@@ -34,6 +34,8 @@ class Device {
   CUresult sticky_error() const noexcept { return sticky_.load(std::memory_order_relaxed); }
   // The first one is told to whatever asked for it, on the thread that met it.
   void set_sticky(CUresult code) noexcept;
+  // Asks whether an error was a sticky one: then another call fails with it too.
+  void judge(CUresult code) noexcept;
   void on_lost(std::function<void(const std::string&)> tell);
 
  private:

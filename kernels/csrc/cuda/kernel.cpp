@@ -69,14 +69,15 @@ class CudaKernel::Borrowed {
 CudaKernel::CudaKernel(std::shared_ptr<Device> device, Plan plan, unsigned contexts)
     : device_(std::move(device)) {
   const CurrentContext current(*device_);
-  loaded_ = std::make_unique<LoadedPlan>(device_->driver(), std::move(plan));
   try {
+    loaded_ = std::make_unique<LoadedPlan>(device_->driver(), std::move(plan));
     for (unsigned i = 0; i < std::max(1u, contexts); ++i) {
       contexts_.push_back(std::make_unique<LaunchContext>(device_->driver(), *loaded_));
       free_.push_back(contexts_.back().get());
     }
-  } catch (...) {  // while the context is still current
-    contexts_.clear();
+  } catch (const std::exception& error) {
+    if (const auto* failed = dynamic_cast<const DriverError*>(&error)) device_->judge(failed->code());
+    contexts_.clear();  // while the context is still current
     loaded_.reset();
     throw;
   }

@@ -50,6 +50,10 @@ LaunchContext::LaunchContext(const Driver& driver, const LoadedPlan& plan)
   for (const std::size_t row_bytes : plan.plan().scratch_row_bytes) {
     scratch_.push_back(reserve(std::max<std::size_t>(1, row_bytes * capacity_)));
   }
+  // Before anything is recorded: the driver may load code and reserve local memory with a kernel's first
+  // launch, which a capture does not survive. Its results are not read.
+  enqueue(1, false, true);
+  check(driver.stream_synchronize(stream_.get()), "run on the GPU for the first time");
   record_graphs();
 }
 

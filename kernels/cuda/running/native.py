@@ -122,7 +122,8 @@ def hand_over(
     launches: list[tuple[int, int, int, list[tuple[str, int]]]] = []
     for index, (launch, binary) in enumerate(zip(forward.launches, binaries, strict=True)):
         metadata = binary.metadata
-        if metadata.global_scratch_size or metadata.profile_scratch_size or metadata.num_ctas != 1:
+        extras = metadata.global_scratch_size or metadata.profile_scratch_size or metadata.launch_pdl
+        if extras or metadata.launch_cooperative_grid or metadata.num_ctas != 1:
             raise KernelError("a kernel that needs more than its arguments is launched by Triton only")
         kernels.append(
             (

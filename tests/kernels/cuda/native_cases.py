@@ -8,17 +8,29 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from fused_mlp import kernels
-from fused_mlp.kernels import KernelError, failure
+from fused_mlp.kernels import KernelError, KernelInfo, failure
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.planning.forward import plan_forward
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
+from fused_mlp.kernels.cuda.running import native
+from fused_mlp.kernels.cuda.running.contexts import ContextPool, LaunchContext
+from fused_mlp.kernels.cuda.running.kernel import CudaKernel
 from fused_mlp.kernels.cuda.running.native import NativeKernel
-from fused_mlp.kernels.cuda.running.native_building import build_by_rule
+from fused_mlp.kernels.cuda.running.native_building import (
+    build_by_rule,
+    compile_forward,
+    with_native_launcher,
+)
+from fused_mlp.kernels.cuda.running.packing import pack
 from fused_mlp.models import Mlp
 from fused_mlp.models.evaluation import evaluate
+from tests.kernels.cuda.cpu_runtime import CpuRuntime
+from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 FAIL_FILE = Path(os.environ["FAKE_CUDA_FAIL_FILE"])
@@ -56,6 +68,23 @@ def layered(mlp: Mlp) -> NativeKernel:
     return build_by_rule(mlp, 0, ARCHITECTURES[0], tiles[:1])
 
 
+class ProgramOnDriver(EagerProgram):
+    """What `TritonProgram` has for another launcher, on the fake device. Through torch it is eager."""
+
+    def __init__(self, mlp: Mlp) -> None:
+        super().__init__(mlp)
+        self.forward = plan_forward(mlp.spec, candidate_tiles(mlp.spec, ARCHITECTURES[0])[0])
+        self.tensors = native.upload(0, pack(mlp, self.forward))
+        self.binaries = [SimpleNamespace(compiled=each) for each in compile_forward(self.forward, 80)]
+
+
+def chosen_by_torch(strategy: str) -> kernels.Kernel:
+    """As `backend` hands it over after the race."""
+    context = LaunchContext(CpuRuntime(), ProgramOnDriver(SMALL), SMALL.spec, (16,))
+    info = KernelInfo("fused", "triton", "cuda:0", strategy, "sm_80", "float32", 1, "the fastest")
+    return with_native_launcher(CudaKernel(SMALL.spec, info, ContextPool([context])))
+
+
 def cases() -> Iterator[dict[str, object]]:
     kernel = kernels.compile(SMALL, device="cuda", backend="triton")
     assert isinstance(kernel, NativeKernel)
@@ -69,6 +98,13 @@ def cases() -> Iterator[dict[str, object]]:
     }
     half = make_mlp(make_spec((20, 24, 3), dtype="float16", output="softmax"))
     yield {"case": "layered", "errors": [error_of(layered(half), half, rows) for rows in (3, 33)]}
+    handed_over, in_torch = chosen_by_torch("whole/16"), chosen_by_torch("cublas")
+    yield {
+        "case": "handed over",
+        "error": error_of(handed_over, SMALL, 17),
+        "native": [isinstance(kernel, NativeKernel) for kernel in (handed_over, in_torch)],
+        "reasons": [kernel.describe().reason for kernel in (handed_over, in_torch)],
+    }
     with failing("cuMemAlloc_v2", 2):
         refused = message(lambda: kernels.compile(SMALL, device="cuda", backend="triton"))
     yield {"case": "no memory", "message": refused}

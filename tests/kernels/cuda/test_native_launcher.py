@@ -49,6 +49,18 @@ def test_several_launches_with_a_buffer_between_them(results: dict[str, dict[str
     assert max(results["layered"]["errors"]) < 5e-3  # float16 has 11 bits
 
 
+def test_what_torch_has_chosen_is_handed_over_and_cublas_stays_in_python(
+    results: dict[str, dict[str, Any]],
+) -> None:
+    found = results["handed over"]
+    assert found["error"] < 1e-5
+    assert found["native"] == [True, False]
+    assert found["reasons"] == [
+        "the fastest; launched natively",
+        "the fastest; launched from Python (cublas runs in torch)",
+    ]
+
+
 def test_no_room_at_load_is_one_line_that_names_it(results: dict[str, dict[str, Any]]) -> None:
     assert "no room on the GPU for 0.0 MiB of weights" in results["no memory"]["message"]
     assert "CUDA_ERROR_OUT_OF_MEMORY" in results["no memory"]["message"]

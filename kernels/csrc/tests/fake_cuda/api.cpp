@@ -160,18 +160,20 @@ thread_local std::set<Stream*> captures;  // that this thread has begun
 
 Context* current_context() { return current.empty() ? nullptr : current.back(); }
 
+enum class Needs { kNothing, kContext, kHealthyContext };
+
 // What every call begins with: an injected failure, no current context, a sticky error.
-int enter(const char* symbol, bool in_context = true) {
+int enter(const char* symbol, Needs needs = Needs::kHealthyContext) {
   if (!fake().initialized) return kNotInitialized;
   if (const int code = fake().failure_of(symbol)) return code;
-  if (!in_context) return kSuccess;
+  if (needs == Needs::kNothing) return kSuccess;
   if (current_context() == nullptr || current_context()->references == 0) return kInvalidContext;
-  return current_context()->sticky.load();
+  return needs == Needs::kContext ? kSuccess : current_context()->sticky.load();
 }
 
 // The same for calls that a capture does not survive.
-int enter_unsafe(const char* symbol) {
-  if (const int code = enter(symbol)) return code;
+int enter_unsafe(const char* symbol, Needs needs = Needs::kHealthyContext) {
+  if (const int code = enter(symbol, needs)) return code;
   for (Stream* const stream : captures) stream->invalidate();
   return captures.empty() ? kSuccess : kCaptureUnsupported;
 }
@@ -235,24 +237,24 @@ EXPORT int cuGetErrorString(int code, const char** text) {
 }
 
 EXPORT int cuDeviceGetCount(int* count) {
-  ENTER(enter("cuDeviceGetCount", false));
+  ENTER(enter("cuDeviceGetCount", Needs::kNothing));
   return *count = kDevices, kSuccess;
 }
 
 EXPORT int cuDeviceGet(int* device, int ordinal) {
-  ENTER(enter("cuDeviceGet", false));
+  ENTER(enter("cuDeviceGet", Needs::kNothing));
   if (ordinal < 0 || ordinal >= kDevices) return kInvalidDevice;
   return *device = ordinal, kSuccess;
 }
 
 EXPORT int cuDeviceGetName(char* name, int length, int device) {
-  ENTER(enter("cuDeviceGetName", false));
+  ENTER(enter("cuDeviceGetName", Needs::kNothing));
   std::snprintf(name, static_cast<std::size_t>(length), "fake GPU %d", device);
   return kSuccess;
 }
 
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
-  ENTER(enter("cuDeviceGetAttribute", false));
+  ENTER(enter("cuDeviceGetAttribute", Needs::kNothing));
   const int capability = static_cast<int>(number("FAKE_CUDA_CAPABILITY", 80));
   if (device < 0 || device >= kDevices || (attribute != 75 && attribute != 76)) return kInvalidValue;
   *value = attribute == 75 ? capability / 10 : capability % 10;
@@ -260,7 +262,7 @@ EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
 }
 
 EXPORT int cuDevicePrimaryCtxRetain(Context** context, int device) {
-  ENTER(enter("cuDevicePrimaryCtxRetain", false));
+  ENTER(enter("cuDevicePrimaryCtxRetain", Needs::kNothing));
   if (device < 0 || device >= kDevices) return kInvalidDevice;
   const std::lock_guard lock(fake().mutex);
   *context = &fake().contexts[static_cast<std::size_t>(device)];
@@ -269,7 +271,7 @@ EXPORT int cuDevicePrimaryCtxRetain(Context** context, int device) {
 }
 
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
-  ENTER(enter("cuDevicePrimaryCtxRelease_v2", false));
+  ENTER(enter("cuDevicePrimaryCtxRelease_v2", Needs::kNothing));
   const std::lock_guard lock(fake().mutex);
   Context& context = fake().contexts[static_cast<std::size_t>(device)];
   if (context.references == 0) return kInvalidContext;
@@ -278,7 +280,7 @@ EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
 }
 
 EXPORT int cuCtxPushCurrent_v2(Context* context) {
-  ENTER(enter("cuCtxPushCurrent_v2", false));
+  ENTER(enter("cuCtxPushCurrent_v2", Needs::kNothing));
   if (context == nullptr) return kInvalidContext;
   current.push_back(context);
   return kSuccess;
@@ -306,7 +308,7 @@ EXPORT int cuModuleLoadData(Module** module, const void* image) {
 }
 
 EXPORT int cuModuleUnload(Module* module) {
-  ENTER(enter_unsafe("cuModuleUnload"));
+  ENTER(enter_unsafe("cuModuleUnload", Needs::kContext));
   ENTER(check_handle(fake().modules, module));
   const std::unique_ptr<Module> taken = fake().modules.take(module);
   for (const Function* const function : taken->functions) fake().functions.take(function);
@@ -343,7 +345,7 @@ EXPORT int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) {
 }
 
 EXPORT int cuMemFree_v2(std::uint64_t address) {
-  ENTER(enter_unsafe("cuMemFree_v2"));
+  ENTER(enter_unsafe("cuMemFree_v2", Needs::kContext));
   return fake().memory.free(fake().memory.offset_of_device(address), false) ? kSuccess : kInvalidValue;
 }
 
@@ -357,7 +359,7 @@ EXPORT int cuMemHostAlloc(void** memory, std::size_t bytes, unsigned flags) {
 }
 
 EXPORT int cuMemFreeHost(void* memory) {
-  ENTER(enter_unsafe("cuMemFreeHost"));
+  ENTER(enter_unsafe("cuMemFreeHost", Needs::kContext));
   return fake().memory.free(fake().memory.offset_of_host(memory), true) ? kSuccess : kInvalidValue;
 }
 
@@ -397,7 +399,7 @@ EXPORT int cuStreamCreate(Stream** stream, unsigned) {
 }
 
 EXPORT int cuStreamDestroy_v2(Stream* stream) {
-  ENTER(enter("cuStreamDestroy_v2"));
+  ENTER(enter("cuStreamDestroy_v2", Needs::kContext));
   ENTER(check_stream(stream));
   captures.erase(stream);
   fake().streams.take(stream);
@@ -463,14 +465,14 @@ EXPORT int cuGraphLaunch(GraphExec* executable, Stream* stream) {
 }
 
 EXPORT int cuGraphExecDestroy(GraphExec* executable) {
-  ENTER(enter("cuGraphExecDestroy"));
+  ENTER(enter("cuGraphExecDestroy", Needs::kContext));
   ENTER(check_handle(fake().executables, executable));
   fake().executables.take(executable);
   return kSuccess;
 }
 
 EXPORT int cuGraphDestroy(Graph* graph) {
-  ENTER(enter("cuGraphDestroy"));
+  ENTER(enter("cuGraphDestroy", Needs::kContext));
   ENTER(check_handle(fake().graphs, graph));
   fake().graphs.take(graph);
   return kSuccess;
@@ -485,7 +487,7 @@ EXPORT int cuEventCreate(Event** event, unsigned) {
 }
 
 EXPORT int cuEventDestroy_v2(Event* event) {
-  ENTER(enter("cuEventDestroy_v2"));
+  ENTER(enter("cuEventDestroy_v2", Needs::kContext));
   ENTER(check_handle(fake().events, event));
   fake().events.take(event);
   return kSuccess;
