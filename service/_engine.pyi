@@ -212,11 +212,14 @@ class Shadow:
     def record(self, verdict: Verdict) -> bool:
         """Count a verdict. True for the first of its kind since arm()."""
     def arm(self) -> None: ...
+    @property
+    def armed(self) -> int:
+        """How many times arm() was called."""
     def snapshot(self) -> ShadowSnapshot: ...
 
-# (shadow, largest absolute difference, largest relative difference, (x, fused's outputs, unfused's outputs)): the last
-# are float32, of the first few rows that differ.
-OnDispute = Callable[[Shadow, float, float, tuple[bytes, bytes, bytes]], object]
+# (shadow, its `armed` when the batch was answered, largest absolute difference, largest relative difference,
+# (x, fused's outputs, unfused's outputs)): the last are float32, of the first few rows that differ.
+OnDispute = Callable[[Shadow, int, float, float, tuple[bytes, bytes, bytes]], object]
 
 class Engine:
     def __init__(self, workers: int = 1, clock: ManualClock | None = None) -> None: ...

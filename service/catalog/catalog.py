@@ -18,7 +18,7 @@ from fused_mlp.service.catalog.building import KernelBuilder, check_torch
 from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
-from fused_mlp.service.catalog.referee import Referee
+from fused_mlp.service.catalog.referee import Dispute, Referee
 from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.errors import ModelNotFound
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy
@@ -243,14 +243,16 @@ class Catalog:
     def _start_referee(self) -> None:
         self.referee.start()
 
-    def _settle(self, shadow: _engine.Shadow, verdict: Verdict, detail: str) -> None:
+    def _settle(self, dispute: Dispute, verdict: Verdict, detail: str) -> None:
         """What the referee found about a batch, on its thread. The first verdict of a kind is logged; the first against
         fused withdraws it, if the policy says so."""
-        first = shadow.record(verdict)
+        shadow = dispute.shadow
         withdraw = False
         with self._table.lock:
+            outdated = dispute.armed != shadow.armed  # the policy was set anew while the referee judged
+            first = shadow.record(Verdict.not_judged if outdated else verdict)
             version = self._table.owner(shadow)
-            if not first or version is None:
+            if outdated or not first or version is None:
                 return
             model = self._table.models[version.model]
             if verdict is Verdict.fused_wrong and model.policy.on_mismatch == "unfused":

@@ -41,6 +41,7 @@ class Dispute:
     """Rows on which the variants differ, as the engine hands them over; the differences are of the whole batch."""
 
     shadow: Shadow
+    armed: int  # the shadow's, when the batch was answered
     absolute: float
     relative: float
     x: bytes
@@ -54,7 +55,7 @@ class Referee:
     def __init__(
         self,
         owner: Callable[[Shadow], ServedVersion | None],
-        settle: Callable[[Shadow, Verdict, str], None],
+        settle: Callable[[Dispute, Verdict, str], None],
     ) -> None:
         self._owner = owner
         self._settle = settle
@@ -80,12 +81,12 @@ class Referee:
             thread.join()
 
     def report(
-        self, shadow: Shadow, absolute: float, relative: float, rows: tuple[bytes, bytes, bytes]
+        self, shadow: Shadow, armed: int, absolute: float, relative: float, rows: tuple[bytes, bytes, bytes]
     ) -> None:
         """Called on the shadow's thread. Never waits: what does not fit is counted and dropped."""
         with self._changed:
             if shadow.name not in self._waiting and len(self._waiting) < MOST_WAITING:
-                self._waiting[shadow.name] = Dispute(shadow, absolute, relative, *rows)
+                self._waiting[shadow.name] = Dispute(shadow, armed, absolute, relative, *rows)
                 self._changed.notify()
                 return
         shadow.record(Verdict.not_judged)
@@ -102,7 +103,7 @@ class Referee:
                 version = self._owner(dispute.shadow)
                 if version is not None:
                     assert version.weights is not None  # a version with kernels has them
-                    self._settle(dispute.shadow, *judge(version, version.weights.read(), dispute))
+                    self._settle(dispute, *judge(version, version.weights.read(), dispute))
             except Exception:
                 dispute.shadow.record(Verdict.not_judged)
                 log.exception(

@@ -47,7 +47,7 @@ def test_missed_deadlines_do_not_end_the_connection(server: Server) -> None:
     with Relay(server.target) as relay, grpc.insecure_channel(relay.target) as channel:
         predict = channel.unary_unary(PREDICT)
         predict(good_request(), timeout=20)
-        server.signal(signal.SIGSTOP)
+        server.pause()
         try:
             calls = [predict.future(good_request(), timeout=0.05) for _ in range(900)]
             codes = {call.code() for call in calls}

@@ -57,7 +57,8 @@ def test_no_caller_waits_for_the_shadow(front: str) -> None:
             assert prediction.variant == "unfused"
             np.testing.assert_array_equal(prediction.output, expected)
         # One waits, the rest was skipped and counted; none was refused.
-        assert (compared(puppet, "skipped"), compared(puppet)) == (19, 1)
+        puppet.wait_for(lambda: compared(puppet, "skipped") == 19)
+        assert compared(puppet) == 1
         assert puppet.metric("fused_mlp_requests_total", variant="unfused", code="OK") == 22
         assert puppet.metric("fused_mlp_requests_total", variant="fused") == 0
         puppet.release()
@@ -111,7 +112,7 @@ def test_a_wrong_fused_kernel_is_replaced_without_one_failed_request(
             changed_at = len(traffic.variants)
             puppet.wait_for(lambda: len(traffic.variants) > changed_at + 20)
         assert traffic.failures == []
-        assert set(traffic.variants[changed_at:]) == {"unfused"}
+        assert traffic.variants[changed_at:].count("fused") <= 1  # the other caller's, which was under way
         assert puppet.metric("fused_mlp_shadow_mismatches_total") >= 1
         assert puppet.metric("fused_mlp_shadow_max_abs_difference") == pytest.approx(0.5, abs=1e-6)
         said = [r.getMessage() for r in caplog.records if "serving UNFUSED from now on" in r.getMessage()]

@@ -364,7 +364,8 @@ def test_it_follows_the_threads_of_torch_also_later(module, torch_threads):
             assert fused.describe().threads == min(count, usable_cores())
             assert_close(fused(x), module(x))
             assert_close(operator(x, fused._weights(), fused._spec, "auto", 0), module(x))
-    assert len([key for key in packed._PACKED if key[0] == fused._spec]) == 1  # not one per number of threads
+    addresses, _ = packed.addresses_and_versions(fused._weights())
+    assert len([key for key in packed._PACKED if key[-1] == addresses]) == 1  # not one per number of threads
 
 
 def test_threads_that_are_given_stay(module, torch_threads):

@@ -69,6 +69,11 @@ class Server:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def pause(self) -> None:
+        """Stop the process; returns when every thread of it stands still."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
     def wait(self, timeout_s: float = 30) -> int:
         return self.process.wait(timeout_s)
 

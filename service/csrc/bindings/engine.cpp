@@ -127,6 +127,7 @@ void register_shadow(nb::module_& m) {
       .def("record", &Shadow::record, nb::arg("verdict"),
            "Count a verdict. True for the first of its kind since arm().")
       .def("arm", &Shadow::arm)
+      .def_prop_ro("armed", &Shadow::armed, "How many times arm() was called.")
       .def("snapshot", [](const Shadow& shadow) { return snapshot(shadow.metrics()); });
 }
 

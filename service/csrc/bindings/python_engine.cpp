@@ -59,7 +59,7 @@ void DisputeHook::report(const std::shared_ptr<Shadow>& shadow, const Dispute& d
   try {
     const std::shared_ptr<PyObject> listener = callable;  // the call may replace `callable`
     nb::handle(listener.get())(
-        shadow, dispute.difference.absolute, dispute.difference.relative,
+        shadow, dispute.armed, dispute.difference.absolute, dispute.difference.relative,
         nb::make_tuple(bytes(dispute.x), bytes(dispute.fused), bytes(dispute.unfused)));
   } catch (nb::python_error& error) {
     error.discard_as_unraisable("on_dispute");

@@ -31,7 +31,8 @@ struct Difference {
 struct Dispute {
   static constexpr std::size_t kMostFloats = 1 << 20;  // 4 MB; a single row may be larger
 
-  Difference difference;  // of the whole batch
+  Difference difference;    // of the whole batch
+  std::uint32_t armed = 0;  // the shadow's, when the batch was answered
   std::vector<float> x;
   std::vector<float> fused;
   std::vector<float> unfused;

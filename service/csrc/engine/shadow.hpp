@@ -69,7 +69,12 @@ class Shadow {
     const std::uint32_t bit = 1u << index;
     return (recorded_.fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
   }
-  void arm() noexcept { recorded_.store(0, std::memory_order_relaxed); }
+  // From now on anew: what was answered before counts no longer, even if its comparison ends later.
+  void arm() noexcept {
+    armed_.fetch_add(1, std::memory_order_relaxed);
+    recorded_.store(0, std::memory_order_relaxed);
+  }
+  std::uint32_t armed() const noexcept { return armed_.load(std::memory_order_relaxed); }  // how many times
 
   // Called once per batch by the thread that ran it: whether to compare this batch.
   bool sample_batch() noexcept {
@@ -86,7 +91,8 @@ class Shadow {
   const std::weak_ptr<Lane> unfused_;
   const ShadowTime time_;
   AtomicShare share_;
-  std::atomic<double> tolerance_{1e-3};     // of the relative difference
+  std::atomic<double> tolerance_{1e-3};  // of the relative difference
+  std::atomic<std::uint32_t> armed_{0};
   std::atomic<std::uint32_t> recorded_{0};  // a bit for each verdict since arm()
   std::atomic<bool> has_slot_{false};       // a batch of this shadow is in a slot of the worker: at most one
   ShareSampler sampler_;

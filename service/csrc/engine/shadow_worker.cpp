@@ -43,6 +43,7 @@ void ShadowWorker::offer(const std::shared_ptr<Lane>& lane, std::size_t rows, Ba
     int state = Slot::free;
     if (!slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) continue;
     slot.job.shadow = lane->shadow_owner_;
+    slot.job.armed = shadow.armed();
     slot.job.fused_answered = shadow.fused_.lock() == lane;
     slot.job.rows = rows;
     std::swap(slot.job.x, x);
@@ -197,6 +198,7 @@ void ShadowWorker::report(const Job& job, const Lane& fused, const float* fused_
   };
   Dispute dispute;
   dispute.difference = difference;
+  dispute.armed = job.armed;
   for (const std::size_t row : difference.disputed()) {
     if (!dispute.x.empty() &&
         dispute.x.size() + 2 * dispute.fused.size() + in + 2 * out > Dispute::kMostFloats)

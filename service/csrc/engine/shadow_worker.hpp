@@ -51,6 +51,7 @@ class ShadowWorker {
  private:
   struct Job {
     std::shared_ptr<Shadow> shadow;  // not the lanes: those may be unloaded while the job waits
+    std::uint32_t armed = 0;         // when it was answered
     bool fused_answered = false;
     std::size_t rows = 0;
     BatchBuffer x;

@@ -56,7 +56,7 @@ def judge_outputs(
     right = CpuKernel(mlp, 1)
     fused = run(right, x) if fused is None else fused
     unfused = run(EagerKernel(mlp, "cpu", None), x) if unfused is None else unfused
-    dispute = Dispute(shadow, 0.5, 0.5, x.tobytes(), fused.tobytes(), unfused.tobytes())
+    dispute = Dispute(shadow, shadow.armed, 0.5, 0.5, x.tobytes(), fused.tobytes(), unfused.tobytes())
     return judge(version_of(mlp, right), mlp, dispute)
 
 
@@ -120,7 +120,7 @@ def test_a_kernel_that_went_wrong_is_found_where_the_bound_is_too_wide(shadow: S
     x = rows_for(mlp, 1)
     right, off = run(CpuKernel(mlp, 1), x), Off(mlp, 1)
     assert judge_outputs(shadow, mlp, x, fused=1.01 * right)[0] is Verdict.within_bound
-    dispute = Dispute(shadow, 0.01, 0.01, x.tobytes(), run(off, x).tobytes(), right.tobytes())
+    dispute = Dispute(shadow, shadow.armed, 0.01, 0.01, x.tobytes(), run(off, x).tobytes(), right.tobytes())
     verdict, reason = judge(version_of(mlp, off), mlp, dispute)
     assert verdict is Verdict.fused_wrong
     assert "fused no longer passes its check at load" in reason
@@ -143,7 +143,7 @@ class Court:
         self.settled.append(shadow.name)
 
     def report(self, shadow: Shadow) -> None:
-        self.referee.report(shadow, 1.0, 1.0, (b"", b"", b""))
+        self.referee.report(shadow, shadow.armed, 1.0, 1.0, (b"", b"", b""))
 
 
 @pytest.fixture
