@@ -141,6 +141,13 @@ def test_capsule_kernel_runs_and_its_return_code_decides_the_status(engine, code
         assert "code 3" in reports[0]
 
 
+def test_kernel_that_waits_for_a_device_needs_a_worker(engine):
+    waits = capsule_of(make_api(0, flags=1))
+    engine.add_lane(kernel=waits, in_features=2, out_features=2)
+    with pytest.raises(ValueError, match="waits for a GPU needs an engine with at least 1 worker"):
+        Engine(workers=0).add_lane(kernel=waits, in_features=2, out_features=2)
+
+
 def test_kernel_is_told_how_many_other_threads_are_busy():
     engine, queue = Engine(workers=2), CompletionQueue()
     busy_threads: list[int] = []
