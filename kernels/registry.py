@@ -110,7 +110,7 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
         warnings.warn("the backend 'native' is called 'cpu' now", DeprecationWarning, stacklevel=2)
         backend = "cpu"
     # `auto` looks at the GPU first, then at the CPU.
-    devices: list[Device] = list(dict.fromkeys((_default_device(), "cpu"))) if kind == "auto" else [kind]
+    devices: list[Device] = list(dict.fromkeys((default_device(), "cpu"))) if kind == "auto" else [kind]
     if tf32 is not None and ("cuda" in devices or sys.modules.get("torch")) and not _torch_missing(mlp):
         _later("cuda.tf32", "set_tf32")(tf32)
     candidates = [candidate for each in devices for candidate in backends(variant, each)]
@@ -206,7 +206,7 @@ def _explain(kernel: Kernel, why: str) -> Kernel:
     return kernel
 
 
-def _default_device() -> Device:
+def default_device() -> Device:
     """cuda where there is an NVIDIA driver, unless torch cannot use it. Where there is no driver, torch is not imported
     only to say so."""
     if sys.modules.get("torch") is not None:

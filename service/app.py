@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.kernels.failure import failure, listen
 from fused_mlp.service import _engine
 from fused_mlp.service.access.credentials import ServerCredentials
 from fused_mlp.service.access.reloading import keep_reloading
@@ -124,6 +125,7 @@ class Service:
         pages = Pages(
             render=self._render_metrics,
             not_ready=self._not_ready,
+            failure=lambda: self._health.failure,
             status=lambda name: status_json(self.catalog, self.front.name, self._health.ready, name),
         )
         self._metrics = MetricsServer(
@@ -144,6 +146,7 @@ class Service:
         self.grpc_port = await self.front.start()
         self._reloading = loop.create_task(keep_reloading(self.credentials.reloads, self.reload_asked))
         self.catalog.on_change(lambda names: loop.call_soon_threadsafe(self._report_health, names))
+        self._stop_listening = listen(lambda: loop.call_soon_threadsafe(lambda: self._health.fail(failure())))
         log.info(
             "listening on %s, loading models from %s",
             join_address(self.settings.host, self.grpc_port),
@@ -178,6 +181,7 @@ class Service:
         """Turn unhealthy, answer what was accepted, then release."""
         log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
         self._health.drain()
+        self._stop_listening()
         self._publish_health()
         self._reloading.cancel()
         self.engine.on_dispute = None
@@ -213,6 +217,8 @@ class Service:
         """Why this server is not ready; empty when it is."""
         if self._health.ready:
             return ""
+        if self._health.failure:
+            return self._health.failure
         if self._health.draining:
             return "shutting down"
         return "loading models" if self.loading else "no model can be served"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
+from fused_mlp.kernels.cuda.running.presence import is_lost, report_lost
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.models import Mlp
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
@@ -33,9 +34,14 @@ class EagerKernel(Kernel):
         self._module = make_module(mlp, joined=True).to(device)
 
     def run(self, x: Float32, y: Float32) -> str:
-        with torch.inference_mode():
-            result = self._module(torch.from_numpy(x).to(self._device, self._dtype))
-            torch.from_numpy(y).copy_(result)
+        try:
+            with torch.inference_mode():
+                result = self._module(torch.from_numpy(x).to(self._device, self._dtype))
+                torch.from_numpy(y).copy_(result)
+        except RuntimeError as error:
+            if self._device != "cpu" and is_lost(torch.device(self._device)):
+                report_lost(self._device, error)
+            raise
         return self._info.strategy
 
     def forward_tensors(self, x: torch.Tensor, y: torch.Tensor) -> None:

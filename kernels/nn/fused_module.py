@@ -111,7 +111,9 @@ class FusedMLP(nn.Module):
             isinstance(part, _BATCH_NORMS) or (isinstance(part, _DROPOUTS) and part.p > 0)
             for part in module.modules()
         )
-        self._slots, self._folded = self._adopt_all(reading)
+        # A caller's inference mode ends before the module does, and its tensors count no changes.
+        with torch.inference_mode(False):
+            self._slots, self._folded = self._adopt_all(reading)
         found = [
             (part, name)
             for part in self.modules()

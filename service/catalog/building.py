@@ -14,6 +14,7 @@ from fused_mlp.kernels import Kernel, KernelError, KernelRefuted, KernelUnavaila
 from fused_mlp.models import Mlp, ModelLoadError
 from fused_mlp.models.precision import reduce_precision
 from fused_mlp.service import _engine
+from fused_mlp.service.catalog.placement import build_placed
 from fused_mlp.service.catalog.records import Fallback, ServedVersion
 from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.settings.settings import Settings
@@ -96,18 +97,24 @@ class KernelBuilder:
         )
 
     def _compile_fused(self, mlp: Mlp) -> Kernel:
-        return kernels.compile(
-            mlp,
-            variant="fused",
-            device=self._settings.device,
-            backend=self._settings.backend,
-            threads=self._settings.threads,
-            tf32=self._settings.tf32,
+        return build_placed(
+            self._settings.device,
+            lambda device: kernels.compile(
+                mlp,
+                variant="fused",
+                device=device,
+                backend=self._settings.backend,
+                threads=self._settings.threads,
+                tf32=self._settings.tf32,
+            ),
         )
 
     def _compile_unfused(self, mlp: Mlp) -> Kernel:
         _require_torch()
-        return kernels.compile(mlp, variant="unfused", device=self._settings.device, tf32=self._settings.tf32)
+        return build_placed(
+            self._settings.device,
+            lambda device: kernels.compile(mlp, variant="unfused", device=device, tf32=self._settings.tf32),
+        )
 
     def _add_lane(self, name: str, kernel: Kernel) -> _engine.Lane:
         capsule: Any = kernel.capsule()

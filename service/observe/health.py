@@ -24,14 +24,16 @@ class Health:
         self._changed = asyncio.Event()
         self._on_change: Callable[[], object] = lambda: None
         self.draining = False
+        self.failure = ""  # why this process can compute no more
 
     def set(self, name: str, status: Serving) -> None:
         self.update({name: status})
 
     def update(self, statuses: Mapping[str, Serving], removed: Iterable[str] = ()) -> None:
-        """Once shutdown has begun nothing turns healthy again."""
+        """Once shutdown has begun, or the process has failed, nothing turns healthy again."""
+        ended = self.draining or self.failure
         for name, status in statuses.items():
-            self._statuses[name] = Serving.NOT_SERVING if self.draining else status
+            self._statuses[name] = Serving.NOT_SERVING if ended else status
         for name in removed:
             self._statuses.pop(name, None)
         self._notify()
@@ -40,6 +42,10 @@ class Health:
         self.draining = True
         self._statuses = dict.fromkeys(self._statuses, Serving.NOT_SERVING)
         self._notify()
+
+    def fail(self, reason: str) -> None:
+        self.failure = reason
+        self.update(dict.fromkeys(self._statuses, Serving.NOT_SERVING))
 
     def on_change(self, callback: Callable[[], object]) -> None:
         """Called after each change: a front that answers checks by itself is told."""

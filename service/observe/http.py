@@ -44,10 +44,12 @@ _PHRASES = {
 @dataclass(frozen=True)
 class Pages:
     """render: from an Accept header and the names that are asked for to (body, content type); not_ready: why the
-    service cannot answer, empty when it can; status: what it serves, and how, as JSON; of one model if it is named."""
+    service cannot answer, empty when it can; failure: why it never will again; status: what it serves, and how, as
+    JSON; of one model if it is named."""
 
     render: Callable[[str, Collection[str]], tuple[bytes, str]]
     not_ready: Callable[[], str]
+    failure: Callable[[], str]
     status: Callable[[str | None], str]
 
 
@@ -197,7 +199,8 @@ class MetricsServer:
             challenge = 'Basic realm="fused-mlp: the token as password", Bearer realm="fused-mlp"'
             return _Page(401, b"expected a token\n", headers={"WWW-Authenticate": challenge})
         if request.path == "/healthz":
-            return _Page(200, b"ok\n")
+            why = self._pages.failure()
+            return _Page(503 if why else 200, f"failed: {why}\n".encode() if why else b"ok\n")
         if request.path == "/readyz":
             why = self._pages.not_ready()
             return _Page(503 if why else 200, f"not ready: {why}\n".encode() if why else b"ready\n")

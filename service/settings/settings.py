@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address
@@ -113,7 +114,11 @@ class Settings(BaseModel):
         description="with lazy loading: most bytes of kernels at once; the models used least recently make room; "
         "default: no limit",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where kernels run")
+    device: str = Field(
+        "auto",
+        description="where kernels run: auto, cpu, cuda (of several GPUs each model is on the one with the most free "
+        "memory), cuda:1, or cuda:all (each model on every GPU)",
+    )
     backend: str = Field(
         "auto", description="fused kernel by name; auto takes the best that passes its check"
     )
@@ -169,6 +174,13 @@ class Settings(BaseModel):
     )
 
     _warnings: tuple[str, ...] = PrivateAttr(())
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str) -> str:
+        if re.fullmatch(r"auto|cpu|cuda(:\d{1,3}|:all)?", value, re.ASCII) is None:
+            raise ValueError("expected auto, cpu, cuda, cuda:N or cuda:all")
+        return value
 
     @field_validator("policy", "limits", "callers", mode="before")
     @classmethod

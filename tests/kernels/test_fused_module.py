@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 import torch
 from torch import nn
+from torch._inductor.utils import is_cudagraph_unsafe_fx_node
 
 from fused_mlp import models
 from fused_mlp.kernels import FusedMLP, KernelInputError
@@ -265,6 +266,48 @@ def test_compiles_into_one_graph_with_one_operator(module, packings):
         for _ in range(3):
             assert_close(compiled(x), module(x))
     assert packings == ["compiled"]
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("folded", [False, True])
+def test_made_and_compiled_in_inference_mode_it_runs_outside(backend, folded):
+    torch._dynamo.reset()
+    layers = [nn.Linear(6, 9), *([nn.BatchNorm1d(9)] if folded else []), nn.ReLU(), nn.Linear(9, 2)]
+    module = nn.Sequential(*layers).eval()
+    x = torch.randn(5, 6)
+    with torch.inference_mode():
+        fused = FusedMLP.from_torch(module, backend=backend)
+        compiled = torch.compile(fused, backend="aot_eager")
+        compiled(x)
+    for call in (compiled, fused):
+        assert_close(call(x), module(x))
+        with torch.no_grad():
+            assert_close(call(x), module(x))
+    compiled(x.requires_grad_()).sum().backward()
+    assert x.grad is not None
+
+
+def test_reduce_overhead_leaves_the_operator_out_of_its_graphs(module):
+    """A replayed CUDA graph would not ask whether the weights have changed."""
+    graph = torch.export.export(FusedMLP.from_torch(module).eval(), (torch.randn(3, width(module)),)).graph
+    nodes = [node for node in graph.nodes if node.target is operator]
+    assert [is_cudagraph_unsafe_fx_node(node) for node in nodes] == [True]
+
+
+def test_kernel_is_made_on_the_device_of_the_weights(module, monkeypatch):
+    asked = []
+
+    class OnSecondGpu(torch.Tensor):
+        """Weights on a second GPU, as far as the question goes where they are."""
+
+        @property
+        def device(self):
+            return torch.device("cuda:1")
+
+    monkeypatch.setattr(packed, "compile", lambda mlp, **named: asked.append(named["device"]))
+    weights = [weight.detach().as_subclass(OnSecondGpu) for weight in FusedMLP.from_torch(module)._weights()]
+    packed._compile(weights, FusedMLP.from_torch(module)._spec, "auto", 0)
+    assert asked[-1] == "cuda:1"
 
 
 def test_exports_as_one_operator(module):

@@ -11,8 +11,8 @@ import torch
 from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda.running.contexts import ContextPool
 from fused_mlp.kernels.cuda.running.on_device import run_on_device
+from fused_mlp.kernels.cuda.running.presence import report_lost
 from fused_mlp.kernels.errors import KernelError
-from fused_mlp.kernels.failure import report_failure
 from fused_mlp.models import MlpSpec
 
 
@@ -46,6 +46,5 @@ class CudaKernel(Kernel):
             yield
         except RuntimeError as error:  # torch's CUDA errors, out-of-memory included
             if self._runtime.is_lost():
-                said = str(error).strip().partition("\n")[0]
-                report_failure(f"{self._runtime.device} is lost: {said}")
+                report_lost(self._runtime.device, error)
             raise KernelError(f"CUDA failed on a batch of {rows} rows: {error}") from error

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fused_mlp.kernels.cuda.planning.architectures import Architecture, architecture_of
+from fused_mlp.kernels.cuda.running.presence import is_lost
 
 # torch hands out its 32 streams in turn, so two contexts may share one. Work that one of them enqueued while
 # the other is being captured would end up in that graph and not run: each stream has a lock, by its handle.
@@ -109,11 +110,7 @@ class TorchRuntime:
         torch.cuda.empty_cache()
 
     def is_lost(self) -> bool:
-        try:
-            torch.cuda.synchronize(self.device)
-        except RuntimeError:
-            return True
-        return False
+        return is_lost(self.device)
 
     @contextmanager
     def use(self, stream: Stream, *, follow: bool = False) -> Iterator[None]:

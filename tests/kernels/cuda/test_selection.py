@@ -148,7 +148,7 @@ def test_out_of_memory_falls_back_under_auto_only(monkeypatch: pytest.MonkeyPatc
         "plain", "fused", "cpu", 1, lambda mlp: None, lambda mlp, threads: EagerKernel(mlp, "cpu", None)
     )
     monkeypatch.setattr(registry, "_BACKENDS", [cuda, cpu])
-    monkeypatch.setattr(registry, "_default_device", lambda: "cuda")
+    monkeypatch.setattr(registry, "default_device", lambda: "cuda")
     fallback = registry.compile(MLP).describe()
     assert (fallback.backend, fallback.device) == ("eager", "cpu")
     assert (

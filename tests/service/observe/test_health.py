@@ -23,3 +23,14 @@ async def test_drain_tells_watchers_and_ends_them() -> None:
     assert [status async for status in watch] == [Serving.NOT_SERVING]
     health.set("", Serving.SERVING)
     assert not health.ready
+
+
+async def test_process_that_has_failed_never_turns_healthy_again() -> None:
+    health = Health()
+    health.update({"": Serving.SERVING, "digits": Serving.SERVING})
+    watch = health.watch("digits")
+    assert await anext(watch) is Serving.SERVING
+    health.fail("cuda:0 is lost: an illegal memory access was encountered")
+    assert await anext(watch) is Serving.NOT_SERVING
+    health.update({"": Serving.SERVING, "new": Serving.SERVING})
+    assert set(health.all().values()) == {Serving.NOT_SERVING}

@@ -22,7 +22,7 @@ Render = Callable[[str, Collection[str]], tuple[bytes, str]]
 
 
 def pages(render: Render = lambda *_: (b"metrics\n", "text/plain")) -> Pages:
-    return Pages(render=render, not_ready=lambda: "loading models", status=lambda _: "{}")
+    return Pages(render=render, not_ready=lambda: "loading models", failure=lambda: "", status=lambda _: "{}")
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ class Page:
         pages = Pages(
             render=lambda *_: (scripted.metrics().encode(), "text/plain"),
             not_ready=lambda: "",
+            failure=lambda: "",
             status=scripted.status,
         )
         self.server = MetricsServer("127.0.0.1", 0, pages)
