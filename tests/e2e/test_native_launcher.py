@@ -59,4 +59,7 @@ def test_an_answer_over_grpc_comes_from_compiled_ptx(tmp_path: Path, monkeypatch
         with pytest.raises(PredictError, match="INTERNAL"):
             client.predict("digits", X[:1])
         assert "cuda:0 is lost: CUDA_ERROR_LAUNCH_FAILED" in server.log()
+        status, text = server.get("/healthz")
+        assert status == 503
+        assert "cuda:0 is lost" in text
         assert server.metric("fused_mlp_kernel_errors_total") == 3

@@ -70,11 +70,17 @@ std::string ptx_of(const std::string& name, int pointers) {
 
 struct Weights {
   std::shared_ptr<Device> device = Device::open(0);
-  CurrentContext current{*device};
-  DeviceMemory memory = allocate(device->driver(), sizeof(float));
+  DeviceMemory memory;
 
+  // The context is current here only: kernels make it current by themselves.
   explicit Weights(float factor) {
+    const CurrentContext current(*device);
+    memory = allocate(device->driver(), sizeof(float));
     check(device->driver().copy_in(memory.get(), &factor, sizeof factor), "copy a weight");
+  }
+  ~Weights() {
+    const CurrentContext current(*device);
+    memory = {};
   }
 };
 
@@ -375,6 +381,7 @@ void the_c_interface_says_that_it_waits_and_why_it_failed() {
 void the_fake_refuses_what_cuda_would() {
   const Weights weights(2);
   const Driver& driver = Driver::get();
+  const CurrentContext current(*weights.device);
   const Stream stream = make_stream(driver);
   const MappedMemory pinned(driver, 64);
   CHECK(pinned.device() != reinterpret_cast<CUdeviceptr>(pinned.host()));
@@ -397,7 +404,7 @@ void the_fake_refuses_what_cuda_would() {
   CHECK(driver.end_capture(stream.get(), &graph) == 901);
   const std::shared_ptr<Device> second = Device::open(1);
   {
-    const CurrentContext current(*second);
+    const CurrentContext other(*second);
     CHECK(driver.stream_query(stream.get()) == 201);
   }
   CHECK(driver.stream_query(reinterpret_cast<CUstream>(unpinned)) == 400);
