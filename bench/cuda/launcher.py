@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def us_per_call(run: Callable[[np.ndarray, np.ndarray], object], rows: int) -> f
     return statistics.median(found) * 1e6
 
 
-def measure(rows: tuple[int, ...] = ROWS) -> list[dict[str, float]]:
+def measure(rows: Sequence[int]) -> list[dict[str, float]]:
     torch.set_num_threads(1)
     native, python = native_run(), python_run()
     return [
@@ -127,6 +127,7 @@ def measure(rows: tuple[int, ...] = ROWS) -> list[dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cuda.launcher", description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     wanted = fake_cuda.environment(kernels="empty", streams="inline", delay_us=0)
@@ -140,7 +141,7 @@ def main() -> None:
         "commit": describe_commit(),
         "command": " ".join(["python -m bench.cuda.launcher", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
-        "cells": measure(),
+        "cells": measure(arguments.rows),
     }
     arguments.output.write_text(json.dumps(result, indent=1) + "\n")
     print("host time per batch of 64 inputs and 10 outputs, in us; kernels do nothing")
