@@ -50,7 +50,7 @@ def triton_unavailable(mlp: Mlp) -> str | None:
 def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
     """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
     usable one. Where torch has no CUDA but NVIDIA's driver is there, the rule's choice, launched natively."""
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not native.unavailable():
         architecture = native.architecture(0)
         assert architecture is not None
         return build_by_rule(mlp, 0, architecture, _ordered_tiles(mlp, architecture))

@@ -39,7 +39,7 @@ def with_native_launcher(kernel: CudaKernel) -> Kernel:
     `describe().reason` says which one it is."""
     runtime, info = kernel._runtime, kernel.describe()
     why = "cublas runs in torch" if info.strategy == "cublas" else native.unavailable()
-    if not why:
+    if not why and runtime.device.type == "cuda":
         program = cast("TritonProgram", kernel._program)
         runtime.settle()  # weights and constants are there before another stream reads them
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 
 from fused_mlp import kernels
 from fused_mlp.kernels import KernelError, KernelInfo, failure
@@ -80,7 +81,9 @@ class ProgramOnDriver(EagerProgram):
 
 def chosen_by_torch(strategy: str) -> kernels.Kernel:
     """As `backend` hands it over after the race."""
-    context = LaunchContext(CpuRuntime(), ProgramOnDriver(SMALL), SMALL.spec, (16,))
+    runtime = CpuRuntime()
+    runtime.device = torch.device("cuda", 0)
+    context = LaunchContext(runtime, ProgramOnDriver(SMALL), SMALL.spec, (16,))
     info = KernelInfo("fused", "triton", "cuda:0", strategy, "sm_80", "float32", 1, "the fastest")
     return with_native_launcher(CudaKernel(SMALL.spec, info, ContextPool([context])))
 
