@@ -49,8 +49,8 @@ class Kernel:
         owner: object,
     ) -> None:
         """kernels: cubin (may be empty), PTX (taken where the cubin is for another GPU), name, threads of a block,
-        bytes of shared memory. launches, in order: which kernel, rows of a block, blocks of columns, arguments: ("x", 0),
-        ("y", 0), ("scratch", buffer), ("address", on the device), ("rows", 0) or ("null", 0)."""
+        bytes of shared memory. launches, in order: which kernel, rows of a block, blocks of columns, arguments:
+        ("x", 0), ("y", 0), ("scratch", buffer), ("address", on the device), ("rows", 0) or ("null", 0)."""
     def run(self, x: Float32, y: Float32) -> bool:
         """Write the result for x (rows, in_features) to y (rows, out_features), both in host memory, without the GIL.
         False if the shapes do not match."""
