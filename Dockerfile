@@ -46,11 +46,15 @@ FROM python:${PYTHON_VERSION}-slim-bookworm AS runtime
 RUN apt-get update \
  && apt-get install -y --no-install-recommends libnghttp2-14 libssl3 zlib1g \
  && rm -rf /var/lib/apt/lists/* \
- && useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin fused-mlp
-# Nothing is written at run time but Triton's cache in /tmp: the root file system may be read-only.
+ && useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin fused-mlp \
+ && install -d -o 10001 -g 10001 /var/cache/fused-mlp
+# Nothing is written at run time but Triton's cache, on GPUs: the root file system may be read-only. Where the cache is
+# mounted, code must be allowed to run (a tmpfs of Docker's is noexec by default). An image of your own may carry one that
+# is filled: COPY what `fused-mlp warm --arch sm_90 --output DIR` made.
 ENV PATH=/opt/fused-mlp/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
+    TRITON_CACHE_DIR=/var/cache/fused-mlp/triton \
     FUSED_MLP_HOST=0.0.0.0 \
     FUSED_MLP_METRICS_HOST=0.0.0.0
 WORKDIR /tmp
@@ -74,8 +78,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 USER 10001:10001
 ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    TRITON_CACHE_DIR=/tmp/triton
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 # The last target is the default.
 FROM runtime AS lean

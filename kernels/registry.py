@@ -63,6 +63,7 @@ def _with_torch(module: str, name: str) -> Callable[[Mlp], str | None]:
 
 _cuda_missing = _with_torch("cuda.backend", "cublas_unavailable")
 _triton_missing = _with_torch("cuda.backend", "triton_unavailable")
+_example_missing = _with_torch("cuda.backend", "example_unavailable")
 
 # Best first.
 _BACKENDS: list[Backend] = [
@@ -70,6 +71,8 @@ _BACKENDS: list[Backend] = [
     Backend("cpu", "fused", "cpu", 100, cpu.unavailable, cpu.CpuKernel),
     Backend("cublas", "fused", "cuda", 50, _cuda_missing, _later("cuda.backend", "build_cublas")),
     Backend("torch", "fused", "cpu", 10, _torch_missing, _later("backends.torch", "TorchKernel")),
+    # For those who want to read and change CUDA C++. Never the choice of auto: the others are faster.
+    Backend("cuda-example", "fused", "cuda", -1, _example_missing, _later("cuda.backend", "build_example")),
     Backend("eager", "unfused", "cpu", 0, _torch_missing, _later("backends.eager", "build_on_cpu")),
     Backend("eager", "unfused", "cuda", 0, _cuda_missing, _later("backends.eager", "build_on_cuda")),
 ]

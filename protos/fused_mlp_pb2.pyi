@@ -192,7 +192,7 @@ class PrecisionError(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., calibrated: _Optional[bool] = ..., largest: _Optional[float] = ..., mean: _Optional[float] = ..., cosine: _Optional[float] = ..., top1: _Optional[float] = ..., kept: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ModelVersion(_message.Message):
-    __slots__ = ("version", "state", "reason", "in_features", "out_features", "layers", "output_activation", "dtype", "parameters", "labels", "description", "kernels", "example", "variant", "outputs", "input_shape", "summary", "steps", "precision", "precision_error")
+    __slots__ = ("version", "state", "reason", "in_features", "out_features", "layers", "output_activation", "dtype", "parameters", "labels", "description", "kernels", "example", "variant", "outputs", "input_shape", "summary", "steps", "precision", "precision_error", "memory_bytes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +213,7 @@ class ModelVersion(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     PRECISION_ERROR_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: int
     state: str
     reason: str
@@ -233,7 +234,8 @@ class ModelVersion(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     precision: str
     precision_error: PrecisionError
-    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., in_features: _Optional[int] = ..., out_features: _Optional[int] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., output_activation: _Optional[str] = ..., dtype: _Optional[str] = ..., parameters: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., example: _Optional[_Iterable[float]] = ..., variant: _Optional[_Union[Variant, str]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., input_shape: _Optional[_Iterable[int]] = ..., summary: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., precision: _Optional[str] = ..., precision_error: _Optional[_Union[PrecisionError, _Mapping]] = ...) -> None: ...
+    memory_bytes: int
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., in_features: _Optional[int] = ..., out_features: _Optional[int] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., output_activation: _Optional[str] = ..., dtype: _Optional[str] = ..., parameters: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., example: _Optional[_Iterable[float]] = ..., variant: _Optional[_Union[Variant, str]] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., input_shape: _Optional[_Iterable[int]] = ..., summary: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., precision: _Optional[str] = ..., precision_error: _Optional[_Union[PrecisionError, _Mapping]] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("name", "default_version", "versions")

@@ -48,6 +48,7 @@ ONLY_IN = {
         "kernels/backends/torch.py",
         "kernels/cuda/backend.py",
         "kernels/cuda/tf32.py",
+        "kernels/cuda/example/program.py",
         "kernels/cuda/running/*.py",
         "kernels/nn/*.py",
         "kernels/profile/*.py",

@@ -14,7 +14,12 @@ import yaml
 from fused_mlp.service.settings.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-DEPLOYMENTS = [ROOT / "Dockerfile", ROOT / "deploy/kubernetes.yaml", ROOT / "deploy/compose.yaml"]
+DEPLOYMENTS = [
+    ROOT / "Dockerfile",
+    ROOT / "deploy/kubernetes/cpu/fused-mlp.yaml",
+    ROOT / "deploy/kubernetes/gpu/deployment.yaml",
+    ROOT / "deploy/compose.yaml",
+]
 
 
 @pytest.mark.parametrize("path", DEPLOYMENTS, ids=lambda path: path.name)
@@ -61,6 +66,37 @@ def test_compose_mounts_what_is_there_and_publishes_to_this_machine_only():
             source = volume.split(":")[0]
             assert source in compose["volumes"] or (ROOT / "deploy" / source).exists(), volume
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_tritons_cache_is_where_code_may_run():
+    """In compose, whose /tmp is noexec, and on the GPUs of Kubernetes."""
+    cache = re.search(r"TRITON_CACHE_DIR=(\S+)", (ROOT / "Dockerfile").read_text())[1]
+    for service in read_yaml("compose.yaml")["services"].values():
+        if "build" in service:
+            executable = [mount.split(":")[0] for mount in service["tmpfs"] if "exec" in mount]
+            assert any(cache.startswith(f"{mount}/") for mount in executable)
+    pod = read_yaml("kubernetes/gpu/deployment.yaml")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {"name": "TRITON_CACHE_DIR", "value": cache} in container["env"]
+    assert any(cache.startswith(mount["mountPath"]) for mount in container["volumeMounts"])
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_gpu_overlay_asks_for_a_gpu_and_keeps_the_rest():
+    built = {}
+    for kind in ("cpu", "gpu"):
+        command = ["kubectl", "kustomize", str(ROOT / "deploy/kubernetes" / kind)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        documents = {each["kind"]: each for each in yaml.safe_load_all(text)}
+        built[kind] = documents["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    for part in ("requests", "limits"):
+        assert built["gpu"]["resources"][part]["nvidia.com/gpu"] == 1
+        assert "nvidia.com/gpu" not in built["cpu"]["resources"][part]
+    assert built["gpu"]["startupProbe"]["grpc"] == built["cpu"]["startupProbe"]["grpc"]
+    assert built["gpu"]["livenessProbe"] == built["cpu"]["livenessProbe"]
+    assert built["gpu"]["securityContext"] == built["cpu"]["securityContext"]
+    assert [mount["mountPath"] for mount in built["gpu"]["volumeMounts"]] == ["/var/cache/fused-mlp", "/tmp"]
+    assert {"name": "FUSED_MLP_DEVICE", "value": "cuda"} in built["gpu"]["env"]
 
 
 def test_prometheus_scrapes_the_services_of_compose_on_their_metrics_port():

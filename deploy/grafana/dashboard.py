@@ -20,6 +20,7 @@ from grafana_foundation_sdk.models.dashboard import (
 from panels import (
     HALF,
     QUARTER,
+    SIXTH,
     SOURCE,
     THIRD,
     facts,
@@ -209,13 +210,20 @@ def trust() -> Iterator[Any]:
         query(
             f"max by (version, kind) ({select('fused_mlp_precision_error_ratio')})", "{{version}} {{kind}}"
         ),
-        span=QUARTER,
+        span=SIXTH,
     )
-    yield facts("Kernels", "What runs, and where.", select("fused_mlp_kernel_info"), ("model",), QUARTER)
+    yield lines(
+        "Memory",
+        "Of the kernels' weights, and on a GPU of their buffers there.",
+        "bytes",
+        query(f"max by (version) ({select('fused_mlp_kernel_memory_bytes')})", "{{version}}"),
+        span=SIXTH,
+    )
+    yield facts("Kernels", "What runs, and where.", select("fused_mlp_kernel_info"), ("model",), THIRD)
     yield facts(
-        "Policies", "What a model's requests get.", select("fused_mlp_policy_info"), ("model",), QUARTER
+        "Policies", "What a model's requests get.", select("fused_mlp_policy_info"), ("model",), SIXTH
     )
-    yield facts("Builds", "What serves.", 'fused_mlp_build_info{job=~"$job"}', ("job",), QUARTER)
+    yield facts("Builds", "What serves.", 'fused_mlp_build_info{job=~"$job"}', ("job",), SIXTH)
 
 
 def add_variables(made: dashboard.Dashboard) -> None:

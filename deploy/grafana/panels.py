@@ -23,7 +23,7 @@ from fused_mlp.service.reports.style import VARIANT_COLOURS
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 COLOURS = {variant: VARIANT_COLOURS[variant].any for variant in ("fused", "unfused")}
-HALF, THIRD, QUARTER = 12, 8, 6
+HALF, THIRD, QUARTER, SIXTH = 12, 8, 6, 4
 
 
 def select(metric: str, **labels: str) -> str:

@@ -1,14 +1,18 @@
-"""The CUDA backends: `triton` (its own strategies and cublas, the fastest serves) and `cublas` alone. The registry
-asks here on every machine with a GPU, so triton is imported only when a kernel is built."""
+"""The CUDA backends: `triton` (its own strategies and cublas, the fastest serves), `cublas` alone, and the hand-written
+`cuda-example`. The registry asks here on every machine with a GPU, so triton is imported when a kernel is built."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import os
+from pathlib import Path
 
 import torch
 
 from fused_mlp.kernels.base import Kernel, KernelInfo
+from fused_mlp.kernels.cuda.example.compiling import find_nvcc
+from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
 from fused_mlp.kernels.cuda.planning.architectures import Architecture
 from fused_mlp.kernels.cuda.planning.plans import precision_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
@@ -41,9 +45,20 @@ def triton_unavailable(mlp: Mlp) -> str | None:
         return why
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (it comes with CUDA builds of torch): pip install triton"
+    if (unusable := _unusable_cache()) is not None:
+        return unusable
     if (_runtime().architecture if why is None else native.architecture(0)) is None:
         major, minor = torch.cuda.get_device_capability() if why is None else native.capability(0)
         return f"no tiles for compute capability {major}.{minor}: expected 8.x, 9.x, 10.x or 12.x"
+    return None
+
+
+def _unusable_cache() -> str | None:
+    """Triton loads a library of its own from its cache."""
+    cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    there = next(path for path in (cache, *cache.parents) if path.exists())
+    if os.statvfs(there).f_flag & os.ST_NOEXEC:
+        return f"Triton's cache {cache} is on a file system mounted noexec: set TRITON_CACHE_DIR to another directory"
     return None
 
 
@@ -80,6 +95,24 @@ def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
     major, minor = torch.cuda.get_device_capability()
     found = [_cublas_candidate(mlp, runtime.device)]
     return _build("cublas", f"sm_{major}{minor}", mlp, found, runtime, timed=True)
+
+
+def example_unavailable(mlp: Mlp) -> str | None:
+    """Why the hand-written example cannot run here, or None."""
+    if (why := cublas_unavailable(mlp) or unsuitable(mlp.spec)) is not None:
+        return why
+    return (
+        None
+        if find_nvcc()
+        else "nvcc is not found: install the CUDA toolkit, and have it on PATH or in CUDA_HOME"
+    )
+
+
+def build_example(mlp: Mlp, threads: int | None = None) -> Kernel:
+    runtime = _runtime()
+    major, minor = torch.cuda.get_device_capability()
+    found = [Candidate("example", lambda: ExampleProgram(mlp, runtime.device))]
+    return _build("cuda-example", f"sm_{major}{minor}", mlp, found, runtime, timed=True)
 
 
 def _build(

@@ -21,6 +21,10 @@ COMMANDS = {
         "profile",
         "Profile an MLP: eager PyTorch, torch.compile and the fused kernel, side by side.",
     ),
+    "warm": (
+        "warm",
+        "Compile the CUDA kernels of all models of a repository, so that a server starts without compiling.",
+    ),
     "health": (
         "health",
         "Say whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not.",

@@ -94,6 +94,7 @@ class VersionInfo:
     steps: tuple[StepInfo, ...]
     precision: str = "float32"
     precision_error: PrecisionErrorInfo | None = None
+    memory_bytes: int = 0  # of its kernels
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -154,6 +155,7 @@ def _read_version(version: pb.ModelVersion) -> VersionInfo:
         ),
         precision=version.precision,
         precision_error=_read_error(version.precision_error) if version.HasField("precision_error") else None,
+        memory_bytes=version.memory_bytes,
     )
 
 

@@ -81,6 +81,7 @@ def _version(served: ServedVersion) -> pb.ModelVersion:
             summary=spec.summary(),
             precision=served.precision,
             precision_error=_precision_error(served.precision_error),
+            memory_bytes=served.memory_bytes,
         )
     )
     return message

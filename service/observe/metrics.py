@@ -195,11 +195,18 @@ def _infos(versions: list[ServedVersion], used: list[ServedVersion], front: str)
         if v.precision_error is not None:
             errors.add_metric((v.model, str(v.version), "largest"), v.precision_error.largest)
             errors.add_metric((v.model, str(v.version), "mean"), v.precision_error.mean)
+    memory = GaugeMetricFamily(
+        "fused_mlp_kernel_memory_bytes",
+        "Weights of the kernels of versions with traffic, and on a GPU their buffers there.",
+        labels=VERSION,
+    )
+    for v in used:
+        memory.add_metric((v.model, str(v.version)), v.memory_bytes)
     build = GaugeMetricFamily(
         "fused_mlp_build_info", "What runs.", labels=("version", "python", "torch", "front")
     )
     build.add_metric((package_version("fused-mlp"), platform.python_version(), _torch_version(), front), 1)
-    yield from (models, kernels, errors, build)
+    yield from (models, kernels, errors, memory, build)
 
 
 def _torch_version() -> str:

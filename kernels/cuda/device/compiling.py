@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.cache import FileCacheManager
 
 from fused_mlp.kernels.cuda.device import KERNELS
 from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
@@ -23,8 +29,43 @@ def compile_plan(
     assert kernel.arg_names[: len(names)] == names  # launches pass them in this order, then the constants
     signature = dict(zip(names, types, strict=True)) | dict.fromkeys(plan.constants, "constexpr")
     aligned = {(index,): [["tt.divisibility", 16]] for index in range(len(plan.pointers))}
-    return triton.compile(
-        ASTSource(kernel, signature, dict(plan.constants), aligned),
-        target=GPUTarget("cuda", capability, 32),
-        options=dict(options),
-    )
+    with _COMPILING, triton.knobs.cache.scope():
+        if triton.knobs.cache.manager_class is None:
+            triton.knobs.cache.manager_class = MountedCache
+        return triton.compile(
+            ASTSource(kernel, signature, dict(plan.constants), aligned),
+            target=GPUTarget("cuda", capability, 32),
+            options=dict(options),
+        )
+
+
+_COMPILING = threading.Lock()  # Triton's settings are those of the process
+
+
+class MountedCache(FileCacheManager):  # type: ignore[misc]
+    """Triton's cache, which may be mounted elsewhere than it was filled (its index has absolute paths), and read-only:
+    then new binaries go to the temporary directory."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        try:
+            super().__init__(key, override, dump)
+        except OSError:
+            self._write_elsewhere(key)
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """The files of a binary by name, where this directory is now."""
+        try:
+            index = json.loads(Path(self._make_path(f"__grp__{filename}")).read_text())
+            return {name: self._make_path(name) for name in index["child_paths"] if self.has_file(name)}
+        except (OSError, ValueError, KeyError):
+            return None  # not there, or not whole
+
+    def put(self, data: object, filename: str, binary: bool = True) -> str:
+        if not os.access(self.cache_dir, os.W_OK):
+            self._write_elsewhere(self.key)
+        return str(super().put(data, filename, binary))
+
+    def _write_elsewhere(self, key: str) -> None:
+        self.cache_dir = os.path.join(tempfile.gettempdir(), f"fused-mlp-triton-{os.getuid()}", key)
+        os.makedirs(self.cache_dir, mode=0o700, exist_ok=True)
+        self.lock_path = os.path.join(self.cache_dir, "lock")

@@ -38,7 +38,7 @@ def with_native_launcher(kernel: CudaKernel) -> Kernel:
     """The kernel's program behind the native launcher, with the same tensors; the kernel itself where that cannot be.
     `describe().reason` says which one it is."""
     runtime, info = kernel._runtime, kernel.describe()
-    why = "cublas runs in torch" if info.strategy == "cublas" else native.unavailable()
+    why = native.unavailable() if hasattr(kernel._program, "binaries") else "it has no plan to hand over"
     if not why and runtime.device.type == "cuda":
         program = cast("TritonProgram", kernel._program)
         runtime.settle()  # weights and constants are there before another stream reads them

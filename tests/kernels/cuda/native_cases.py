@@ -79,11 +79,11 @@ class ProgramOnDriver(EagerProgram):
         self.binaries = [SimpleNamespace(compiled=each) for each in compile_forward(self.forward, 80)]
 
 
-def chosen_by_torch(strategy: str) -> kernels.Kernel:
+def chosen_by_torch(strategy: str, program: EagerProgram) -> kernels.Kernel:
     """As `backend` hands it over after the race."""
     runtime = CpuRuntime()
     runtime.device = torch.device("cuda", 0)
-    context = LaunchContext(runtime, ProgramOnDriver(SMALL), SMALL.spec, (16,))
+    context = LaunchContext(runtime, program, SMALL.spec, (16,))
     info = KernelInfo("fused", "triton", "cuda:0", strategy, "sm_80", "float32", 1, "the fastest")
     return with_native_launcher(CudaKernel(SMALL.spec, info, ContextPool([context])))
 
@@ -101,7 +101,8 @@ def cases() -> Iterator[dict[str, object]]:
     }
     half = make_mlp(make_spec((20, 24, 3), dtype="float16", output="softmax"))
     yield {"case": "layered", "errors": [error_of(layered(half), half, rows) for rows in (3, 33)]}
-    handed_over, in_torch = chosen_by_torch("whole/16"), chosen_by_torch("cublas")
+    handed_over = chosen_by_torch("whole/16", ProgramOnDriver(SMALL))
+    in_torch = chosen_by_torch("cublas", EagerProgram(SMALL))
     yield {
         "case": "handed over",
         "error": error_of(handed_over, SMALL, 17),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,11 +34,11 @@ def test_kernels_imports_and_lists_cuda_backends_without_triton() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ
     )
-    assert done.stdout.strip() == "['triton', 'cublas']"
+    assert done.stdout.strip() == "['triton', 'cublas', 'cuda-example']"
 
 
 @needs_no_gpu
-@pytest.mark.parametrize("name", ["triton", "cublas"])
+@pytest.mark.parametrize("name", ["triton", "cublas", "cuda-example"])
 def test_backend_asked_for_by_name_says_why_it_cannot_run(name: str) -> None:
     with pytest.raises(
         KernelUnavailable, match=f"backend '{name}': torch sees no CUDA device; usable here: none"
@@ -53,6 +54,17 @@ def test_missing_triton_and_old_gpus_are_named(monkeypatch: pytest.MonkeyPatch) 
     assert "pip install triton" in (triton_unavailable(MLP) or "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     assert triton_unavailable(MLP) == "no tiles for compute capability 7.5: expected 8.x, 9.x, 10.x or 12.x"
+
+
+def test_cache_that_nothing_can_be_loaded_from_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "not" / "made" / "yet"))
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    assert f"Triton's cache {tmp_path}/not/made/yet is on a file system mounted noexec" in (
+        triton_unavailable(MLP) or ""
+    )
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_what_torch_has_chosen_is_handed_over_and_cublas_stays_in_python(
     assert found["native"] == [True, False]
     assert found["reasons"] == [
         "the fastest; launched natively",
-        "the fastest; launched from Python (cublas runs in torch)",
+        "the fastest; launched from Python (it has no plan to hand over)",
     ]
 
 

@@ -97,6 +97,6 @@ def test_device_that_makes_no_sense_is_refused_at_start() -> None:
         assert load_settings(device=device).device == device
     for device in ("gpu", "cuda:", "cuda:x", "cpu:0"):
         with pytest.raises(
-            SettingsError, match="FUSED_MLP_DEVICE=.*expected auto, cpu, cuda, cuda:N or cuda:all"
+            SettingsError, match=r"FUSED_MLP_DEVICE=.*expected auto, cpu, cuda, cuda:N or cuda:all"
         ):
             load_settings(device=device)

@@ -1,0 +1,1 @@
+"""A minimal fused MLP in CUDA C++, to read and to change: `fused_mlp.cu`, compiled by nvcc; backend `cuda-example`."""

@@ -1,0 +1,61 @@
+"""`fused-mlp warm`: fills a kernel cache for a GPU that need not be there."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.kernels.cuda.warming import find_architecture
+from fused_mlp.kernels.cuda.warming import warm as fill
+from fused_mlp.models import ModelLoadError
+from fused_mlp.models.repository import Repository
+from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.settings.settings import load_settings
+
+
+def command(
+    arch: Annotated[
+        str, typer.Option(help="The GPU's architecture, such as sm_90 (H100); docs/cuda.md has a list.")
+    ],
+    output: Annotated[Path, typer.Option(help="The directory to fill: TRITON_CACHE_DIR of the server.")],
+    repository: Annotated[
+        Path | None, typer.Option(help="The models to compile for; default: FUSED_MLP_MODEL_REPOSITORY.")
+    ] = None,
+    tf32: Annotated[bool, typer.Option(help="For a server with FUSED_MLP_TF32=1.")] = False,
+) -> None:
+    """Compile the CUDA kernels of all models of a repository, so that a server starts without compiling.
+
+    No GPU is needed, but the versions of triton and fused-mlp that will serve. Mount the directory wherever you like,
+    read-only if you like, and name it to the server as TRITON_CACHE_DIR.
+    """
+    if importlib.util.find_spec("triton") is None:
+        fail("triton is not installed (it comes with CUDA builds of torch): pip install triton")
+    try:
+        architecture = find_architecture(arch)
+    except ValueError as error:
+        fail(f"--arch: {error}")
+    root = repository or load_settings().model_repository
+    try:
+        found = [version.spec for model in Repository(root).scan() for version in model.usable]
+    except ModelLoadError as error:
+        fail(str(error))
+    specs = [spec for spec in found if spec is not None]
+    if not specs:
+        fail(f"{root}: expected models, found none")
+    try:
+        count = fill(
+            specs,
+            architecture,
+            output,
+            tf32=tf32,
+            processes=usable_cores(),
+            progress=lambda done, total: typer.echo(f"\r{done} of {total} binaries", nl=False, err=True),
+        )
+    except OSError as error:
+        fail(f"--output {output}: {error.strerror or error}")
+    typer.echo("", err=True)
+    typer.echo(f"{count} binaries for {arch} of {len(specs)} models are in {output}")

@@ -1,0 +1,108 @@
+"""The hand-written CUDA kernel where there is no GPU: it compiles, what it is launched with, what it refuses."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+
+import pytest
+import torch
+
+from fused_mlp.kernels.cuda.example import compiling
+from fused_mlp.kernels.cuda.example.compiling import SOURCE, compile_example, find_nvcc
+from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
+from fused_mlp.kernels.cuda.planning.architectures import CAPABILITIES
+from fused_mlp.kernels.errors import KernelError
+from tests.kernels.cuda.random_models import make_mlp, make_spec
+
+needs_nvcc = pytest.mark.skipif(
+    find_nvcc() is None, reason="nvcc is not found: the CUDA toolkit compiles the example"
+)
+SPEC = make_spec((20, 70, 65), "gelu", dtype="float16")
+
+
+@needs_nvcc
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_it_compiles_without_spilling_and_uses_tensor_cores(capability: int) -> None:
+    command = [
+        find_nvcc(),
+        "-cubin",
+        f"-arch=sm_{capability}",
+        "-Xptxas",
+        "-v",
+        "-o",
+        "/dev/null",
+        str(SOURCE),
+    ]
+    report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "0 bytes spill stores, 0 bytes spill loads" in report
+    assert compile_example(capability)[:4] == b"\x7fELF"
+    assert re.search(rb"w?mma\.[\w.]*sync", compile_example(capability, "ptx"))
+
+
+def test_missing_and_failing_compilers_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    compile_example.cache_clear()
+    monkeypatch.setattr(compiling, "find_nvcc", lambda: None)
+    with pytest.raises(KernelError, match="nvcc is not found: install the CUDA toolkit"):
+        compile_example(80)
+    broken = tmp_path / "nvcc"
+    broken.write_text("#!/bin/sh\necho no such architecture >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(compiling, "find_nvcc", lambda: str(broken))
+    with pytest.raises(
+        KernelError, match=r"nvcc could not compile fused_mlp.cu for sm_80: no such architecture"
+    ):
+        compile_example(80)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (SPEC, None),
+        (make_spec((20, 70, 65), "gelu"), "the example computes in float16, this model is in float32"),
+        (make_spec((20, 70, 65), "relu", dtype="float16"), "linear, gelu, linear only"),
+        (make_spec((20, 70, 65), "gelu", gated=(True, False), dtype="float16"), "linear, gelu, linear only"),
+        (make_spec((20, 70, 8, 65), "gelu", dtype="float16"), "linear, gelu, linear only"),
+        (make_spec((20, 70, 65), "gelu", output="softmax", dtype="float16"), "linear, gelu, linear only"),
+    ],
+)
+def test_it_says_which_models_it_runs(spec, why: str | None) -> None:
+    found = unsuitable(spec)
+    assert (found is None) == (why is None)
+    assert why is None or why in (found or "")
+
+
+def test_arguments_are_those_that_the_kernel_declares() -> None:
+    program = ExampleProgram(make_mlp(SPEC), torch.device("cpu"), b"")
+    declared = re.search(r"fused_mlp\((.*?)\) \{", SOURCE.read_text(), re.DOTALL)
+    assert declared is not None
+    names = [each.split()[-1] for each in declared[1].split(",")]
+    assert names == [
+        "x",
+        "w1",
+        "b1",
+        "w2",
+        "b2",
+        "y",
+        "rows",
+        "in",
+        "in_padded",
+        "hidden",
+        "hidden_padded",
+        "out",
+    ]
+    arguments = dict(zip(names, program.arguments(32, 64, 17), strict=True))
+    kinds = {name: type(value) for name, value in arguments.items()}
+    assert {name for name, kind in kinds.items() if kind is ctypes.c_void_p} == {
+        "x",
+        "w1",
+        "b1",
+        "w2",
+        "b2",
+        "y",
+    }
+    numbers = {name: value.value for name, value in arguments.items() if kinds[name] is ctypes.c_int}
+    assert numbers == {"rows": 17, "in": 20, "in_padded": 32, "hidden": 70, "hidden_padded": 128, "out": 65}
+    assert [tuple(tensor.shape) for tensor in program.tensors] == [(128, 32), (128,), (128, 128), (128,)]
+    assert program.grid(17) == (2, 2)
