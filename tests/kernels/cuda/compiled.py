@@ -76,10 +76,10 @@ class PtxLauncher:
         passed = b""
         for argument in arguments:
             if isinstance(argument, torch.Tensor):
-                address, size = argument.data_ptr(), argument.untyped_storage().nbytes()
-                if address not in mapped and size:
-                    mapped.add(memory.add_host(address, size))
-                passed += struct.pack("<Q", address)
+                storage = argument.untyped_storage()
+                if storage.data_ptr() not in mapped and storage.nbytes():
+                    mapped.add(memory.add_host(storage.data_ptr(), storage.nbytes()))
+                passed += struct.pack("<Q", argument.data_ptr())
             else:
                 passed += struct.pack("<i", argument)
         grid, block = (plan.grid(rows), 1, 1), (32 * binary.warps, 1, 1)

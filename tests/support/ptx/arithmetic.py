@@ -9,6 +9,7 @@ from functools import reduce
 import numpy as np
 
 from tests.support.ptx.errors import UnknownInstruction
+from tests.support.ptx.formats import from_bf16, to_bf16
 from tests.support.ptx.machine import Machine, Step, where
 from tests.support.ptx.operands import TYPES, Read, destination, reading, registers, type_of
 from tests.support.ptx.parsing import Instruction, Vector
@@ -61,10 +62,17 @@ def elementwise(instruction: Instruction, function: Callable[..., np.ndarray]) -
     """In the type that the opcode ends with: also pairs (f32x2, f16x2), f32 with f16 operands, and .ftz."""
     name = instruction.parts[-1]
     operands = instruction.operands[1:]
-    if name == "f16" and "f32" in instruction.parts:  # mixed: the last operand is f32, the others are widened
-        kinds = [np.float16] * (len(operands) - 1) + [np.float32]
-        reads = [reading(instruction, each, kind) for each, kind in zip(operands, kinds, strict=True)]
-        return apply(instruction, lambda *values: function(*[v.astype(np.float32) for v in values]), reads)
+    if (
+        name in ("f16", "bf16") and "f32" in instruction.parts
+    ):  # the last operand is f32, the others are widened
+        half, widen = (np.float16, np.float32) if name == "f16" else (np.uint16, from_bf16)
+        reads = [reading(instruction, each, half) for each in operands[:-1]]
+        reads.append(reading(instruction, operands[-1], np.float32))
+        return apply(
+            instruction, lambda *values: function(*[widen(v) for v in values[:-1]], values[-1]), reads
+        )
+    if name.startswith("bf16"):
+        return _in_bf16(instruction, function)
     if name.endswith("x2"):
         half = TYPES[name[:-2]]
         whole = np.uint64 if half is np.float32 else np.uint32
@@ -80,6 +88,18 @@ def elementwise(instruction: Instruction, function: Callable[..., np.ndarray]) -
     if "ftz" in instruction.parts:
         return apply(instruction, lambda *values: flushed(function(*[flushed(v) for v in values])), reads)
     return apply(instruction, function, reads)
+
+
+def _in_bf16(instruction: Instruction, function: Callable[..., np.ndarray]) -> Step:
+    """Of one number, or of two in a word: in float32, rounded."""
+    word = np.uint32 if instruction.parts[-1] == "bf16x2" else np.uint16
+    reads = [reading(instruction, each, word) for each in instruction.operands[1:]]
+
+    def compute(*values: np.ndarray) -> np.ndarray:
+        wide = [from_bf16(value.view(np.uint16)).reshape(len(value), -1) for value in values]
+        return np.ascontiguousarray(to_bf16(np.ascontiguousarray(function(*wide)))).reshape(-1).view(word)
+
+    return apply(instruction, compute, reads)
 
 
 def _multiply(instruction: Instruction) -> Step:
@@ -192,14 +212,17 @@ def _extract(instruction: Instruction) -> Step:
         return ((value(m).astype(np.int64) << (64 - begin - count)) >> (64 - count)).astype(kind)
 
     def unsigned(m: Machine) -> np.ndarray:
-        return (value(m) >> start(m)) & ((np.uint64(1) << length(m).astype(np.uint64)) - np.uint64(1)).astype(kind)
+        return (value(m) >> start(m)) & ((np.uint64(1) << length(m).astype(np.uint64)) - np.uint64(1)).astype(
+            kind
+        )
 
     read = step if np.dtype(kind).kind == "i" else unsigned
     return apply(instruction, lambda each: each, [read])
 
 
 def _compare(instruction: Instruction) -> Step:
-    name, kind = instruction.parts[1], type_of(instruction, instruction.parts[-1])
+    name, half = instruction.parts[1], instruction.parts[-1] == "bf16"
+    kind = np.uint16 if half else type_of(instruction, instruction.parts[-1])
     if isinstance(instruction.operands[0], Vector):
         raise UnknownInstruction(where(instruction))
     if name in OPPOSITE:
@@ -209,7 +232,7 @@ def _compare(instruction: Instruction) -> Step:
         test = lambda a, b: np.isnan(a) | np.isnan(b)  # noqa: E731
     elif name == "num":
         test = lambda a, b: ~(np.isnan(a) | np.isnan(b))  # noqa: E731
-    elif name == "ne" and kind in FLOATS:  # ordered: false for NaN, unlike numpy's
+    elif name == "ne" and (half or kind in FLOATS):  # ordered: false for NaN, unlike numpy's
         test = lambda a, b: (a < b) | (a > b)  # noqa: E731
     elif name in COMPARISONS:
         test = COMPARISONS[name]
@@ -217,7 +240,7 @@ def _compare(instruction: Instruction) -> Step:
         raise UnknownInstruction(where(instruction))
     reads = [reading(instruction, each, kind) for each in instruction.operands[1:3]]
     if len(instruction.operands) == 3:
-        return apply(instruction, test, reads)
+        return apply(instruction, (lambda a, b: test(from_bf16(a), from_bf16(b))) if half else test, reads)
     join = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[instruction.parts[2]]
     reads.append(reading(instruction, instruction.operands[3], np.bool_))
     return apply(instruction, lambda a, b, c: join(test(a, b), c), reads)
@@ -227,7 +250,7 @@ def _select(instruction: Instruction) -> Step:
     kind = type_of(instruction, instruction.parts[-1])
     a, b = (reading(instruction, each, kind) for each in instruction.operands[1:3])
     condition = reading(instruction, instruction.operands[3], np.bool_)
-    return apply(instruction, lambda c, x, y: np.where(c, x, y), [condition, a, b])
+    return apply(instruction, np.where, [condition, a, b])
 
 
 def _logic(instruction: Instruction) -> Step:

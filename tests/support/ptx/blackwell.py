@@ -1,5 +1,5 @@
-"""tcgen05: products in tensor memory (sm_100), issued by one thread, and the mbarriers that tell when they are done. Until
-then the results read as NaN, and what the products read must not be overwritten."""
+"""tcgen05: products in tensor memory (sm_100), issued by one thread, and the mbarriers that tell when they are done.
+Until then the results read as NaN, and what the products read must not be overwritten."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class TensorMemory:
 def _tensor_memory(m: Machine) -> TensorMemory:
     if "tmem" not in m.units:
         shape = (m.lanes // m.threads, LANES, COLUMNS)
-        m.units["tmem"] = TensorMemory(np.full(shape, 0xFFFFFFFF, np.uint32), np.full(shape, 0xFFFFFFFF, np.uint32))
+        m.units["tmem"] = TensorMemory(
+            np.full(shape, 0xFFFFFFFF, np.uint32), np.full(shape, 0xFFFFFFFF, np.uint32)
+        )
     found = m.units["tmem"]
     assert isinstance(found, TensorMemory)
     return found
@@ -92,8 +94,8 @@ def _columns(memory: TensorMemory, first: int, count: int, what: str) -> slice:
 
 
 def _move(instruction: Instruction) -> Step:
-    """Warp w reaches lanes 32 (w % 4) on. 32x32b: a lane each; 16x32bx2: the second half of the warp takes the lanes of the
-    first, some columns further on."""
+    """Warp w reaches lanes 32 (w % 4) on. 32x32b: a lane each; 16x32bx2: the second half of the warp takes the lanes
+    of the first, some columns further on."""
     parts, what = instruction.parts, where(instruction)
     store = parts[1] == "st"
     shape, count = parts[4], int(parts[5][1:])
@@ -118,7 +120,11 @@ def _move(instruction: Instruction) -> Step:
         rows = lane + (thread % 16 if halves else thread)
         first = (at & 0xFFFF) + (thread // 16 * apart if halves else 0)
         _columns(memory, int(first.min()), int(first.max() - first.min()) + count, what)
-        index = (m.by_warp(m.block_of_lane)[:, :, None], rows[:, :, None], first[:, :, None] + np.arange(count))
+        index = (
+            m.by_warp(m.block_of_lane)[:, :, None],
+            rows[:, :, None],
+            first[:, :, None] + np.arange(count),
+        )
         if store:
             active = slice(None) if m.active is None else np.flatnonzero(m.by_warp(m.active).all(1))
             values, index = gather(m, reads)[active], tuple(each[active] for each in index)
@@ -186,7 +192,9 @@ def _multiply(instruction: Instruction) -> Step:
             taken += more
         columns = _columns(memory, at & 0xFFFF, width, what)
         place = (blocks[:, None, None], lanes[None, :, None], np.arange(COLUMNS)[columns][None, None, :])
-        before = np.where(m.full(enabled(m))[issuer][:, None, None], memory.true[place].view(np.float32), np.float32(0))
+        before = np.where(
+            m.full(enabled(m))[issuer][:, None, None], memory.true[place].view(np.float32), np.float32(0)
+        )
         memory.true[place] = add_product(before, left, right.transpose(0, 2, 1)).view(np.uint32)
         memory.seen[place] = 0xFFFFFFFF
         memory.issued.append((blocks, columns, taken))
@@ -255,7 +263,8 @@ def _barriers(instruction: Instruction) -> Step:
 
 
 def _await(instruction: Instruction) -> Step:
-    """True once the phase of that parity is complete. All threads go together: if it is not by now, it never will be."""
+    """True once the phase of that parity is complete. All threads go together: if it is not by now, it never will
+    be."""
     target, what = destination(instruction), where(instruction)
     address = addressing(instruction, instruction.operands[1], np.int64)
     parity = reading(instruction, instruction.operands[2], np.uint32)
@@ -277,5 +286,3 @@ def _await(instruction: Instruction) -> Step:
 
 
 RULES: dict[str, Callable[[Instruction], Step]] = {"tcgen05": _tensor_cores, "mbarrier": _barriers}
-
-

@@ -1,7 +1,9 @@
-"""Where threads that part at a branch meet again: its immediate post-dominator, the first instruction that every way from
-the branch to the end of the kernel passes."""
+"""Where threads that part at a branch meet again: its immediate post-dominator, the first instruction that every way
+from the branch to the end of the kernel passes."""
 
 from __future__ import annotations
+
+import itertools
 
 from tests.support.ptx.parsing import Instruction
 
@@ -15,11 +17,11 @@ def meeting_points(instructions: list[Instruction]) -> dict[int, int]:
             starts |= {at + 1} | ({each.target} if each.target >= 0 else set())
     ordered = sorted(starts)
     following = {
-        start: _successors(instructions, stop - 1, end) for start, stop in zip(ordered, ordered[1:], strict=False)
+        start: _successors(instructions, stop - 1, end) for start, stop in itertools.pairwise(ordered)
     }
     after = _post_dominators(following, end)
     found: dict[int, int] = {}
-    for start, stop in zip(ordered, ordered[1:], strict=False):
+    for start, stop in itertools.pairwise(ordered):
         if len(following[start]) > 1:
             found[stop - 1] = after[start]
     return found

@@ -8,22 +8,12 @@ import numpy as np
 
 from tests.support.ptx.arithmetic import apply, flushed
 from tests.support.ptx.errors import UnknownInstruction
+from tests.support.ptx.formats import from_bf16, to_bf16
 from tests.support.ptx.machine import Step, where
 from tests.support.ptx.operands import TYPES, reading, type_of
 from tests.support.ptx.parsing import Instruction
 
 ROUNDINGS = {"rni": np.rint, "rmi": np.floor, "rpi": np.ceil, "rzi": np.trunc}
-
-
-def to_bf16(value: np.ndarray) -> np.ndarray:
-    """float32 -> the bits of bfloat16, to nearest even."""
-    bits = value.view(np.uint32)
-    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
-    return np.where(np.isnan(value), np.uint16(0x7FFF), rounded.astype(np.uint16))
-
-
-def from_bf16(bits: np.ndarray) -> np.ndarray:
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _to_tf32(value: np.ndarray) -> np.ndarray:
@@ -90,7 +80,9 @@ def _store_wide(instruction: Instruction) -> Step:
     """cvt into a register wider than the type extends it; ours never do."""
     register = instruction.operands[0]
     name = instruction.parts[-2]
-    bits = {"bf16": 16, "tf32": 32, "f16x2": 32, "bf16x2": 32}.get(name) or 8 * np.dtype(TYPES.get(name, np.uint64)).itemsize
+    bits = {"bf16": 16, "tf32": 32, "f16x2": 32, "bf16x2": 32}.get(name) or 8 * np.dtype(
+        TYPES.get(name, np.uint64)
+    ).itemsize
     if getattr(register, "bits", bits) != bits:
         raise UnknownInstruction(f"{where(instruction)}: the register has other bits")
     return convert(instruction)

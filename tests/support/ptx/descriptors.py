@@ -13,7 +13,14 @@ EIGHT = 8  # rows: the height of a swizzled piece
 
 
 def matrices(
-    m: Machine, blocks: np.ndarray, words: np.ndarray, height: int, depth: int, name: str, what: str, widths: dict[int, int]
+    m: Machine,
+    blocks: np.ndarray,
+    words: np.ndarray,
+    height: int,
+    depth: int,
+    name: str,
+    what: str,
+    widths: dict[int, int],
 ) -> tuple[np.ndarray, list[object]]:
     """(descriptors, height, depth) float64 of the descriptors `words` in the shared memories of `blocks`; and what
     `Races.unchanged` wants once the product is done. widths: bytes of a row, by the bits of the swizzle mode."""
@@ -28,7 +35,11 @@ def matrices(
         at = (start + row // EIGHT * stride + row % EIGHT * width)[:, None] + column
         offsets[index] = at ^ ((at >> 7 & width // 16 - 1) << 4)
     if offsets.max() + 4 > m.shared.limit:
-        raise BadAccess(f"{what}: {int(offsets.max()):#x} is outside of {m.shared.limit:#x} bytes of shared memory")
-    taken = [m.races.snapshot(int(block), each.ravel(), what) for block, each in zip(blocks, offsets, strict=True)]
+        raise BadAccess(
+            f"{what}: {int(offsets.max()):#x} is outside of {m.shared.limit:#x} bytes of shared memory"
+        )
+    taken = [
+        m.races.snapshot(int(block), each.ravel(), what) for block, each in zip(blocks, offsets, strict=True)
+    ]
     found = rows(m.shared.data, 4)[(offsets + blocks[:, None, None] * m.shared.size) // 4][..., 0]
     return numbers(found, name), [each for each in taken if each is not None]

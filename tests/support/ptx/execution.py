@@ -1,5 +1,5 @@
-"""Runs a kernel's instructions. All threads go together while their branches agree; where they part, one side goes first,
-then the other, up to where they meet again."""
+"""Runs a kernel's instructions. All threads go together while their branches agree; where they part, one side goes
+first, then the other, up to where they meet again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from tests.support.ptx import approximations, arithmetic, blackwell, conversions, hopper, movement, tensor_cores
+from tests.support.ptx import (
+    approximations,
+    arithmetic,
+    blackwell,
+    conversions,
+    hopper,
+    movement,
+    tensor_cores,
+    warps,
+)
 from tests.support.ptx.control_flow import meeting_points
 from tests.support.ptx.errors import Stuck, UnknownInstruction
 from tests.support.ptx.machine import Machine, Step, where
@@ -48,6 +57,7 @@ RULES: dict[str, Callable[[Instruction], Step]] = {
     **approximations.RULES,
     **conversions.RULES,
     **movement.RULES,
+    **warps.RULES,
     **tensor_cores.RULES,
     **hopper.RULES,
     **blackwell.RULES,

@@ -14,7 +14,13 @@ from tests.support.ptx.errors import UnknownInstruction
 from tests.support.ptx.machine import POISON, WARP, Machine, Step, where
 from tests.support.ptx.operands import reading, registers
 from tests.support.ptx.parsing import Constant, Instruction, Vector
-from tests.support.ptx.tensor_cores import add_product, from_accumulators, gather, left_matrix, to_accumulators
+from tests.support.ptx.tensor_cores import (
+    add_product,
+    from_accumulators,
+    gather,
+    left_matrix,
+    to_accumulators,
+)
 
 FOUR = 4  # warps
 WIDTHS = {2: 128, 3: 128, 4: 64, 5: 64, 6: 32, 7: 32}  # the mode is the upper two of the three bits

@@ -90,7 +90,9 @@ class Machine:
         self.races.read(self.active, addresses, size, what)
         if self.active is None:
             return self.shared.load(self.block_of_lane, self.full(addresses), size, what)
-        return self._spread(lambda at: self.shared.load(self.block_of_lane[at], self.full(addresses)[at], size, what), size)
+        return self._spread(
+            lambda at: self.shared.load(self.block_of_lane[at], self.full(addresses)[at], size, what), size
+        )
 
     def store_shared(self, addresses: np.ndarray, values: np.ndarray, size: int, what: str) -> None:
         at = slice(None) if self.active is None else np.flatnonzero(self.active)
@@ -99,16 +101,20 @@ class Machine:
 
     def load_global(self, addresses: np.ndarray, size: int, what: str) -> np.ndarray:
         """(lanes or 1, words)."""
+        self.races.load(self.active, addresses, size, what)
         if self.active is None:
             return self.memory.load(addresses, size, what)
         return self._spread(lambda at: self.memory.load(self.full(addresses)[at], size, what), size)
 
     def store_global(self, addresses: np.ndarray, values: np.ndarray, size: int, what: str) -> None:
+        self.races.store(self.active, addresses, size)
         at = slice(None) if self.active is None else np.flatnonzero(self.active)
         self.memory.store(self.full(addresses)[at], values[at], size, what)
 
     def _spread(self, load: Callable[[np.ndarray], np.ndarray], size: int) -> np.ndarray:
-        found = np.full((self.lanes, max(size // 4, 1)), 0xFFFFFFFF >> max(32 - 8 * size, 0), f"u{min(size, 4)}")
+        found = np.full(
+            (self.lanes, max(size // 4, 1)), 0xFFFFFFFF >> max(32 - 8 * size, 0), f"u{min(size, 4)}"
+        )
         at = np.flatnonzero(self.active)
         if len(at):
             found[at] = load(at)

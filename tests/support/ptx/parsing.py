@@ -9,7 +9,18 @@ from functools import lru_cache
 
 from tests.support.ptx.errors import PtxError
 
-BITS = {"pred": 1, "b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "b32": 32, "u32": 32}
+BITS = {
+    "pred": 1,
+    "b8": 8,
+    "u8": 8,
+    "s8": 8,
+    "b16": 16,
+    "u16": 16,
+    "s16": 16,
+    "f16": 16,
+    "b32": 32,
+    "u32": 32,
+}
 BITS |= {"s32": 32, "f32": 32, "b64": 64, "u64": 64, "s64": 64, "f64": 64}
 NUMBER = re.compile(r"^-?(0[xX][0-9a-fA-F]+|\d+)U?$")
 FLOAT = re.compile(r"^0[fFdD]([0-9a-fA-F]{8}|[0-9a-fA-F]{16})$")
@@ -93,6 +104,9 @@ def parse(text: str, name: str) -> Kernel:
     """The kernel `name`, with the variables of its module."""
     text = re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
     text = re.sub(r"//[^\n]*", "", text)
+    text = re.sub(
+        r"(?m)^[ \t]*\.(loc|file)\b[^\n]*", "", text
+    )  # directives of a debugger, which no semicolon ends
     head = re.search(rf"\.entry\s+{re.escape(name)}\s*\((.*?)\)([^{{]*)\{{", text, re.DOTALL)
     if head is None:
         found = re.findall(r"\.entry\s+([\w$]+)", text)
@@ -208,7 +222,9 @@ class _Body:
         target = -1
         if opcode.startswith("bra"):
             label = parsed[-1].text if isinstance(parsed[-1], Name) else ""
-            target = next((self._labels[s, label] for s in reversed(scopes) if (s, label) in self._labels), -1)
+            target = next(
+                (self._labels[s, label] for s in reversed(scopes) if (s, label) in self._labels), -1
+            )
             if target < 0:
                 raise PtxError(f"line {line}: no label {label!r}: {statement}")
         register = self._operand(guard[2], scopes) if guard else None

@@ -28,6 +28,7 @@ class Races:
         self._unfenced = np.zeros(blocks * self._size, bool)
         self._interval = np.ones(blocks, np.int64)
         self._threads = threads
+        self._stored: dict[int, int] = {}  # of global memory
         self._watched = np.isin(np.arange(lanes), watched)
 
     def barrier(self, blocks: np.ndarray | None) -> None:
@@ -82,14 +83,29 @@ class Races:
             mine = active[lanes]
             lanes, block, warp = lanes[mine], block[mine], warp[mine]
         at = addresses[lanes] if len(addresses) > 1 else np.broadcast_to(addresses, len(lanes))
-        first = block * self._size + at.astype(np.int64) // GRANULE
+        first = block * self._size + at.astype(np.int64) // GRANULE  # far apart, in global memory
         count = max(size // GRANULE, 1)
         base = np.repeat(self._interval[block] * WARPS, count)
         return (first[:, None] + np.arange(count)).ravel(), base, base + np.repeat(warp + 1, count)
 
+    def store(self, active: np.ndarray | None, addresses: np.ndarray, size: int) -> None:
+        """To global memory: a warp that reads it before the next barrier may be too early. (Blocks never read what
+        others write.)"""
+        words, _, mine = self._granules(active, addresses, size)
+        self._stored.update(zip(words.tolist(), mine.tolist(), strict=True))
+
+    def load(self, active: np.ndarray | None, addresses: np.ndarray, size: int, what: str) -> None:
+        if not self._stored:
+            return
+        for word, base, mine in zip(
+            *(each.tolist() for each in self._granules(active, addresses, size)), strict=True
+        ):
+            if base <= self._stored.get(word, 0) != mine:
+                raise Race(f"{what}: another warp wrote this global memory, and no barrier is between")
+
     def snapshot(self, block: int, addresses: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Bytes that the tensor cores read on their own, from now until `unchanged`: refused if any was written without a
-        fence or, by whichever warp, since the last barrier."""
+        """Bytes that the tensor cores read on their own, from now until `unchanged`: refused if any was written
+        without a fence or, by whichever warp, since the last barrier."""
         position = np.flatnonzero(self._lanes[:: self._threads] // self._threads == block)
         if not len(position):
             return None

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tests.support.ptx.conversions import from_bf16
 from tests.support.ptx.errors import UnknownInstruction
+from tests.support.ptx.formats import from_bf16
 from tests.support.ptx.machine import WARP, Machine, Step, where
-from tests.support.ptx.movement import _first_lanes
 from tests.support.ptx.operands import addressing, reading, registers
 from tests.support.ptx.parsing import Instruction, Vector
+from tests.support.ptx.warps import first_lanes
 
 GROUPS, THREADS = 8, 4  # a warp as eight groups of four
 
@@ -90,7 +90,7 @@ def _multiply(instruction: Instruction) -> Step:
     )
 
     def step(m: Machine) -> None:
-        _first_lanes(m, WARP, what)
+        first_lanes(m, WARP, what)
         left, right = left_matrix(gather(m, a), name), right_matrix(gather(m, b), name)
         scatter(m, targets, to_accumulators(add_product(from_accumulators(gather(m, c)), left, right)))
 
@@ -107,7 +107,7 @@ def _warp_matrix(instruction: Instruction) -> Step:
         return _load_warp_matrix(instruction)
     if parts[1] == "store" and parts[-1] == "f32" and parts[5] == "row":
         return _store_warp_matrix(instruction)
-    if parts[1] != "mma" or parts[4:6] != ["row", "col"] or parts[-1] != "f32" and parts[-1] != "bf16":
+    if parts[1] != "mma" or parts[4:6] != ["row", "col"] or (parts[-1] != "f32" and parts[-1] != "bf16"):
         raise UnknownInstruction(what)
     name = "bf16" if "bf16" in parts else "f16"
     targets = registers(instruction, instruction.operands[0])
@@ -118,7 +118,7 @@ def _warp_matrix(instruction: Instruction) -> Step:
     )
 
     def step(m: Machine) -> None:
-        _first_lanes(m, WARP, what)
+        first_lanes(m, WARP, what)
         left, right = (numbers(gather(m, each), name)[:, :16, :16] for each in (a, b))
         total = gather(m, c).view(np.float32).reshape(m.warps, 16, 16)
         scatter(m, targets, add_product(total, left, right.transpose(0, 2, 1)).reshape(m.warps, WARP, 8))
@@ -135,7 +135,7 @@ def _load_warp_matrix(instruction: Instruction) -> Step:
     line = np.arange(WARP) % 16
 
     def step(m: Machine) -> None:
-        _first_lanes(m, WARP, what)
+        first_lanes(m, WARP, what)
         if along not in instruction.parts:
             raise UnknownInstruction(f"{what}: transposed")
         base = m.by_warp(address(m))
@@ -159,14 +159,19 @@ def _store_warp_matrix(instruction: Instruction) -> Step:
     lane = np.arange(WARP)
 
     def step(m: Machine) -> None:
-        _first_lanes(m, WARP, what)
+        first_lanes(m, WARP, what)
         base = m.by_warp(address(m))
         offset = (lane // 2 * m.by_warp(stride(m)).astype(np.int64) + lane % 2 * 8) * 4
         at = base + offset.astype(base.dtype)
         values = gather(m, reads).reshape(m.lanes, 8)
         store = m.store_shared if shared else m.store_global
         for half in range(2):
-            store((at + np.array(16 * half, base.dtype)).reshape(-1), values[:, 4 * half : 4 * half + 4], 16, what)
+            store(
+                (at + np.array(16 * half, base.dtype)).reshape(-1),
+                values[:, 4 * half : 4 * half + 4],
+                16,
+                what,
+            )
 
     return step
 
