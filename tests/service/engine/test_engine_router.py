@@ -120,7 +120,9 @@ def make_api(code: int, abi: int = 2, flags: int = 0) -> KernelApi:
             y[i] = x[i] + 1
         return code
 
-    return KernelApi(abi, flags, None, 2, 2, RUN(run), STRATEGY(lambda ctx, count: ctypes.addressof(STRATEGY_NAME)))
+    return KernelApi(
+        abi, flags, None, 2, 2, RUN(run), STRATEGY(lambda ctx, count: ctypes.addressof(STRATEGY_NAME))
+    )
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, Status.ok), (3, Status.kernel_error)])
