@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 _LOCK = threading.Lock()
 _REASONS: list[str] = []
-_LISTENERS: list[Callable[[], None]] = []
+_LISTENERS: list[Callable[[], object]] = []
 
 
 def report_failure(reason: str) -> None:
@@ -31,7 +31,7 @@ def failure() -> str:
     return _REASONS[0] if _REASONS else ""
 
 
-def listen(tell: Callable[[], None]) -> Callable[[], None]:
+def listen(tell: Callable[[], object]) -> Callable[[], None]:
     """Have `tell` called by the thread that reports a failure. Returns how to stop that."""
     with _LOCK:
         _LISTENERS.append(tell)
