@@ -1,10 +1,12 @@
-"""The hand-written CUDA kernel where there is no GPU: it compiles, what it is launched with, what it refuses."""
+"""The hand-written CUDA kernel where there is no GPU: it compiles, computes on the host (`host/` stands for what C++ lacks
+of CUDA C++), what it is launched with, what it refuses."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from fused_mlp.kernels.cuda.example.compiling import SOURCE, compile_example, fi
 from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
 from fused_mlp.kernels.cuda.planning.architectures import CAPABILITIES
 from fused_mlp.kernels.errors import KernelError
+from fused_mlp.models import Mlp
+from fused_mlp.models.evaluation import evaluate
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 needs_nvcc = pytest.mark.skipif(
@@ -106,3 +110,57 @@ def test_arguments_are_those_that_the_kernel_declares() -> None:
     assert numbers == {"rows": 17, "in": 20, "in_padded": 32, "hidden": 70, "hidden_padded": 128, "out": 65}
     assert [tuple(tensor.shape) for tensor in program.tensors] == [(128, 32), (128,), (128, 128), (128,)]
     assert program.grid(17) == (2, 2)
+
+
+@pytest.fixture(scope="module")
+def on_host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The kernel's source, compiled for this machine: a thread of the host for each of a block."""
+    library = tmp_path_factory.mktemp("example") / "run.so"
+    folder = Path(__file__).with_name("host")
+    command = [
+        "c++",
+        "-std=c++20",
+        "-O2",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        f"-I{folder}",
+        f"-I{SOURCE.parent}",
+    ]
+    subprocess.run([*command, str(folder / "run.cpp"), "-o", str(library)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def run(on_host: ctypes.CDLL, program: ExampleProgram, x: torch.Tensor) -> torch.Tensor:
+    y = torch.full((x.shape[0], program.widths[2]), torch.nan)
+    arguments = program.arguments(x.data_ptr(), y.data_ptr(), x.shape[0])
+    on_host.run(*map(ctypes.c_int, (*program.grid(x.shape[0]), compiling.THREADS)), *arguments)
+    return y
+
+
+@pytest.mark.parametrize("widths", [(20, 70, 65), (16, 64, 64), (1, 1, 1), (100, 130, 10)])
+def test_it_computes_what_eager_does_row_by_row(on_host: ctypes.CDLL, widths: tuple[int, ...]) -> None:
+    mlp = make_mlp(make_spec(widths, "gelu", dtype="float16"))
+    program = ExampleProgram(mlp, torch.device("cpu"), b"")
+    x = torch.randn(19, widths[0], generator=torch.Generator().manual_seed(0)).half().float()
+    y = run(on_host, program, x)
+    exact = torch.from_numpy(evaluate(mlp, x.double().numpy()))
+    with torch.inference_mode():
+        eager = mlp.to_torch()(x.half()).double()
+    allowed = 2 * (eager - exact).abs().max() + 4 * torch.finfo(torch.float16).eps * exact.abs().max()
+    assert (y.double() - exact).abs().max() <= allowed
+    for rows in (slice(0, 1), slice(3, 19)):
+        assert torch.equal(run(on_host, program, x[rows].clone()), y[rows])
+
+
+def test_infinity_in_a_row_stays_there_and_does_not_pass_through_padding(on_host: ctypes.CDLL) -> None:
+    spec = make_spec((3, 5, 2), "gelu", dtype="float16")
+    tensors = {name: abs(array) for name, array in make_mlp(spec).tensors().items()}
+    program = ExampleProgram(Mlp(spec, tensors), torch.device("cpu"), b"")
+    x = torch.ones(3, 3)
+    x[1, 2] = torch.inf
+    y = run(on_host, program, x)
+    assert (y[1] == torch.inf).all()
+    assert torch.equal(y[0], y[2])
+    assert torch.isfinite(y[0]).all()
