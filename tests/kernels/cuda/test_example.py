@@ -1,5 +1,5 @@
-"""The hand-written CUDA kernel where there is no GPU: it compiles, computes on the host (`host/` stands for what C++ lacks
-of CUDA C++), what it is launched with, what it refuses."""
+"""The hand-written CUDA kernel where there is no GPU: it compiles, computes on the host (`host/` stands for what C++
+lacks of CUDA C++), what it is launched with, what it refuses."""
 
 from __future__ import annotations
 
