@@ -7,15 +7,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FUSED_MLP_KERNEL_ABI 1
-#define FUSED_MLP_KERNEL_CAPSULE "fused_mlp.kernel.v1"
+#define FUSED_MLP_KERNEL_ABI 2
+#define FUSED_MLP_KERNEL_CAPSULE "fused_mlp.kernel"
+
+/* Flags. WAITS: run() waits for a device, so a thread that must not block leaves it to another one. */
+#define FUSED_MLP_KERNEL_WAITS 1u
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 struct fused_mlp_kernel {
-  uint32_t abi; /* FUSED_MLP_KERNEL_ABI */
+  uint32_t abi;   /* FUSED_MLP_KERNEL_ABI */
+  uint32_t flags; /* FUSED_MLP_KERNEL_..., or 0 */
   void* ctx;
   size_t in_features;
   size_t out_features;

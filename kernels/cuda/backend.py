@@ -14,10 +14,13 @@ import torch
 from fused_mlp.kernels.base import Kernel, KernelInfo
 from fused_mlp.kernels.cuda.example.compiling import find_nvcc
 from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
+from fused_mlp.kernels.cuda.planning.architectures import Architecture
 from fused_mlp.kernels.cuda.planning.plans import precision_of
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
 from fused_mlp.kernels.cuda.planning.tiles import Tile
+from fused_mlp.kernels.cuda.running import native
 from fused_mlp.kernels.cuda.running.cublas import CublasProgram
+from fused_mlp.kernels.cuda.running.native_building import build_by_rule, with_native_launcher
 from fused_mlp.kernels.cuda.running.program import Program
 from fused_mlp.kernels.cuda.running.runtime import TorchRuntime
 from fused_mlp.kernels.cuda.running.selection import Candidate, select
@@ -39,14 +42,14 @@ def cublas_unavailable(_: Mlp) -> str | None:
 def triton_unavailable(mlp: Mlp) -> str | None:
     """Why Triton kernels cannot run here, or None. Does not import triton."""
     why = cublas_unavailable(mlp)
-    if why is not None:
+    if why is not None and native.unavailable():
         return why
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (it comes with CUDA builds of torch): pip install triton"
-    if (why := _unusable_cache()) is not None:
-        return why
-    if _runtime().architecture is None:
-        major, minor = torch.cuda.get_device_capability()
+    if (unusable := _unusable_cache()) is not None:
+        return unusable
+    if (_runtime().architecture if why is None else native.architecture(0)) is None:
+        major, minor = torch.cuda.get_device_capability() if why is None else native.capability(0)
         return f"no tiles for compute capability {major}.{minor}: expected 8.x, 9.x, 10.x or 12.x"
     return None
 
@@ -62,8 +65,12 @@ def _unusable_cache() -> str | None:
 
 def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
     """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
-    usable one."""
+    usable one. Where torch has no CUDA but NVIDIA's driver is there, the rule's choice, launched natively."""
     mlp, why = _as_it_runs(mlp)
+    if not torch.cuda.is_available() and not native.unavailable():
+        architecture = native.architecture(0)
+        assert architecture is not None
+        return _told(build_by_rule(mlp, 0, architecture, _ordered_tiles(mlp, architecture)), why)
     runtime, found = candidates(mlp)
     assert runtime.architecture is not None
     return _build("triton", runtime.architecture.name, mlp, found, runtime, timed=timed, why=why)
@@ -74,12 +81,15 @@ def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:
     runtime = _runtime()
     architecture = runtime.architecture
     assert architecture is not None
+    found = [_triton_candidate(mlp, tile, runtime.device) for tile in _ordered_tiles(mlp, architecture)]
+    return runtime, [*found, _cublas_candidate(mlp, runtime.device)]
+
+
+def _ordered_tiles(mlp: Mlp, architecture: Architecture) -> list[Tile]:
     tf32 = multiplies_in_tf32()
     preferred = tile_by_rule(mlp.spec, architecture, TYPICAL_ROWS, tf32)
     tiles = candidate_tiles(mlp.spec, architecture, tf32)
-    ordered = [preferred, *(tile for tile in tiles if tile != preferred)]
-    found = [_triton_candidate(mlp, tile, runtime.device) for tile in ordered]
-    return runtime, [*found, _cublas_candidate(mlp, runtime.device)]
+    return [preferred, *(tile for tile in tiles if tile != preferred)]
 
 
 def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
@@ -129,10 +139,17 @@ def _build(
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
         threads=1,
     )
-    kernel = select(found, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed)
+    kernel = with_native_launcher(select(found, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed))
+    runtime.release()  # what only the launcher that lost needed
+    _told(kernel, why)
+    log.info("%s", kernel.describe())
+    return kernel
+
+
+def _told(kernel: Kernel, why: str) -> Kernel:
+    """The kernel, with `why` before its other reasons."""
     if why:
         kernel._info = replace(kernel._info, reason=f"{why}; {kernel._info.reason}")
-    log.info("%s", kernel.describe())
     return kernel
 
 

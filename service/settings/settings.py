@@ -32,7 +32,7 @@ from fused_mlp.service.variant import Variant
 ENV_PREFIX = "FUSED_MLP_"
 # Variables that the client commands and the kernels read, and those that Kubernetes sets for a Service named
 # fused-mlp.
-_OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "SERVICE_", "PORT"))
+_OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "LIBCUDA", "SERVICE_", "PORT"))
 DEMO_REPOSITORY = Path(__file__).resolve().parents[2] / "models" / "demo"
 
 Port = Annotated[int, Field(ge=0, le=65535)]

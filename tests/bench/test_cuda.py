@@ -158,3 +158,19 @@ def test_it_measures_every_candidate_and_peer_and_writes_what_it_found(
         "| 64-128-128-10 relu | float32 | 1 | **1.0** | 2.0 | 2.0 | 2.0 | 2.00x | 2.00x |"
         in capsys.readouterr().out
     )
+
+
+def test_the_launchers_own_cost_is_measured_without_a_gpu(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "bench.cuda.launcher",
+        "--rows",
+        "1",
+        "--output",
+        str(tmp_path / "cost.json"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (cell,) = json.loads((tmp_path / "cost.json").read_text())["cells"]
+    assert 0 < cell["native_us"] < cell["python_us"]

@@ -161,6 +161,7 @@ class KernelApi(ctypes.Structure):
 
     _fields_ = (
         ("abi", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
         ("ctx", ctypes.c_void_p),
         ("in_features", ctypes.c_size_t),
         ("out_features", ctypes.c_size_t),
@@ -190,8 +191,8 @@ def test_the_capsule_runs_the_kernel_and_outlives_its_owner() -> None:
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype = ctypes.POINTER(KernelApi)
     pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    api = pointer(capsule, b"fused_mlp.kernel.v1").contents
-    assert (api.abi, api.in_features, api.out_features) == (1, 64, 10)
+    api = pointer(capsule, b"fused_mlp.kernel").contents
+    assert (api.abi, api.in_features, api.out_features) == (2, 64, 10)
     y = np.empty((9, 10), np.float32)
     assert api.run(api.ctx, x.ctypes.data, 9, y.ctypes.data, 0, None, 0) == 0
     np.testing.assert_array_equal(y, expected)

@@ -52,11 +52,13 @@ std::shared_ptr<Lane> add_lane(PythonEngine& self, nb::handle kernel, std::size_
     throw std::invalid_argument("lane: expected features, max_batch_rows and queue_rows of at least 1");
   }
   std::unique_ptr<Kernel> made = make_kernel(kernel, options);
-  if (made->needs_python() && self.engine().workers() == 0) {
-    throw std::invalid_argument("lane: a Python kernel needs an engine with at least 1 worker");
+  if (made->needs_worker() && self.engine().workers() == 0) {
+    throw std::invalid_argument(
+        "lane: a kernel that is called through Python or waits for a GPU needs an engine with at least 1 "
+        "worker");
   }
   const nb::gil_scoped_release unlocked;
-  if (!made->needs_python()) {
+  if (!made->needs_worker()) {
     options.cost = measure_cost(*made, in_features, out_features, self.engine().clock());
   }
   return self.engine().add_lane(std::move(options), std::move(made));

@@ -16,7 +16,7 @@ class PythonKernel final : public Kernel {
       : callable_(std::move(callable)), in_features_(in_features), out_features_(out_features) {}
   void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override;
-  bool needs_python() const noexcept override { return true; }
+  bool needs_worker() const noexcept override { return true; }
 
  private:
   std::shared_ptr<PyObject> callable_;

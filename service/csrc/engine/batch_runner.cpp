@@ -125,7 +125,7 @@ void BatchRunner::run_slices(TakenBatch& batch, Outcome& outcome) {
   // Reading a thread's CPU time is a system call: worth it where other threads may have had the core
   // meanwhile.
   Nanos gathered_at = batch.taken_at, ended_at = batch.taken_at;
-  const bool by_cpu = between_ && !lane.needs_python_ && batch.estimate >= kSlice / 8;
+  const bool by_cpu = between_ && !lane.needs_worker_ && batch.estimate >= kSlice / 8;
   Nanos whole = 0;
   for (std::uint32_t first = 0; first < batch.rows && !result_.failed; first += slice) {
     const std::uint32_t rows = std::min(slice, batch.rows - first);
@@ -154,7 +154,7 @@ void BatchRunner::run_slices(TakenBatch& batch, Outcome& outcome) {
 // Equal slices, of whole kernel blocks (sixteen rows, or what the kernel makes of them).
 std::uint32_t BatchRunner::slice_rows(const TakenBatch& batch) const noexcept {
   const Lane& lane = *batch.lane;
-  if (!between_ || lane.needs_python_) return batch.rows;
+  if (!between_ || lane.needs_worker_) return batch.rows;
   const CostEstimate& cost = lane.cost_;
   const std::uint64_t most =
       std::max<std::uint64_t>(1, cost.rows_within(std::max(kSlice, kSlicePerFixed * cost.fixed(batch.rows))));

@@ -44,9 +44,10 @@ class Kernel {
   // y: (>= first + rows, out_features); float32, C-contiguous.
   virtual void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
                    KernelResult& result) noexcept = 0;
-  // True if run() takes the GIL. Such kernels run on workers, never on an event loop, and each batch in one
-  // call: only native kernels promise the same bits for a row whatever rows share its call.
-  virtual bool needs_python() const noexcept { return false; }
+  // True if run() takes the GIL or waits for a device. Such kernels run on workers, never on an event loop,
+  // and each batch in one call: those of Python do not promise the same bits for a row whatever rows share
+  // its call, and a device is not slowed down by one large batch.
+  virtual bool needs_worker() const noexcept { return false; }
 };
 
 // A kernel behind the C interface. `owner` keeps it alive.
@@ -56,6 +57,7 @@ class CapsuleKernel final : public Kernel {
       : kernel_(kernel), owner_(std::move(owner)) {}
   void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override;
+  bool needs_worker() const noexcept override { return (kernel_->flags & FUSED_MLP_KERNEL_WAITS) != 0; }
 
  private:
   const fused_mlp_kernel* kernel_;

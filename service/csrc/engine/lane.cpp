@@ -7,7 +7,7 @@ namespace fused_mlp {
 Lane::Lane(LaneOptions options, std::unique_ptr<Kernel> kernel)
     : options_(std::move(options)),
       kernel_(std::move(kernel)),
-      needs_python_(kernel_->needs_python()),
+      needs_worker_(kernel_->needs_worker()),
       cost_(options_.cost) {}
 
 Nanos Lane::time_of(std::uint64_t rows) const noexcept {

@@ -41,7 +41,7 @@ std::size_t LoopQueue::keep(std::span<Submission> list) {
 
 // The batch that a ticket of so many rows joins, with room for it. Null: it is not for this loop.
 LoopQueue::Batch* LoopQueue::add_rows(Lane& lane, std::uint32_t rows, Nanos budget) noexcept {
-  if (lane.needs_python_ || lane.options_.max_wait_us != 0) return nullptr;
+  if (lane.needs_worker_ || lane.options_.max_wait_us != 0) return nullptr;
   Batch* batch = nullptr;
   for (std::size_t i = last_; i-- > first_;) {
     Batch& each = batches_[i];

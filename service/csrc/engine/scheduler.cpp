@@ -148,7 +148,7 @@ bool Scheduler::link(Lane& lane, Ref<Ticket>&& ticket, bool by_loop) {
     if (was_empty) ready_.update(lane);
     throw;
   }
-  const bool is_short = !lane.needs_python_ && (workers_ == 0 || lane.cost_.of(rows) <= kLoopBudget);
+  const bool is_short = !lane.needs_worker_ && (workers_ == 0 || lane.cost_.of(rows) <= kLoopBudget);
   const bool loop_runs_it = by_loop && is_short;
   const Nanos release_before = lane.release_at_;
   bool wake = !loop_runs_it && !lane.worker_called_;
@@ -186,7 +186,7 @@ bool Scheduler::link(Lane& lane, Ref<Ticket>&& ticket, bool by_loop) {
 // ---- Taking ----
 
 bool Scheduler::fits_loop(const Lane& lane) const noexcept {
-  if (lane.needs_python_) return false;
+  if (lane.needs_worker_) return false;
   return workers_ == 0 || lane.queue_.next(lane.cost_.rows_within(kLoopBudget)) != LaneQueue::kNone;
 }
 

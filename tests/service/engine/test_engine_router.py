@@ -93,6 +93,7 @@ class KernelApi(ctypes.Structure):
 
     _fields_ = (
         ("abi", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
         ("ctx", ctypes.c_void_p),
         ("in_features", ctypes.c_size_t),
         ("out_features", ctypes.c_size_t),
@@ -101,7 +102,7 @@ class KernelApi(ctypes.Structure):
     )
 
 
-NAME = b"fused_mlp.kernel.v1"
+NAME = b"fused_mlp.kernel"
 KEPT: list[KernelApi] = []
 
 
@@ -113,13 +114,15 @@ def capsule_of(api: KernelApi, name: bytes = NAME) -> object:
     return capsule
 
 
-def make_api(code: int, abi: int = 1) -> KernelApi:
+def make_api(code: int, abi: int = 2, flags: int = 0) -> KernelApi:
     def run(ctx, x, count, y, busy, error, error_size):
         for i in range(count * 2):
             y[i] = x[i] + 1
         return code
 
-    return KernelApi(abi, None, 2, 2, RUN(run), STRATEGY(lambda ctx, count: ctypes.addressof(STRATEGY_NAME)))
+    return KernelApi(
+        abi, flags, None, 2, 2, RUN(run), STRATEGY(lambda ctx, count: ctypes.addressof(STRATEGY_NAME))
+    )
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, Status.ok), (3, Status.kernel_error)])
@@ -140,6 +143,13 @@ def test_capsule_kernel_runs_and_its_return_code_decides_the_status(engine, code
         assert "code 3" in reports[0]
 
 
+def test_kernel_that_waits_for_a_device_needs_a_worker(engine):
+    waits = capsule_of(make_api(0, flags=1))
+    engine.add_lane(kernel=waits, in_features=2, out_features=2)
+    with pytest.raises(ValueError, match="waits for a GPU needs an engine with at least 1 worker"):
+        Engine(workers=0).add_lane(kernel=waits, in_features=2, out_features=2)
+
+
 def test_kernel_is_told_how_many_other_threads_are_busy():
     engine, queue = Engine(workers=2), CompletionQueue()
     busy_threads: list[int] = []
@@ -153,7 +163,7 @@ def test_kernel_is_told_how_many_other_threads_are_busy():
         both_run.wait()
         return 0
 
-    api = KernelApi(1, None, 2, 2, RUN(run), STRATEGY(lambda ctx, count: ctypes.addressof(STRATEGY_NAME)))
+    api = KernelApi(2, 0, None, 2, 2, RUN(run), STRATEGY(lambda ctx, count: ctypes.addressof(STRATEGY_NAME)))
     try:
         for name in "ab":
             lane = engine.add_lane(kernel=capsule_of(api), in_features=2, out_features=2, name=name)
@@ -165,8 +175,8 @@ def test_kernel_is_told_how_many_other_threads_are_busy():
 
 
 def test_capsule_of_another_kind_or_shape_is_refused(engine):
-    with pytest.raises(ValueError, match="interface version 1, got 2"):
-        engine.add_lane(kernel=capsule_of(make_api(0, abi=2)), in_features=2, out_features=2)
+    with pytest.raises(ValueError, match="interface version 2, got 1"):
+        engine.add_lane(kernel=capsule_of(make_api(0, abi=1)), in_features=2, out_features=2)
     with pytest.raises(ValueError, match="expected 3 inputs"):
         engine.add_lane(kernel=capsule_of(make_api(0)), in_features=3, out_features=2)
     with pytest.raises(ValueError, match="incorrect name"):

@@ -146,7 +146,7 @@ class PuppetKernel final : public Kernel {
   PuppetKernel(std::shared_ptr<Stage> stage, std::size_t in_features, bool python = false)
       : stage_(std::move(stage)), in_features_(in_features), python_(python) {}
   ~PuppetKernel() override { stage_->freed = true; }
-  bool needs_python() const noexcept override { return python_; }
+  bool needs_worker() const noexcept override { return python_; }
   void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override {
     {

@@ -11,7 +11,7 @@ constexpr float kPoison = 666;
 class ToyKernel final : public Kernel {
  public:
   explicit ToyKernel(bool left_to_workers) : left_to_workers_(left_to_workers) {}
-  bool needs_python() const noexcept override { return left_to_workers_; }
+  bool needs_worker() const noexcept override { return left_to_workers_; }
   void run(const BatchBuffer& x, size_t first, size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override {
     for (size_t row = first; row < first + rows; ++row) {

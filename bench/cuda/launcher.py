@@ -1,0 +1,153 @@
+"""What a batch on a GPU costs the host, apart from the GPU: the native launcher on a driver that does nothing, and the
+Python launcher on a runtime that does nothing, side by side. Needs no GPU. Run as `python -m bench.cuda.launcher`.
+Copies that a GPU would make by itself, from and to page-locked memory, are made by the calling thread in both."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.provenance import describe_commit
+from fused_mlp.kernels import KernelInfo
+from fused_mlp.kernels.cuda.running.contexts import BUCKETS, ContextPool, LaunchContext
+from fused_mlp.kernels.cuda.running.kernel import CudaKernel
+from fused_mlp.kernels.profile.machine import describe_machine
+from fused_mlp.models import LayerSpec, MlpSpec
+from tests.support import fake_cuda
+
+RESULTS = Path(__file__).parent.parent / "results" / "cuda-launcher.json"
+ROWS = (1, 16, 64, 256, 1024)
+SPEC = MlpSpec(in_features=64, layers=(LayerSpec(out_features=10, activation="identity"),))
+INFO = KernelInfo("fused", "triton", "cuda", "empty", "sm_80", "float32", 1)
+SECONDS, REPEATS = 0.2, 5
+PTX = """.version 8.0
+.target sm_80
+.visible .entry empty(.param .u64 x, .param .u64 y, .param .u32 rows) { ret; }
+"""
+
+
+class EmptyRuntime:
+    """The Runtime seam with nothing behind it; copies between buffers are those of torch on a CPU."""
+
+    device = torch.device("cpu")
+
+    class Nothing:
+        """A stream, a mark on one, and a graph."""
+
+        def wait(self) -> None:
+            pass
+
+        def replay(self) -> None:
+            pass
+
+    def stream(self) -> Nothing:
+        return self.Nothing()
+
+    def mark(self, stream: Any) -> Nothing:
+        return stream
+
+    def settle(self) -> None:
+        pass
+
+    @contextmanager
+    def use(self, stream: Any, *, follow: bool = False) -> Iterator[None]:
+        yield
+
+    def host_buffer(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.zeros(shape)
+
+    def device_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+    def capture(self, stream: Any, body: Callable[[], None]) -> Nothing:
+        return self.Nothing()
+
+
+class EmptyProgram:
+    label, launches, any_rows, memory_bytes = "empty", 1, True, 0
+
+    def workspace(self, rows: int, allocate: object) -> tuple[torch.Tensor, ...]:
+        return ()
+
+    def enqueue(self, x: object, y: object, rows: int, workspace: object) -> None:
+        pass
+
+
+def native_run() -> Callable[[np.ndarray, np.ndarray], object]:
+    from fused_mlp.kernels import _cuda
+
+    kernels = [(b"", PTX, "empty", 32, 0)]
+    launches = [(0, 16, 1, [("x", 0), ("y", 0), ("rows", 0)])]
+    kernel = _cuda.Kernel(
+        _cuda.Device(0), "empty", SPEC.in_features, SPEC.out_features, [], kernels, launches, 2, ()
+    )
+    return kernel.run
+
+
+def python_run() -> Callable[[np.ndarray, np.ndarray], object]:
+    contexts: Any = [LaunchContext(EmptyRuntime(), EmptyProgram(), SPEC, BUCKETS) for _ in range(2)]  # type: ignore[arg-type]
+    return CudaKernel(SPEC, INFO, ContextPool(contexts)).run
+
+
+def us_per_call(run: Callable[[np.ndarray, np.ndarray], object], rows: int) -> float:
+    """The median of a few runs of calls, as the engine's worker makes them: one after the other."""
+    x = np.zeros((rows, SPEC.in_features), np.float32)
+    y = np.zeros((rows, SPEC.out_features), np.float32)
+    run(x, y)
+    found = []
+    for _ in range(REPEATS):
+        calls, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < SECONDS / REPEATS:
+            for _ in range(20):
+                run(x, y)
+            calls += 20
+        found.append((time.perf_counter() - begin) / calls)
+    return statistics.median(found) * 1e6
+
+
+def measure(rows: Sequence[int]) -> list[dict[str, float]]:
+    torch.set_num_threads(1)
+    native, python = native_run(), python_run()
+    return [
+        {"rows": count, "native_us": us_per_call(native, count), "python_us": us_per_call(python, count)}
+        for count in rows
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.cuda.launcher", description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    wanted = fake_cuda.environment(kernels="empty", streams="inline", delay_us=0)
+    if not wanted.items() <= os.environ.items():  # the driver is loaded once per process
+        os.execve(
+            sys.executable, [sys.executable, "-m", "bench.cuda.launcher", *sys.argv[1:]], os.environ | wanted
+        )
+    result = {
+        "machine": describe_machine(),
+        "versions": {"torch": torch.__version__, "numpy": np.__version__},
+        "commit": describe_commit(),
+        "command": " ".join(["python -m bench.cuda.launcher", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "cells": measure(arguments.rows),
+    }
+    arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+    print("host time per batch of 64 inputs and 10 outputs, in us; kernels do nothing")
+    for cell in result["cells"]:
+        print(f"{cell['rows']:5} rows: native {cell['native_us']:6.1f}   Python {cell['python_us']:6.1f}")
+
+
+if __name__ == "__main__":
+    main()

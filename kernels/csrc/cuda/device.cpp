@@ -1,0 +1,96 @@
+#include "cuda/device.hpp"
+
+#include <array>
+#include <map>
+#include <mutex>
+
+namespace fused_mlp::cuda {
+
+int Device::count() {
+  int count = 0;
+  check(Driver::get().device_count(&count), "count the GPUs");
+  return count;
+}
+
+std::shared_ptr<Device> Device::open(int ordinal) {
+  // A sticky error is the process's, not the kernel's: while one kernel lives, all share what is known of its
+  // device.
+  static std::mutex mutex;
+  static std::map<int, std::weak_ptr<Device>> devices;
+  const int there = count();
+  if (ordinal < 0 || ordinal >= there) {
+    throw std::invalid_argument("device: expected 0 to " + std::to_string(there - 1) + ", got " +
+                                std::to_string(ordinal));
+  }
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Device> device = devices[ordinal].lock();
+  if (!device) devices[ordinal] = device = std::shared_ptr<Device>(new Device(ordinal));
+  return device;
+}
+
+Device::Device(int ordinal) : driver_(Driver::get()) {
+  check(driver_.device_get(&device_, ordinal), "open the GPU");
+  std::array<char, 128> name{};
+  check(driver_.device_name(name.data(), static_cast<int>(name.size()), device_), "ask the GPU's name");
+  name_ = name.data();
+  int major = 0, minor = 0;
+  check(driver_.device_attribute(&major, kComputeCapabilityMajor, device_), "ask the GPU's capability");
+  check(driver_.device_attribute(&minor, kComputeCapabilityMinor, device_), "ask the GPU's capability");
+  capability_ = 10 * major + minor;
+  check(driver_.primary_retain(&context_, device_), "make the GPU's context");
+}
+
+Device::~Device() { driver_.primary_release(device_); }
+
+void Device::on_lost(std::function<void(const std::string&)> tell) {
+  const std::lock_guard lock(mutex_);
+  on_lost_ = std::move(tell);
+}
+
+void Device::judge(CUresult code) noexcept {
+  if (code == kOutOfMemory) return;
+  CUevent event = nullptr;
+  const CUresult verdict = driver_.event_create(&event, kEventDisableTiming);
+  if (verdict == kSuccess) driver_.event_destroy(event);
+  if (verdict == code) set_sticky(code);
+}
+
+void Device::set_sticky(CUresult code) noexcept {
+  if (sticky_.exchange(code, std::memory_order_relaxed) != kSuccess) return;
+  try {
+    std::function<void(const std::string&)> tell;
+    {
+      const std::lock_guard lock(mutex_);
+      tell = on_lost_;
+    }
+    if (tell) tell(driver_.describe(code));
+  } catch (const std::exception&) {  // the batch's own error is reported in any case
+  }
+}
+
+DeviceMemory allocate(const Driver& driver, std::size_t bytes) {
+  CUdeviceptr address = 0;
+  check(driver.memory_alloc(&address, bytes), "allocate memory on the GPU");
+  return {driver, address};
+}
+
+Stream make_stream(const Driver& driver) {
+  CUstream stream = nullptr;
+  check(driver.stream_create(&stream, kStreamNonBlocking), "make a stream");
+  return {driver, stream};
+}
+
+Event make_event(const Driver& driver, unsigned flags) {
+  CUevent event = nullptr;
+  check(driver.event_create(&event, flags), "make an event");
+  return {driver, event};
+}
+
+MappedMemory::MappedMemory(const Driver& driver, std::size_t bytes) {
+  void* memory = nullptr;
+  check(driver.host_alloc(&memory, bytes, kHostPortable | kHostDeviceMap), "allocate page-locked memory");
+  memory_ = {driver, memory};
+  check(driver.host_device_pointer(&address_, memory, 0), "map page-locked memory");
+}
+
+}  // namespace fused_mlp::cuda

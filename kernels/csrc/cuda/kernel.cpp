@@ -1,0 +1,170 @@
+#include "cuda/kernel.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace fused_mlp::cuda {
+
+namespace {
+
+// A small forward takes 5 to 30 us; to sleep and wake up costs about as much. Where all cores are busy, a
+// thread that spins keeps another one from working.
+constexpr std::chrono::microseconds kSpin{50}, kSpinAmongBusy{5};
+
+std::chrono::nanoseconds spin_beside(unsigned busy) {
+  static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  return busy != UINT_MAX && busy >= cores ? kSpinAmongBusy : kSpin;
+}
+
+// For the lifetime of the process, as kernel_api.h wants it. There are few labels.
+const char* interned(const std::string& text) {
+  static std::mutex mutex;
+  static auto* const texts = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  return texts->insert(text).first->c_str();
+}
+
+int run_batch(void* ctx, const float* x, std::size_t rows, float* y, unsigned busy, char* error,
+              std::size_t error_size) {
+  const auto fail = [&](int code, const char* text) {
+    if (error_size > 0) std::snprintf(error, error_size, "%s", text);
+    return code;
+  };
+  try {
+    static_cast<CudaKernel*>(ctx)->run(x, rows, y, busy);
+    return 0;
+  } catch (const DriverError& failure) {
+    return fail(failure.code(), failure.what());
+  } catch (const std::exception& failure) {
+    return fail(-1, failure.what());
+  }
+}
+
+const char* strategy_of(void* ctx, std::size_t) { return static_cast<CudaKernel*>(ctx)->label(); }
+
+}  // namespace
+
+// A context for the time of one batch.
+class CudaKernel::Borrowed {
+ public:
+  Borrowed(CudaKernel& kernel, LaunchContext* context) : kernel_(kernel), context_(context) {}
+  ~Borrowed() {
+    if (context_ == nullptr) return;
+    if (context_->in_flight()) kernel_.clean_up(context_);
+    kernel_.give_back(context_);
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+  LaunchContext* get() const noexcept { return context_; }
+
+ private:
+  CudaKernel& kernel_;
+  LaunchContext* context_;
+};
+
+CudaKernel::CudaKernel(std::shared_ptr<Device> device, Plan plan, unsigned contexts)
+    : device_(std::move(device)) {
+  const CurrentContext current(*device_);
+  try {
+    loaded_ = std::make_unique<LoadedPlan>(device_->driver(), std::move(plan));
+    for (unsigned i = 0; i < std::max(1u, contexts); ++i) {
+      contexts_.push_back(std::make_unique<LaunchContext>(device_->driver(), *loaded_));
+      free_.push_back(contexts_.back().get());
+    }
+  } catch (const std::exception& error) {
+    if (const auto* failed = dynamic_cast<const DriverError*>(&error)) device_->judge(failed->code());
+    contexts_.clear();  // while the context is still current
+    loaded_.reset();
+    throw;
+  }
+  label_ = interned(loaded_->plan().label);
+  api_ = {.abi = FUSED_MLP_KERNEL_ABI,
+          .flags = FUSED_MLP_KERNEL_WAITS,
+          .ctx = this,
+          .in_features = loaded_->plan().in_features,
+          .out_features = loaded_->plan().out_features,
+          .run = run_batch,
+          .strategy = strategy_of};
+}
+
+CudaKernel::~CudaKernel() {
+  try {
+    const CurrentContext current(*device_);
+    contexts_.clear();
+    loaded_.reset();
+  } catch (const DriverError&) {  // the driver has shut down before us, and freed everything
+  }
+}
+
+void CudaKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) {
+  if (rows == 0) return;
+  if (const CUresult sticky = device_->sticky_error(); sticky != kSuccess) {
+    throw DriverError(sticky, "use the GPU any more, restart the process");
+  }
+  const CurrentContext current(*device_);
+  const std::chrono::nanoseconds spin = spin_beside(busy);
+  const Borrowed first(*this, borrow(true));
+  if (rows <= first.get()->capacity()) {
+    first.get()->start(x, rows);
+    first.get()->finish(y, spin);
+    return;
+  }
+  // A second stream, if there is one to spare: while one part is copied, the other computes.
+  const Borrowed second(*this, borrow(false));
+  run_parts(*first.get(), second.get(), x, rows, y, spin);
+}
+
+void CudaKernel::run_parts(LaunchContext& first, LaunchContext* second, const float* x, std::size_t rows,
+                           float* y, std::chrono::nanoseconds spin) {
+  struct Part {
+    LaunchContext* context;
+    std::size_t at;
+  };
+  const std::size_t streams = second != nullptr ? 2 : 1;
+  Part parts[] = {{&first, 0}, {second, 0}};
+  const std::size_t in = plan().in_features, out = plan().out_features, most = first.capacity();
+  const auto finish = [&](const Part& part) {
+    if (part.context->in_flight()) part.context->finish(y + part.at * out, spin);
+  };
+  std::size_t turn = 0;
+  for (std::size_t at = 0; at < rows; at += most, ++turn) {
+    Part& part = parts[turn % streams];
+    finish(part);
+    part.at = at;
+    part.context->start(x + at * in, std::min(most, rows - at));
+  }
+  for (std::size_t i = 0; i < streams; ++i) finish(parts[(turn + i) % streams]);
+}
+
+std::size_t CudaKernel::device_bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const auto& context : contexts_) bytes += context->device_bytes();
+  return bytes;
+}
+
+LaunchContext* CudaKernel::borrow(bool may_wait) {
+  std::unique_lock lock(mutex_);
+  if (free_.empty() && !may_wait) return nullptr;
+  given_back_.wait(lock, [&] { return !free_.empty(); });
+  LaunchContext* const context = free_.back();
+  free_.pop_back();
+  return context;
+}
+
+void CudaKernel::give_back(LaunchContext* context) {
+  {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(context);
+  }
+  given_back_.notify_one();
+}
+
+void CudaKernel::clean_up(LaunchContext* context) noexcept {
+  if (const CUresult verdict = context->abandon(); verdict != kSuccess) device_->set_sticky(verdict);
+}
+
+}  // namespace fused_mlp::cuda

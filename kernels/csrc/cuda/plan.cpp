@@ -1,0 +1,113 @@
+#include "cuda/plan.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace fused_mlp::cuda {
+
+namespace {
+
+constexpr std::size_t kMostArguments = 24;
+constexpr unsigned kMostThreads = 1024;
+
+void expect(bool condition, const char* text) {
+  if (!condition) throw std::invalid_argument(std::string("launch plan: expected ") + text);
+}
+
+void check_plan(const Plan& plan) {
+  expect(plan.in_features > 0 && plan.out_features > 0, "features of at least 1");
+  expect(!plan.launches.empty(), "at least one launch");
+  for (const KernelCode& kernel : plan.kernels) {
+    expect(!kernel.cubin.empty() || !kernel.ptx.empty(), "machine code");
+    expect(kernel.threads > 0 && kernel.threads <= kMostThreads, "1 to 1024 threads in a block");
+  }
+  for (const Launch& launch : plan.launches) {
+    expect(launch.kernel < plan.kernels.size(), "launches of kernels that are there");
+    expect(launch.block_rows > 0 && launch.column_blocks > 0, "blocks of at least one row and column");
+    expect(launch.arguments.size() <= kMostArguments, "at most 24 arguments");
+    for (const Argument& argument : launch.arguments) {
+      expect(argument.kind != Argument::kScratch || argument.value < plan.scratch_row_bytes.size(),
+             "arguments in scratch buffers that are there");
+    }
+  }
+}
+
+// Whether PTX may run where a cubin does not: it is for another GPU, or none.
+bool is_for_another_gpu(CUresult code) { return code == kNoBinaryForGpu || code == kInvalidImage; }
+
+Module load(const Driver& driver, const KernelCode& kernel) {
+  CUmodule module = nullptr;
+  CUresult code = kNoBinaryForGpu;
+  if (!kernel.cubin.empty()) code = driver.module_load(&module, kernel.cubin.data());
+  if (is_for_another_gpu(code) && !kernel.ptx.empty()) code = driver.module_load(&module, kernel.ptx.c_str());
+  check(code, "load a kernel");
+  return {driver, module};
+}
+
+}  // namespace
+
+LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : driver_(driver), plan_(std::move(plan)) {
+  check_plan(plan_);
+  for (const KernelCode& kernel : plan_.kernels) {
+    modules_.push_back(load(driver, kernel));
+    CUfunction function = nullptr;
+    check(driver.module_function(&function, modules_.back().get(), kernel.name.c_str()), "find a kernel");
+    if (kernel.shared_bytes > kStaticSharedLimit) {
+      check(driver.function_set(function, kMaxDynamicSharedBytes, static_cast<int>(kernel.shared_bytes)),
+            "get shared memory for a kernel");
+    }
+    functions_.push_back(function);
+  }
+  for (KernelCode& kernel : plan_.kernels) {  // the driver has its own copy
+    kernel.cubin = {};
+    kernel.ptx = {};
+  }
+}
+
+std::size_t LoadedPlan::traffic(std::size_t rows) const noexcept {
+  std::size_t bytes = 0;
+  for (const Launch& launch : plan_.launches) {
+    for (const Argument& argument : launch.arguments) {
+      if (argument.kind == Argument::kX) bytes += launch.column_blocks * x_bytes(rows);
+      if (argument.kind == Argument::kY) bytes += y_bytes(rows);
+    }
+  }
+  return bytes;
+}
+
+void LoadedPlan::enqueue(CUstream stream, const Buffers& buffers, std::uint32_t rows) const {
+  for (const Launch& launch : plan_.launches) {
+    std::array<std::uint64_t, kMostArguments> values{};
+    std::array<void*, kMostArguments> addresses;
+    for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
+      const Argument& argument = launch.arguments[i];
+      addresses[i] = &values[i];
+      switch (argument.kind) {
+        case Argument::kX:
+          values[i] = buffers.x;
+          break;
+        case Argument::kY:
+          values[i] = buffers.y;
+          break;
+        case Argument::kScratch:
+          values[i] = buffers.scratch[argument.value];
+          break;
+        case Argument::kAddress:
+          values[i] = argument.value;
+          break;
+        case Argument::kRows:
+          values[i] = rows;  // the kernel reads the low half
+          break;
+        case Argument::kNull:
+          break;
+      }
+    }
+    const KernelCode& kernel = plan_.kernels[launch.kernel];
+    const unsigned blocks = (rows + launch.block_rows - 1) / launch.block_rows * launch.column_blocks;
+    check(driver_.launch(functions_[launch.kernel], blocks, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes,
+                         stream, addresses.data(), nullptr),
+          "launch a kernel");
+  }
+}
+
+}  // namespace fused_mlp::cuda

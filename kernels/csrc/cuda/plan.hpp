@@ -1,0 +1,76 @@
+// What a batch launches, in order: kernels with their grids by rows, and where their arguments come from.
+// Python decides all of it at load; this checks it, loads the machine code and enqueues launches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/device.hpp"
+
+namespace fused_mlp::cuda {
+
+// A compiled kernel. `cubin` is tried first; `ptx`, which the driver compiles, where the GPU cannot run it.
+// One may be empty.
+struct KernelCode {
+  std::string cubin;
+  std::string ptx;
+  std::string name;
+  unsigned threads;       // of a block
+  unsigned shared_bytes;  // dynamic
+};
+
+struct Argument {
+  enum Kind { kX, kY, kScratch, kAddress, kRows, kNull };
+  Kind kind;
+  std::uint64_t value =
+      0;  // kScratch: which buffer; kAddress: on the device, of weights, which the caller keeps alive
+};
+
+// ceil(rows / block_rows) * column_blocks blocks.
+struct Launch {
+  std::size_t kernel;
+  unsigned block_rows;
+  unsigned column_blocks;
+  std::vector<Argument> arguments;
+};
+
+struct Plan {
+  std::string label;
+  std::size_t in_features;
+  std::size_t out_features;
+  std::vector<std::size_t> scratch_row_bytes;  // of each buffer between launches
+  std::vector<KernelCode> kernels;
+  std::vector<Launch> launches;
+};
+
+// The buffers of one forward, as addresses on the device.
+struct Buffers {
+  CUdeviceptr x;
+  CUdeviceptr y;
+  std::span<const CUdeviceptr> scratch;
+};
+
+class LoadedPlan {
+ public:
+  // Throws std::invalid_argument for a plan that does not fit together, DriverError if the GPU refuses it.
+  LoadedPlan(const Driver& driver, Plan plan);
+
+  const Plan& plan() const noexcept { return plan_; }
+  std::size_t x_bytes(std::size_t rows) const noexcept { return rows * plan_.in_features * sizeof(float); }
+  std::size_t y_bytes(std::size_t rows) const noexcept { return rows * plan_.out_features * sizeof(float); }
+  // Bytes of x and y that the kernels of a batch read and write, repetitions included.
+  std::size_t traffic(std::size_t rows) const noexcept;
+  // Launches everything for that many rows.
+  void enqueue(CUstream stream, const Buffers& buffers, std::uint32_t rows) const;
+
+ private:
+  const Driver& driver_;
+  Plan plan_;
+  std::vector<Module> modules_;
+  std::vector<CUfunction> functions_;
+};
+
+}  // namespace fused_mlp::cuda

@@ -1,0 +1,437 @@
+// The launcher on the fake driver of fake_cuda/: which calls a batch makes, what it answers, what a failure
+// leaves behind. Needs FUSED_MLP_LIBCUDA to name the fake.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "cuda/kernel.hpp"
+#include "fake_cuda/control.h"
+
+using namespace fused_mlp::cuda;
+
+namespace {
+
+const fake_cuda_control& fake() {
+  static const fake_cuda_control* const found = [] {
+    const char* const name = std::getenv("FUSED_MLP_LIBCUDA");
+    void* const library = name != nullptr ? dlopen(name, RTLD_NOW) : nullptr;
+    CHECK(library != nullptr);
+    return reinterpret_cast<decltype(&fake_cuda_controls)>(dlsym(library, "fake_cuda_controls"))();
+  }();
+  return *found;
+}
+
+constexpr std::size_t kIn = 5, kOut = 3;
+
+// y[r][j] = (j + 1) * factor * sum(x[r]); blocks of 16 rows. Parameters: x, weights (the factor), y, rows.
+void project(const fake_cuda_launch* launch) {
+  const auto rows = static_cast<std::uint32_t>(launch->parameters[3]);
+  if (launch->grid[0] != (rows + 15) / 16 || launch->block[0] != 32) return;  // y stays poisoned
+  const auto* x = static_cast<const float*>(launch->at(launch->parameters[0], rows * kIn * sizeof(float)));
+  const auto* factor = static_cast<const float*>(launch->at(launch->parameters[1], sizeof(float)));
+  auto* y = static_cast<float*>(launch->at(launch->parameters[2], rows * kOut * sizeof(float)));
+  if (x == nullptr || factor == nullptr || y == nullptr) return;
+  for (std::uint32_t r = 0; r < rows; ++r) {
+    float sum = 0;
+    for (std::size_t i = 0; i < kIn; ++i) sum += x[r * kIn + i];
+    for (std::size_t j = 0; j < kOut; ++j) y[r * kOut + j] = static_cast<float>(j + 1) * *factor * sum;
+  }
+}
+
+// h = x + 1, one row per block. Parameters: x, h, rows.
+void increment(const fake_cuda_launch* launch) {
+  const auto rows = static_cast<std::uint32_t>(launch->parameters[2]);
+  if (launch->grid[0] != rows) return;
+  const auto* x = static_cast<const float*>(launch->at(launch->parameters[0], rows * kIn * sizeof(float)));
+  auto* h = static_cast<float*>(launch->at(launch->parameters[1], rows * kIn * sizeof(float)));
+  if (x == nullptr || h == nullptr) return;
+  for (std::size_t i = 0; i < rows * kIn; ++i) h[i] = x[i] + 1;
+}
+
+// Writes behind the end of y.
+void overrun(const fake_cuda_launch* launch) {
+  (void)launch->at(launch->parameters[2], (launch->parameters[3] + 1) * 8192 * kOut * sizeof(float));
+}
+
+std::string ptx_of(const std::string& name, int pointers) {
+  std::string text = ".version 8.0\n.target sm_80\n.visible .entry " + name + "(\n";
+  for (int i = 0; i < pointers; ++i)
+    text += ".param .u64 .ptr .global .align 1 p" + std::to_string(i) + ",\n";
+  return text + ".param .u32 rows\n)\n{ ret; }\n";
+}
+
+struct Weights {
+  std::shared_ptr<Device> device = Device::open(0);
+  DeviceMemory memory;
+
+  // The context is current here only: kernels make it current by themselves.
+  explicit Weights(float factor) {
+    const CurrentContext current(*device);
+    memory = allocate(device->driver(), sizeof(float));
+    check(device->driver().copy_in(memory.get(), &factor, sizeof factor), "copy a weight");
+  }
+  ~Weights() {
+    const CurrentContext current(*device);
+    memory = {};
+  }
+};
+
+Launch project_from(Argument::Kind source, const Weights& weights) {
+  return {
+      0, 16, 1, {{source}, {Argument::kAddress, weights.memory.get()}, {Argument::kY}, {Argument::kRows}}};
+}
+
+Plan one_launch(const Weights& weights, const std::string& kernel = "project") {
+  return {"whole/16",
+          kIn,
+          kOut,
+          {},
+          {{"", ptx_of(kernel, 3), kernel, 32, 0}},
+          {project_from(Argument::kX, weights)}};
+}
+
+Plan two_launches(const Weights& weights) {
+  Plan plan = one_launch(weights);
+  plan.label = "layered/16";
+  plan.scratch_row_bytes = {kIn * sizeof(float)};
+  plan.kernels.push_back({"", ptx_of("increment", 2), "increment", 32, 64 * 1024});
+  plan.launches = {{1, 1, 1, {{Argument::kX}, {Argument::kScratch}, {Argument::kRows}}},
+                   project_from(Argument::kScratch, weights)};
+  return plan;
+}
+
+std::vector<float> rows_of(std::size_t rows, unsigned seed) {
+  std::vector<float> x(rows * kIn);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 7 + seed * 13) % 64);
+  return x;
+}
+
+// Whole numbers: sums are exact.
+void check_batch(CudaKernel& kernel, std::size_t rows, unsigned seed, float factor, float added = 0) {
+  const std::vector<float> x = rows_of(rows, seed);
+  std::vector<float> y(rows * kOut, std::numeric_limits<float>::quiet_NaN());
+  kernel.run(x.data(), rows, y.data());
+  for (std::size_t r = 0; r < rows; ++r) {
+    float sum = added * kIn;
+    for (std::size_t i = 0; i < kIn; ++i) sum += x[r * kIn + i];
+    for (std::size_t j = 0; j < kOut; ++j) CHECK(y[r * kOut + j] == static_cast<float>(j + 1) * factor * sum);
+  }
+}
+
+CUresult code_of(CudaKernel& kernel, std::size_t rows) {
+  std::vector<float> x(rows * kIn), y(rows * kOut);
+  try {
+    kernel.run(x.data(), rows, y.data());
+  } catch (const DriverError& error) {
+    return error.code();
+  }
+  return kSuccess;
+}
+
+void wait_for_calls(const char* symbol, unsigned calls) {
+  while (fake().calls(symbol) < calls) std::this_thread::yield();
+}
+
+bool nothing_is_alive() {
+  const fake_cuda_alive alive = fake().alive();
+  return alive.allocations + alive.modules + alive.streams + alive.events + alive.graphs + alive.executables +
+             alive.contexts ==
+         0;
+}
+
+void a_small_batch_is_one_launch_without_copies() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 1);
+  for (std::size_t rows : {1u, 15u, 16u, 17u, 64u}) {
+    fake().reset();
+    check_batch(kernel, rows, 1, 2);
+    CHECK(fake().calls("cuLaunchKernel") == 1);
+    CHECK(fake().calls("cuGraphLaunch") + fake().calls("cuMemcpyHtoDAsync_v2") == 0);
+  }
+  kernel.run(nullptr, 0, nullptr);
+}
+
+void a_larger_batch_is_one_graph_with_both_copies() {
+  const Weights weights(3);
+  CudaKernel kernel(weights.device, one_launch(weights), 1);
+  for (std::size_t rows : {65u, 128u, 129u, 1000u, 1024u}) {
+    fake().reset();
+    check_batch(kernel, rows, static_cast<unsigned>(rows), 3);
+    CHECK(fake().calls("cuGraphLaunch") == 1);
+    CHECK(fake().calls("cuLaunchKernel") + fake().calls("cuMemcpyHtoDAsync_v2") == 0);
+  }
+}
+
+void several_launches_are_one_graph_at_any_size() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, two_launches(weights), 1);
+  for (std::size_t rows : {1u, 16u, 40u, 64u, 500u, 1024u}) {
+    fake().reset();
+    check_batch(kernel, rows, 4, 2, 1);
+    CHECK(fake().calls("cuGraphLaunch") == 1);
+    CHECK(fake().calls("cuLaunchKernel") == 0);
+  }
+  check_batch(kernel, 1025, 5, 2, 1);
+}
+
+// 5 inputs and 3 outputs: parts of 8192 rows.
+void batches_beyond_the_graphs_are_launched_directly_on_two_streams() {
+  const Weights weights(1);
+  CudaKernel kernel(weights.device, one_launch(weights), 2);
+  for (std::size_t rows : {1025u, 8192u, 8193u, 20000u}) {
+    fake().reset();
+    check_batch(kernel, rows, 6, 1);
+    CHECK(fake().calls("cuLaunchKernel") == (rows + 8191) / 8192);
+    CHECK(fake().calls("cuGraphLaunch") == 0);
+  }
+  fake().reset();
+  fake().hold(1);
+  std::thread caller([&] { check_batch(kernel, 20000, 7, 1); });
+  wait_for_calls("cuMemcpyDtoHAsync_v2", 2);  // both parts are on their way while the first has not ended
+  fake().hold(0);
+  caller.join();
+  CudaKernel alone(weights.device, one_launch(weights), 1);  // one stream: the same, part after part
+  check_batch(alone, 20000, 8, 1);
+}
+
+void many_threads_share_a_kernel() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 2);
+  CudaKernel other(weights.device, two_launches(weights), 1);
+  std::vector<std::thread> callers;
+  for (unsigned c = 0; c < 4; ++c) {
+    callers.emplace_back([&, c] {
+      for (unsigned i = 0; i < 25; ++i) {
+        check_batch(kernel, 1 + (c * 37 + i * 61) % 300, c + i, 2);
+        check_batch(other, 1 + (c * 11 + i * 23) % 100, c + i, 2, 1);
+        if (i % 12 == 0) check_batch(kernel, 9000, i, 2);
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+void a_slow_device_is_waited_for_asleep() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 1);
+  fake().reset();
+  fake().hold(1);
+  std::thread caller([&] { check_batch(kernel, 4, 1, 2); });
+  wait_for_calls("cuEventSynchronize", 1);  // after the spin
+  fake().hold(0);
+  caller.join();
+}
+
+void a_failed_call_fails_its_batch_only() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 2);
+  const std::pair<const char*, std::size_t> failures[] = {{"cuLaunchKernel", 8},
+                                                          {"cuGraphLaunch", 100},
+                                                          {"cuMemcpyDtoHAsync_v2", 20000},
+                                                          {"cuLaunchKernel", 20000}};
+  for (const auto& [symbol, rows] : failures) {
+    fake().reset();
+    fake().fail(symbol, 701, rows > 9000 ? 1 : 0, 1);
+    CHECK(code_of(kernel, rows) == 701);
+    CHECK(weights.device->sticky_error() == kSuccess);
+    check_batch(kernel, rows, 9, 2);
+  }
+  fake().reset();
+}
+
+void a_failed_kernel_breaks_the_device_for_good() {
+  {
+    const Weights weights(2);
+    CudaKernel kernel(weights.device, one_launch(weights), 1), other(weights.device, one_launch(weights), 1);
+    fake().reset();
+    fake().fail("kernel", 719, 0, 1);
+    std::vector<std::string> told;
+    weights.device->on_lost([&](const std::string& why) { told.push_back(why); });
+    CHECK(code_of(kernel, 8) == 719);
+    CHECK(told == std::vector<std::string>{"CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"});
+    weights.device->on_lost({});
+    CHECK(weights.device->sticky_error() == 719);
+    fake().reset();
+    CHECK(code_of(other, 8) == 719);  // of another model on the same device, without trying
+    CHECK(fake().calls("cuLaunchKernel") == 0);
+  }
+  fake().reset();
+  const Weights weights(2);
+  CUresult code = kSuccess;
+  try {
+    CudaKernel kernel(weights.device, one_launch(weights, "overrun"), 1);  // runs once as it is loaded
+  } catch (const DriverError& error) {
+    code = error.code();
+  }
+  CHECK(code == 700);
+  CHECK(weights.device->sticky_error() == 700);
+  fake().reset();
+}
+
+void memory_that_runs_out_at_load_leaves_nothing_behind() {
+  const Weights weights(2);
+  const fake_cuda_alive before = fake().alive();
+  for (int allocation = 0; allocation < 6; ++allocation) {
+    for (const char* symbol :
+         {"cuMemAlloc_v2", "cuMemHostAlloc", "cuGraphInstantiateWithFlags", "cuStreamCreate"}) {
+      fake().reset();
+      fake().fail(symbol, kOutOfMemory, allocation, 1);
+      CUresult code = kSuccess;
+      try {
+        const CudaKernel kernel(weights.device, two_launches(weights), 2);
+      } catch (const DriverError& error) {
+        code = error.code();
+      }
+      CHECK(code == (fake().calls(symbol) > static_cast<unsigned>(allocation) ? kOutOfMemory : kSuccess));
+      const fake_cuda_alive after = fake().alive();
+      CHECK(std::memcmp(&before, &after, sizeof before) == 0);
+    }
+  }
+  fake().reset();
+}
+
+void everything_is_freed_with_the_kernel() {
+  CHECK(nothing_is_alive());
+  {
+    const Weights weights(2);
+    const CudaKernel kernel(weights.device, two_launches(weights), 3);
+    const fake_cuda_alive alive = fake().alive();
+    CHECK(alive.streams == 3 && alive.modules == 2 && alive.executables == 3 * 11 && alive.graphs == 0);
+    CHECK(kernel.device_bytes() == 3 * 8192 * (2 * kIn + kOut) * sizeof(float));
+  }
+  CHECK(nothing_is_alive());
+}
+
+void machine_code_for_another_gpu_gives_way_to_ptx() {
+  const Weights weights(4);
+  Plan plan = one_launch(weights);
+  plan.kernels[0].cubin = "\177ELF of some other GPU";
+  CudaKernel kernel(weights.device, plan, 1);
+  check_batch(kernel, 5, 1, 4);
+  plan.kernels[0].ptx.clear();
+  CUresult code = kSuccess;
+  try {
+    const CudaKernel refused(weights.device, plan, 1);
+  } catch (const DriverError& error) {
+    code = error.code();
+    CHECK(std::string(error.what()) ==
+          "cannot load a kernel: CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available for execution on "
+          "the device");
+  }
+  CHECK(code == kNoBinaryForGpu);
+}
+
+void a_plan_that_does_not_fit_together_is_refused() {
+  const Weights weights(2);
+  const auto refused = [&](auto change) {
+    Plan plan = two_launches(weights);
+    change(plan);
+    try {
+      const CudaKernel kernel(weights.device, plan, 1);
+    } catch (const std::invalid_argument&) {
+      return true;
+    }
+    return false;
+  };
+  CHECK(refused([](Plan& plan) { plan.launches.clear(); }));
+  CHECK(refused([](Plan& plan) { plan.launches[0].kernel = 2; }));
+  CHECK(refused([](Plan& plan) { plan.launches[0].block_rows = 0; }));
+  CHECK(refused([](Plan& plan) { plan.launches[0].arguments[1].value = 1; }));
+  CHECK(refused([](Plan& plan) { plan.launches[0].arguments.resize(25); }));
+  CHECK(refused([](Plan& plan) { plan.kernels[0].threads = 2048; }));
+  CHECK(refused([](Plan& plan) { plan.kernels[0].ptx.clear(); }));
+  CHECK(refused([](Plan& plan) { plan.out_features = 0; }));
+  CHECK(!refused([](Plan&) {}));
+  bool outside = false;
+  try {
+    Device::open(2);
+  } catch (const std::invalid_argument& error) {
+    outside = std::string(error.what()) == "device: expected 0 to 1, got 2";
+  }
+  CHECK(outside);
+}
+
+void the_c_interface_says_that_it_waits_and_why_it_failed() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 1);
+  const fused_mlp_kernel& api = *kernel.api();
+  CHECK(api.abi == FUSED_MLP_KERNEL_ABI && (api.flags & FUSED_MLP_KERNEL_WAITS) != 0);
+  CHECK(api.in_features == kIn && api.out_features == kOut);
+  CHECK(std::string(api.strategy(api.ctx, 7)) == "whole/16");
+  const std::vector<float> x = rows_of(3, 0);
+  float y[3 * kOut];
+  char error[64] = "";
+  CHECK(api.run(api.ctx, x.data(), 3, y, UINT_MAX, error, sizeof error) == 0);
+  fake().fail("cuLaunchKernel", 701, 0, 1);
+  CHECK(api.run(api.ctx, x.data(), 3, y, 99, error, sizeof error) == 701);
+  CHECK(std::string(error).starts_with("cannot launch a kernel: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"));
+  fake().fail("cuLaunchKernel", 701, 0, 1);
+  CHECK(api.run(api.ctx, x.data(), 3, y, 0, nullptr, 0) == 701);
+}
+
+// What the real driver punishes with silence or a crash, the fake names.
+void the_fake_refuses_what_cuda_would() {
+  const Weights weights(2);
+  const Driver& driver = Driver::get();
+  const CurrentContext current(*weights.device);
+  const Stream stream = make_stream(driver);
+  const MappedMemory pinned(driver, 64);
+  CHECK(pinned.device() != reinterpret_cast<CUdeviceptr>(pinned.host()));
+  float unpinned[16] = {};
+  CHECK(driver.copy_in_async(weights.memory.get(), unpinned, 4, stream.get()) == 1);
+  CHECK(driver.copy_in_async(weights.memory.get(), pinned.host(), 8, stream.get()) == 1);  // beyond its end
+  CUdeviceptr freed = 0;
+  {
+    const DeviceMemory gone = allocate(driver, 64);
+    freed = gone.get();
+  }
+  CHECK(driver.copy_in_async(freed, pinned.host(), 4, stream.get()) == 1);
+  CHECK(driver.begin_capture(stream.get(), kCaptureThreadLocal) == kSuccess);
+  CHECK(driver.stream_synchronize(stream.get()) == 900);
+  CUgraph graph = nullptr;
+  CHECK(driver.end_capture(stream.get(), &graph) == 901);
+  CHECK(driver.begin_capture(stream.get(), kCaptureThreadLocal) == kSuccess);
+  CUdeviceptr address = 0;
+  CHECK(driver.memory_alloc(&address, 64) == 900);
+  CHECK(driver.end_capture(stream.get(), &graph) == 901);
+  const std::shared_ptr<Device> second = Device::open(1);
+  {
+    const CurrentContext other(*second);
+    CHECK(driver.stream_query(stream.get()) == 201);
+  }
+  CHECK(driver.stream_query(reinterpret_cast<CUstream>(unpinned)) == 400);
+  CUresult without_context = kSuccess;
+  std::thread([&] { without_context = driver.stream_query(stream.get()); }).join();
+  CHECK(without_context == 201);
+}
+
+}  // namespace
+
+int main() {
+  fake().add_kernel("project", project);
+  fake().add_kernel("increment", increment);
+  fake().add_kernel("overrun", overrun);
+  a_small_batch_is_one_launch_without_copies();
+  a_larger_batch_is_one_graph_with_both_copies();
+  several_launches_are_one_graph_at_any_size();
+  batches_beyond_the_graphs_are_launched_directly_on_two_streams();
+  many_threads_share_a_kernel();
+  a_slow_device_is_waited_for_asleep();
+  a_failed_call_fails_its_batch_only();
+  a_failed_kernel_breaks_the_device_for_good();
+  memory_that_runs_out_at_load_leaves_nothing_behind();
+  everything_is_freed_with_the_kernel();
+  machine_code_for_another_gpu_gives_way_to_ptx();
+  a_plan_that_does_not_fit_together_is_refused();
+  the_c_interface_says_that_it_waits_and_why_it_failed();
+  the_fake_refuses_what_cuda_would();
+  CHECK(nothing_is_alive());
+}

@@ -1,0 +1,157 @@
+// The engine's promises over a kernel that waits for a device: the launcher of kernels/csrc/cuda on the fake
+// driver, which FUSED_MLP_LIBCUDA names.
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "cuda/kernel.hpp"
+#include "puppets.hpp"
+#include "testing/check.hpp"
+#include "tests/fake_cuda/control.h"
+
+namespace fused_mlp::test {
+namespace {
+
+using std::chrono::seconds;
+
+// y = 2 * the first column of x, as PuppetKernel.
+void twice(const fake_cuda_launch* launch) {
+  const auto rows = static_cast<std::uint32_t>(launch->parameters[2]);
+  const auto* x =
+      static_cast<const float*>(launch->at(launch->parameters[0], rows * Rig::kWidth * sizeof(float)));
+  auto* y = static_cast<float*>(launch->at(launch->parameters[1], rows * sizeof(float)));
+  if (x == nullptr || y == nullptr) return;
+  for (std::uint32_t row = 0; row < rows; ++row) y[row] = 2 * x[row * Rig::kWidth];
+}
+
+const fake_cuda_control& fake() {
+  static const fake_cuda_control* const found = [] {
+    const char* const name = std::getenv("FUSED_MLP_LIBCUDA");
+    void* const library = name != nullptr ? dlopen(name, RTLD_NOW) : nullptr;
+    if (library == nullptr) std::abort();
+    auto* made = reinterpret_cast<decltype(&fake_cuda_controls)>(dlsym(library, "fake_cuda_controls"))();
+    made->add_kernel("twice", twice);
+    return made;
+  }();
+  return *found;
+}
+
+constexpr const char* kPtx =
+    ".version 8.0\n.target sm_80\n.visible .entry twice(.param .u64 x, .param .u64 y, .param .u32 rows) { "
+    "ret; }";
+
+// A rig whose lane runs on the device.
+struct DeviceRig : Rig {
+  explicit DeviceRig(unsigned workers) : Rig(workers) {
+    (void)fake();  // registers the kernel
+    using Argument = cuda::Argument;
+    cuda::Plan plan{"twice/16", kWidth, 1, {}, {{"", kPtx, "twice", 32, 0}}, {}};
+    plan.launches = {{0, 16, 1, {{Argument::kX}, {Argument::kY}, {Argument::kRows}}}};
+    auto kernel = std::make_shared<cuda::CudaKernel>(cuda::Device::open(0), plan, 2);
+    device = &kernel->device();
+    LaneOptions options;
+    options.in_features = kWidth;
+    options.out_features = 1;
+    options.queue_rows = 10'000;
+    lane = engine.add_lane(options, std::make_unique<CapsuleKernel>(kernel->api(), kernel));
+    fake().reset();  // what follows is counted from here
+  }
+  ~DeviceRig() {
+    fake().hold(0);
+    engine.stop();
+    fake().reset();
+  }
+  void wait_until_the_device_has_work() const {
+    while (fake().calls("cuEventSynchronize") == 0) std::this_thread::yield();
+  }
+
+  cuda::Device* device = nullptr;
+  std::shared_ptr<Lane> lane;
+};
+
+TEST(batches_run_on_the_device_and_never_on_a_loop) {
+  DeviceRig rig(1);
+  const auto probe = rig.ticket(3, 5);
+  CHECK(rig.submit_here(*rig.lane, probe) == Status::ok);
+  CHECK_EQ(rig.run_all(), 0);
+  rig.inbox.wait_for(1);
+  CHECK_EQ(probe->y, (std::vector<float>{6, 8, 10, 12, 14}));
+  CHECK_EQ(probe->strategy, "twice/16");
+}
+
+TEST(a_slow_device_delays_neither_cancelled_nor_expired_tickets_for_longer_than_its_batch) {
+  DeviceRig rig(1);
+  fake().hold(1);
+  const auto first = rig.send(*rig.lane, 1);
+  rig.wait_until_the_device_has_work();
+  const auto gone = rig.send(*rig.lane, 2);
+  auto late = rig.ticket(3);
+  late->deadline_ns = rig.clock->now() + 1000;
+  CHECK(rig.submit(*rig.lane, late) == Status::ok);
+  const auto last = rig.send(*rig.lane, 4);
+  gone->cancel();
+  rig.clock->advance(2000);
+  fake().hold(0);
+  rig.inbox.wait_for(4);
+  CHECK_EQ(first->y, std::vector<float>{2});
+  CHECK_EQ(last->y, std::vector<float>{8});
+  CHECK(gone->outcome.status == Status::cancelled);
+  CHECK(late->outcome.status == Status::deadline_expired);
+}
+
+TEST(a_drain_waits_for_the_device) {
+  DeviceRig rig(2);
+  fake().hold(1);
+  const auto probe = rig.send(*rig.lane, 1);
+  rig.wait_until_the_device_has_work();
+  rig.engine.begin_drain();
+  CHECK(!rig.engine.wait_idle(std::chrono::milliseconds(1)));
+  fake().hold(0);
+  CHECK(rig.engine.wait_idle(seconds(30)));
+  CHECK_EQ(probe->y, std::vector<float>{2});
+}
+
+TEST(one_failing_batch_fails_only_its_own_tickets) {
+  DeviceRig rig(1);
+  fake().fail("cuLaunchKernel", 701, 0, 1);
+  const auto failed = rig.send(*rig.lane, 1);
+  rig.inbox.wait_for(1);
+  const auto next = rig.send(*rig.lane, 2);
+  rig.inbox.wait_for(2);
+  CHECK(failed->outcome.status == Status::kernel_error);
+  CHECK_EQ(next->y, std::vector<float>{4});
+  CHECK(rig.engine.wait_idle(seconds(30)));
+  const std::lock_guard lock(rig.errors_mutex);
+  CHECK_EQ(rig.errors.size(), 1u);
+  CHECK(rig.errors[0].find("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES") != std::string::npos);
+}
+
+TEST(after_a_sticky_error_every_batch_fails_at_once) {
+  DeviceRig rig(1);
+  fake().fail("kernel", 719, 0, 1);
+  const auto first = rig.send(*rig.lane, 1);
+  rig.inbox.wait_for(1);
+  const auto second = rig.send(*rig.lane, 2);
+  rig.inbox.wait_for(2);
+  CHECK(first->outcome.status == Status::kernel_error);
+  CHECK(second->outcome.status == Status::kernel_error);
+  CHECK_EQ(rig.device->sticky_error(), 719);
+  CHECK_EQ(fake().calls("cuLaunchKernel"), 1u);
+}
+
+TEST(many_batches_on_two_workers) {
+  DeviceRig rig(2);
+  std::vector<Ref<Probe>> probes;
+  for (int i = 0; i < 300; ++i) probes.push_back(rig.send(*rig.lane, static_cast<float>(i), 1 + i % 40));
+  rig.inbox.wait_for(300);
+  for (int i = 0; i < 300; ++i) {
+    for (int row = 0; row <= i % 40; ++row) {
+      CHECK_EQ(probes[static_cast<std::size_t>(i)]->y[static_cast<std::size_t>(row)],
+               static_cast<float>(2 * (i + row)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fused_mlp::test

@@ -1,0 +1,68 @@
+"""A whole server on the fake NVIDIA driver: requests over gRPC, through the engine and the native launcher, are
+answered by compiled PTX."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fused_mlp import models
+from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.settings.settings import DEMO_REPOSITORY
+from tests.support import fake_cuda
+from tests.support.server import Server
+
+pytest.importorskip("triton")
+X = np.random.default_rng(1).uniform(0, 16, (20, 64)).astype(np.float32)
+
+
+def eager(x: np.ndarray) -> np.ndarray:
+    with torch.inference_mode():
+        result: np.ndarray = (
+            models.load(DEMO_REPOSITORY / "digits" / "1").to_torch()(torch.from_numpy(x)).numpy()
+        )
+    return result
+
+
+def test_an_answer_over_grpc_comes_from_compiled_ptx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_file = tmp_path / "fail"
+    for name, value in fake_cuda.environment(fail_file=fail_file).items():
+        if not name.startswith("FUSED_MLP_"):
+            monkeypatch.setenv(name, value)
+    with (
+        Server(device="cuda", backend="triton", libcuda=fake_cuda.library()) as server,
+        Client(server.target) as client,
+    ):
+        (version,) = client.model("digits").versions
+        (kernel,) = version.kernels
+        assert kernel.backend == "triton"
+        assert kernel.isa == "sm_80"
+        assert "launched natively" in kernel.reason
+        assert "launched natively" in server.log()
+        expected = eager(X)
+        for rows in (1, 20):
+            output = client.predict("digits", X[:rows]).output
+            # Probabilities in float32: a few roundings of sums of 64 products.
+            np.testing.assert_allclose(output, expected[:rows], atol=2e-6)
+        fail_file.write_text("cuLaunchKernel 701")  # one that the device survives
+        with pytest.raises(PredictError, match="INTERNAL"):
+            client.predict("digits", X[:1])
+        fail_file.unlink()
+        np.testing.assert_allclose(client.predict("digits", X[:1]).output, expected[:1], atol=2e-6)
+        fail_file.write_text("kernel 719")  # one that it does not
+        with pytest.raises(PredictError, match="INTERNAL"):
+            client.predict("digits", X[:1])
+        fail_file.unlink()
+        with pytest.raises(PredictError, match="INTERNAL"):
+            client.predict("digits", X[:1])
+        assert "cuda:0 is lost: CUDA_ERROR_LAUNCH_FAILED" in server.log()
+        deadline = time.monotonic() + 30  # told by another thread
+        while (page := server.get("/healthz"))[0] == 200 and time.monotonic() < deadline:
+            pass
+        assert page[0] == 503
+        assert "cuda:0 is lost" in page[1]
+        assert server.metric("fused_mlp_kernel_errors_total") == 3

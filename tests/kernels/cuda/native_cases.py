@@ -1,0 +1,136 @@
+"""Run by test_native_launcher.py in a process with the fake driver: kernels from Triton's compiler through the native
+launcher, the fake and the interpreter of PTX. Prints one JSON object per case."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from fused_mlp import kernels
+from fused_mlp.kernels import KernelError, KernelInfo, failure
+from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES
+from fused_mlp.kernels.cuda.planning.forward import plan_forward
+from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
+from fused_mlp.kernels.cuda.running import native
+from fused_mlp.kernels.cuda.running.contexts import ContextPool, LaunchContext
+from fused_mlp.kernels.cuda.running.kernel import CudaKernel
+from fused_mlp.kernels.cuda.running.native import NativeKernel
+from fused_mlp.kernels.cuda.running.native_building import (
+    build_by_rule,
+    compile_forward,
+    with_native_launcher,
+)
+from fused_mlp.kernels.cuda.running.packing import pack
+from fused_mlp.models import Mlp
+from fused_mlp.models.evaluation import evaluate
+from tests.kernels.cuda.cpu_runtime import CpuRuntime
+from tests.kernels.cuda.eager_program import EagerProgram
+from tests.kernels.cuda.random_models import make_mlp, make_spec
+
+FAIL_FILE = Path(os.environ["FAKE_CUDA_FAIL_FILE"])
+SMALL = make_mlp(make_spec((5, 7, 3)))
+
+
+@contextmanager
+def failing(symbol: str, code: int) -> Iterator[None]:
+    FAIL_FILE.write_text(f"{symbol} {code}")
+    try:
+        yield
+    finally:
+        FAIL_FILE.unlink()
+
+
+def rows_for(mlp: Mlp, rows: int) -> np.ndarray:
+    return np.random.default_rng(rows).standard_normal((rows, mlp.spec.in_features), dtype=np.float32)
+
+
+def error_of(kernel: kernels.Kernel, mlp: Mlp, rows: int) -> float:
+    x = rows_for(mlp, rows)
+    return float(np.abs(kernel(x) - evaluate(mlp, x.astype(np.float64))).max())
+
+
+def message(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except KernelError as error:
+        return str(error)
+    return ""
+
+
+def layered(mlp: Mlp) -> NativeKernel:
+    tiles = [tile for tile in candidate_tiles(mlp.spec, ARCHITECTURES[0]) if tile.strategy == "layered"]
+    return build_by_rule(mlp, 0, ARCHITECTURES[0], tiles[:1])
+
+
+class ProgramOnDriver(EagerProgram):
+    """What `TritonProgram` has for another launcher, on the fake device. Through torch it is eager."""
+
+    def __init__(self, mlp: Mlp) -> None:
+        super().__init__(mlp)
+        self.forward = plan_forward(mlp.spec, candidate_tiles(mlp.spec, ARCHITECTURES[0])[0])
+        self.tensors = native.upload(0, pack(mlp, self.forward))
+        self.binaries = [SimpleNamespace(compiled=each) for each in compile_forward(self.forward, 80)]
+
+
+def chosen_by_torch(strategy: str, program: EagerProgram) -> kernels.Kernel:
+    """As `backend` hands it over after the race."""
+    runtime = CpuRuntime()
+    runtime.device = torch.device("cuda", 0)
+    context = LaunchContext(runtime, program, SMALL.spec, (16,))
+    info = KernelInfo("fused", "triton", "cuda:0", strategy, "sm_80", "float32", 1, "the fastest")
+    return with_native_launcher(CudaKernel(SMALL.spec, info, ContextPool([context])))
+
+
+def cases() -> Iterator[dict[str, object]]:
+    kernel = kernels.compile(SMALL, device="cuda", backend="triton")
+    assert isinstance(kernel, NativeKernel)
+    yield {
+        "case": "whole",
+        "info": str(kernel.describe()),
+        "errors": [error_of(kernel, SMALL, rows) for rows in (1, 17, 70)],
+        "memory": kernel.memory_bytes,
+        "has_capsule": kernel.capsule() is not None,
+        "wrong shape": message(lambda: kernel.run(rows_for(SMALL, 2), np.empty((2, 4), np.float32))),
+    }
+    half = make_mlp(make_spec((20, 24, 3), dtype="float16", output="softmax"))
+    yield {"case": "layered", "errors": [error_of(layered(half), half, rows) for rows in (3, 33)]}
+    handed_over = chosen_by_torch("whole/16", ProgramOnDriver(SMALL))
+    in_torch = chosen_by_torch("cublas", EagerProgram(SMALL))
+    yield {
+        "case": "handed over",
+        "error": error_of(handed_over, SMALL, 17),
+        "native": [isinstance(kernel, NativeKernel) for kernel in (handed_over, in_torch)],
+        "reasons": [kernel.describe().reason for kernel in (handed_over, in_torch)],
+    }
+    with failing("cuMemAlloc_v2", 2):
+        refused = message(lambda: kernels.compile(SMALL, device="cuda", backend="triton"))
+    yield {"case": "no memory", "message": refused}
+    x, y = rows_for(SMALL, 2), np.empty((2, 3), np.float32)
+    with failing("cuLaunchKernel", 701):
+        refused = message(lambda: kernel.run(x, y))
+    yield {
+        "case": "one failure",
+        "message": refused,
+        "error": error_of(kernel, SMALL, 2),
+        "lost": failure.failure(),
+    }
+    with failing("kernel", 719):
+        refused = message(lambda: kernel.run(x, y))
+    yield {
+        "case": "lost",
+        "message": refused,
+        "later": message(lambda: kernel.run(x, y)),
+        "lost": failure.failure(),
+    }
+
+
+if __name__ == "__main__":
+    for case in cases():
+        print(json.dumps(case), flush=True)

@@ -1,0 +1,64 @@
+"""The launcher declares the driver's types, functions and constants itself. Where NVIDIA's header is at hand (triton
+brings one), the compiler compares them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DECLARATIONS = ROOT / "kernels" / "csrc" / "cuda" / "driver.hpp"
+
+# Ours and NVIDIA's, in its words.
+CONSTANTS = {
+    "kOutOfMemory": "CUDA_ERROR_OUT_OF_MEMORY",
+    "kInvalidImage": "CUDA_ERROR_INVALID_IMAGE",
+    "kNoBinaryForGpu": "CUDA_ERROR_NO_BINARY_FOR_GPU",
+    "kNotReady": "CUDA_ERROR_NOT_READY",
+    "kStreamNonBlocking": "CU_STREAM_NON_BLOCKING",
+    "kEventBlockingSync": "CU_EVENT_BLOCKING_SYNC",
+    "kEventDisableTiming": "CU_EVENT_DISABLE_TIMING",
+    "kHostPortable": "CU_MEMHOSTALLOC_PORTABLE",
+    "kHostDeviceMap": "CU_MEMHOSTALLOC_DEVICEMAP",
+    "kCaptureThreadLocal": "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL",
+    "kComputeCapabilityMajor": "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR",
+    "kComputeCapabilityMinor": "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR",
+    "kMaxDynamicSharedBytes": "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
+}
+PROGRAM = """
+#include <cuda.h>
+#include <type_traits>
+#include "cuda/driver.hpp"
+namespace ours = fused_mlp::cuda;
+template <class A, class B> constexpr bool alike() {
+  return sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>;
+}
+template <class... A, class... B> constexpr bool alike(CUresult (*)(A...), int (*)(B...)) {
+  if constexpr (sizeof...(A) == sizeof...(B)) return (alike<A, B>() && ...); else return false;
+}
+"""
+
+
+def test_declarations_agree_with_nvidias_header(tmp_path: Path) -> None:
+    triton = pytest.importorskip("triton")
+    include = Path(triton.__file__).parent / "backends" / "nvidia" / "include"
+    compiler = shutil.which("c++")
+    if not (include / "cuda.h").exists() or compiler is None:
+        pytest.skip("needs cuda.h and a C++ compiler")
+    functions = re.findall(r'F\((\w+), "(\w+)"', DECLARATIONS.read_text())
+    assert len(functions) == 39
+    lines = [f"static_assert(ours::{ours} == {theirs});" for ours, theirs in CONSTANTS.items()]
+    # cuda.h declares what is newest under the plain name.
+    lines += [
+        f"static_assert(alike(decltype(&{symbol}){{}}, decltype(ours::Driver::{member}){{}}));"
+        for member, symbol in ((member, re.sub(r"_v\d$", "", symbol)) for member, symbol in functions)
+    ]
+    source = tmp_path / "declarations.cpp"
+    source.write_text(PROGRAM + "\n".join(lines) + "\n")
+    command = [compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", f"-I{ROOT / 'kernels' / 'csrc'}"]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

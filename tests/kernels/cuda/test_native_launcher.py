@@ -1,0 +1,83 @@
+"""The native launcher from Python, on the fake driver, which runs the compiled PTX. In a process of its own: the driver
+is loaded once per process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import fake_cuda
+
+ROOT = Path(__file__).parents[3]
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    fail_file = tmp_path_factory.mktemp("fake") / "fail"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.cuda.native_cases"],
+        cwd=ROOT,
+        env=os.environ | fake_cuda.environment(fail_file=fail_file, delay_us=0),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return {case["case"]: case for case in map(json.loads, done.stdout.splitlines())}
+
+
+def test_the_compiled_kernel_answers_through_the_launcher(results: dict[str, dict[str, Any]]) -> None:
+    found = results["whole"]
+    assert max(found["errors"]) < 1e-5  # float32, sums of at most 7 products near one
+    assert "triton on cuda" in found["info"]
+    assert "strategy whole/16; chosen by rule, not timed" in found["info"]
+    assert "launched natively" in found["info"]
+    assert found["memory"] > 0
+    assert found["has_capsule"]
+    assert found["wrong shape"] == "expected x (rows, 5) and y (rows, 3), got (2, 5) and (2, 4)"
+
+
+def test_several_launches_with_a_buffer_between_them(results: dict[str, dict[str, Any]]) -> None:
+    assert max(results["layered"]["errors"]) < 5e-3  # float16 has 11 bits
+
+
+def test_what_torch_has_chosen_is_handed_over_and_cublas_stays_in_python(
+    results: dict[str, dict[str, Any]],
+) -> None:
+    found = results["handed over"]
+    assert found["error"] < 1e-5
+    assert found["native"] == [True, False]
+    assert found["reasons"] == [
+        "the fastest; launched natively",
+        "the fastest; launched from Python (it has no plan to hand over)",
+    ]
+
+
+def test_no_room_at_load_is_one_line_that_names_it(results: dict[str, dict[str, Any]]) -> None:
+    assert "no room on the GPU for 0.0 MiB of weights" in results["no memory"]["message"]
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in results["no memory"]["message"]
+
+
+def test_a_failed_batch_leaves_the_kernel_usable(results: dict[str, dict[str, Any]]) -> None:
+    found = results["one failure"]
+    assert (
+        "CUDA failed on a batch of 2 rows: cannot launch a kernel: CUDA_ERROR_LAUNCH_OUT_OF"
+        in found["message"]
+    )
+    assert found["error"] < 1e-5
+    assert not found["lost"]
+
+
+def test_a_lost_device_is_reported_and_fails_every_batch(results: dict[str, dict[str, Any]]) -> None:
+    found = results["lost"]
+    assert "CUDA_ERROR_LAUNCH_FAILED" in found["message"]
+    assert "cannot use the GPU any more, restart the process" in found["later"]
+    assert found["lost"] == "cuda:0 is lost: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"
