@@ -223,9 +223,7 @@ def trust() -> Iterator[Any]:
     )
     yield facts("Kernels", "What runs, and where.", select("fused_mlp_kernel_info"), ("model",), THIRD)
     policies = 'fused_mlp_policy_info{job=~"$job",model=~"$model|"}'
-    yield facts(
-        "Policies", "What a model's requests get; without a model: by default.", policies, (), SIXTH
-    )
+    yield facts("Policies", "What a model's requests get; without a model: by default.", policies, (), SIXTH)
     yield facts("Builds", "What serves.", 'fused_mlp_build_info{job=~"$job"}', ("job",), SIXTH)
 
 
