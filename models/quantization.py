@@ -82,7 +82,8 @@ def _are_whole(weights: NDArray[np.float64], steps: NDArray[np.float64]) -> NDAr
 
 
 def to_bfloat16(weight: Array) -> Array:
-    return np.ascontiguousarray(widen(weight).astype(named_dtype("bfloat16")))
+    with np.errstate(over="ignore"):  # check_reduced counts what is not finite
+        return np.ascontiguousarray(widen(weight).astype(named_dtype("bfloat16")))
 
 
 def widened(matrix: ReducedMatrix) -> Float32:
@@ -113,11 +114,12 @@ def check_reduced(matrix: ReducedMatrix) -> str | None:
         bad = matrix.size - int(np.count_nonzero(np.isfinite(widen(matrix))))
         return f"{bad} of {matrix.size} values are NaN or infinite" if bad else None
     out, columns = matrix.shape
-    if matrix.scales.shape != (out,):
-        return f"expected {out} scales, got {matrix.scales.shape}"
-    bad = out - int(np.count_nonzero(np.isfinite(matrix.scales) & (matrix.scales > 0)))
+    if matrix.scales.shape != (out,) or matrix.scales.dtype != np.float32:
+        return f"expected {out} scales in float32, got {matrix.scales.shape} {matrix.scales.dtype}"
+    most = np.finfo(np.float32).max / LARGEST  # so that the weights are finite too
+    bad = out - int(np.count_nonzero((matrix.scales > 0) & (matrix.scales <= most)))
     if bad:
-        return f"expected scales that are finite and above zero, {bad} of {out} are not"
+        return f"expected scales above zero, up to {most:.3g}, {bad} of {out} are not"
     if (matrix.values < -LARGEST).any():
         return f"expected values from -{LARGEST} to {LARGEST}, got -128"
     if columns > MOST_INPUTS:

@@ -188,7 +188,7 @@ def _infos(versions: list[ServedVersion], used: list[ServedVersion], front: str)
             )  # fmt: skip
     errors = GaugeMetricFamily(
         "fused_mlp_precision_error_ratio",
-        "What weights in fewer bits cost versions with traffic, as a share of the largest output.",
+        "What weights in fewer bits cost versions with traffic, as a share of a row's largest output.",
         labels=(*VERSION, "kind"),
     )
     for v in used:

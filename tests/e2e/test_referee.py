@@ -20,6 +20,7 @@ VERDICTS = (
     "both_wrong",
     "unfused_not_finite",
     "within_bound",
+    "int8_cost",
     "not_judged",
 )
 

@@ -167,9 +167,7 @@ def test_an_import_measures_a_quantised_file_on_the_rows_given(tmp_path: Path) -
     assert (made.error.rows, made.error.calibrated) == (40, True)
     assert models.load(tmp_path / "repo" / "m" / "1").precision == "int8"
     assert import_model(path, tmp_path / "repo", "m", precision="float32").mlp.precision == "float32"
-    with pytest.raises(
-        ModelLoadError, match=r"int8: expected an error of at most 0.10%.*--precision float32"
-    ):
+    with pytest.raises(ModelLoadError, match=r"int8: expected an error of at most 0.1%.*--precision float32"):
         import_model(path, tmp_path / "repo", "m", max_error=1e-3)
 
 
