@@ -18,6 +18,8 @@ Float32 = NDArray[np.float32]
 LARGEST = 127  # of an int8 weight or input: symmetric, so that -128 is never used
 SMALLEST_RANGE = 2.0**-100  # of a row or a column: numbers that are far below it count as zero
 MOST_INPUTS = 131072  # of an int8 matrix: the sum of more products might not fit into int32
+# Products of 127 * 127 at most of so many inputs add up to less than 2^24: exact in float32, in any order.
+_EXACT_INPUTS = 1024
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,11 @@ def quantize_rows(x: Float32) -> tuple[Float32, Float32]:
 def int8_product(x: Float32, matrix: Int8Matrix) -> Float32:
     """x: (rows, in) -> (rows, out), before the bias: exact sums, then two roundings."""
     values, scales = quantize_rows(x)
-    sums = values.astype(np.float64) @ matrix.values.T.astype(np.float64)  # far below 2^53: exact
+    weights = matrix.values.astype(np.float32)
+    sums = np.zeros((len(x), len(weights)))
+    for start in range(0, x.shape[1], _EXACT_INPUTS):
+        columns = slice(start, start + _EXACT_INPUTS)
+        sums += values[:, columns] @ weights[:, columns].T
     return sums.astype(np.float32) * matrix.scales * scales
 
 
