@@ -167,6 +167,8 @@ def test_an_import_measures_a_quantised_file_on_the_rows_given(tmp_path: Path) -
     assert (made.error.rows, made.error.calibrated) == (40, True)
     assert models.load(tmp_path / "repo" / "m" / "1").precision == "int8"
     assert import_model(path, tmp_path / "repo", "m", precision="float32").mlp.precision == "float32"
+    half = import_model(path, tmp_path / "repo", "m", dtype="float16").mlp
+    assert (half.spec.dtype, dict(half.reduced)) == ("float16", {})
     with pytest.raises(ModelLoadError, match=r"int8: expected an error of at most 0.1%.*--precision float32"):
         import_model(path, tmp_path / "repo", "m", max_error=1e-3)
 
