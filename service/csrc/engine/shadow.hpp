@@ -27,7 +27,8 @@ enum class Verdict : std::uint8_t {
   not_judged,          // the referee was busy
 };
 inline constexpr std::array<const char*, 7> kVerdictNames = {
-    "fused_wrong", "unfused_wrong", "both_wrong", "unfused_not_finite", "within_bound", "int8_cost", "not_judged"};
+    "fused_wrong",  "unfused_wrong", "both_wrong", "unfused_not_finite",
+    "within_bound", "int8_cost",     "not_judged"};
 
 // Batches by verdict.
 using VerdictCounters = std::array<std::atomic<std::uint64_t>, kVerdictNames.size()>;
