@@ -206,6 +206,13 @@ def test_dynamically_quantised_linears_of_torch_become_int8(
     np.testing.assert_array_equal(wide, theirs.dequantize().numpy())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_linears_of_torch_in_dynamic_float16_are_floats() -> None:
+    halves = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(20, 4)), dtype=torch.float16)
+    mlp = models.from_torch(halves)
+    assert (mlp.precision, mlp.error) == ("float32", None)
+
+
 def test_weights_on_a_grid_keep_it() -> None:
     generator = np.random.default_rng(0)
     whole = generator.integers(-100, 101, (50, 70)).astype(np.int8)
