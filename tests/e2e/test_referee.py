@@ -132,6 +132,7 @@ def test_live_rows_that_int8_was_not_measured_on_are_warned_of(
     x[:, 0] *= 1000
     settings = {"backend": "cpu", "shadow": 1, "policy": WITHDRAW, "model_repository": tmp_path}
     with PuppetService(**settings) as puppet, Client(puppet.target) as client:
+        assert "digits/1: 64-1, int8, answers fused" in puppet.service.banner()
         predict(puppet, client, x)
         puppet.wait_for(lambda: "import again with --calibrate" in caplog.text)
         assert verdicts(puppet) == {"int8_cost": 1}

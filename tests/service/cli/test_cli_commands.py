@@ -86,6 +86,15 @@ def test_import_keeps_weights_in_fewer_bits_and_says_what_that_costs(cli, tmp_pa
     assert "step 'layers." in refused.err
     assert "alone has" in refused.err
     assert "expected float32, bfloat16, int8, got 'int4'" in cli(*args, "--precision", "int4").err
+    rows = np.load(tmp_path / "rows.npy")
+    rows[:, 0] *= 1e3
+    np.save(tmp_path / "loud.npy", rows)
+    with torch.no_grad():
+        module[0].weight[:, 0] /= 1e6
+    torch.save(module.state_dict(), tmp_path / "net.pt")
+    partly = cli(*args, "--precision", "int8", "--calibrate", tmp_path / "loud.npy")
+    assert "int8, 7.0% of the weights: error " in partly.out  # 150 of 2150
+    assert "in float32: layers.0" in partly.out
     assert "--max-error: expected a number above 0, got nan" in cli(*args, "--max-error", "nan").err
     again = ["import", tmp_path / "repo" / "net" / "1", "-r", tmp_path / "repo", "-n", "again"]
     for useless in (["--calibrate", tmp_path / "rows.npy"], ["--max-error", "0.1"]):
