@@ -3,6 +3,9 @@ rows, bounded, and layer by layer where the whole costs too much. numpy only."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+from collections.abc import Collection
 from typing import get_args
 
 import numpy as np
@@ -11,11 +14,13 @@ from numpy.typing import NDArray
 from fused_mlp.models.activations import Floats
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.evaluation import Int8Products, evaluate
-from fused_mlp.models.precision_error import PrecisionError
+from fused_mlp.models.precision_error import MOST_ERROR, PrecisionError, percent
 from fused_mlp.models.quantization import (
     MOST_INPUTS,
     Precision,
+    Reduced,
     ReducedMatrix,
+    check_reduced,
     to_bfloat16,
     to_int8,
 )
@@ -24,7 +29,7 @@ from fused_mlp.models.weights import Mlp
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 RANDOM_ROWS = 64
 MOST_ROWS = 4096  # of those given: more tell nothing new, and float64 is slow
-MAX_ERROR = 0.05  # of the largest output
+MAX_ERROR = 0.05  # of the size of a row's outputs
 
 
 def check_precision(precision: str) -> Precision:
@@ -35,92 +40,130 @@ def check_precision(precision: str) -> Precision:
 
 
 def to_precision(mlp: Mlp, precision: Precision, keep: frozenset[str] = frozenset()) -> Mlp:
-    """Unmeasured. `keep`: names of steps whose weights stay as they are. A matrix with too many inputs for int8 stays
-    too."""
+    """Unmeasured. `keep`: names of steps whose weights stay as they are. So do those that the precision cannot hold:
+    too many inputs for int8, numbers too large for bfloat16."""
     check_precision(precision)
     if precision == mlp.precision:
         return mlp
+    plain = _in_float32(mlp)
+    if precision == "float32":
+        return plain
     if mlp.reduced:
         raise ModelLoadError(f"the model is in {mlp.precision} already: expected its float32 weights")
-    spec = mlp.spec.model_copy(update={"dtype": "float32"})  # biases and norms stay in it
-    if precision == "float32":
-        return Mlp(spec, mlp.tensors(), example=mlp.example, source=mlp.source)
-    reduced: dict[str, ReducedMatrix] = {}
-    for step in mlp.spec.steps:
-        if step.op not in ("linear", "gated") or step.name in keep:
-            continue
-        for half in ("", "gate_"):
-            weight = mlp.tensor(step, f"{half}weight")
-            if weight is not None and (precision == "bfloat16" or weight.shape[1] <= MOST_INPUTS):
-                reduce = to_bfloat16 if precision == "bfloat16" else to_int8
-                reduced[f"{step.prefix}.{half}weight"] = reduce(weight)
-    # Kept steps that share their weights with others keep them for all.
-    for step in mlp.spec.steps:
-        if step.name in keep:
-            for half in ("", "gate_"):
-                reduced.pop(f"{step.prefix}.{half}weight", None)
-    rest = {name: tensor for name, tensor in mlp.tensors().items() if name not in reduced}
-    return Mlp(spec, rest, example=mlp.example, source=mlp.source, reduced=reduced)
+    return plain.with_reduced(_without(mlp, _reduce_all(mlp, precision), keep))
 
 
 def reduce_precision(
     mlp: Mlp,
     precision: Precision | None,
     rows: NDArray[np.float32] | None = None,
-    max_error: float = MAX_ERROR,
+    max_error: float | None = None,
 ) -> Mlp:
     """`to_precision`, measured over `rows` (rows, in_features), or random ones. Steps that would cost more than
-    `max_error` stay in float32; refused if none is left. None: as what the model was read from, int8 for the matrices
-    that are int8 there, and nothing else."""
-    if not max_error > 0:  # NaN neither
-        raise ModelLoadError(f"max_error: expected a number above 0, got {max_error}")
-    if precision is None:
-        steps = [step.name for step in mlp.spec.steps if f"{step.prefix}.weight" in mlp.quantized]
-        if not steps:
-            return mlp
-        return _Reduction(mlp, "int8", steps, rows, max_error).run()
-    if check_precision(precision) in (mlp.precision, "float32"):
-        return to_precision(mlp, precision)
+    `max_error` (None: 5 %) stay in float32; refused if none is left. precision=None: as what the model was read from,
+    int8 for the matrices that are int8 there, and nothing else."""
+    if max_error is not None and not max_error > 0:  # NaN neither
+        raise ModelLoadError(f"max_error=...: expected a number above 0, got {max_error}")
     steps = _products(mlp)
-    if not steps:
-        raise ModelLoadError(f"{precision}: the model has no matrix to reduce")
-    return _Reduction(mlp, precision, steps, rows, max_error).run()
+    if precision is None and mlp.quantized and not mlp.reduced:
+        precision = "int8"
+        steps = [step.name for step in mlp.spec.steps if f"{step.prefix}.weight" in mlp.quantized]
+    elif precision is None or check_precision(precision) in (mlp.precision, "float32"):
+        if rows is not None or max_error is not None:
+            raise ModelLoadError(_nothing_to_measure(mlp, precision))
+        return mlp if precision is None else to_precision(mlp, precision)
+    elif mlp.reduced:
+        return to_precision(mlp, precision)  # which refuses it
+    return _Reduction(mlp, precision, steps, rows, MAX_ERROR if max_error is None else max_error).run()
+
+
+def _nothing_to_measure(mlp: Mlp, precision: Precision | None) -> str:
+    text = "calibration=... and max_error=... are about the error of floats that are reduced"
+    if mlp.precision != "float32" and precision != "float32":
+        return f"{text}: the model is in {mlp.precision} already, import what it was made from"
+    return f"{text}: say precision='int8' or precision='bfloat16'"
 
 
 def _products(mlp: Mlp) -> list[str]:
     return [step.name for step in mlp.spec.steps if step.op in ("linear", "gated")]
 
 
+def _in_float32(mlp: Mlp) -> Mlp:
+    """With biases and norms in it too."""
+    if mlp.spec.dtype == "float32" and not mlp.reduced:
+        return mlp.with_reduced({})
+    return mlp.rounded_to("float32")
+
+
+def _reduce_all(mlp: Mlp, precision: Precision) -> dict[str, ReducedMatrix]:
+    """Every matrix that the precision can hold, by name; of a gated step both or none."""
+    reduced: dict[str, ReducedMatrix] = {}
+    for step in mlp.spec.steps:
+        if step.op not in ("linear", "gated") or f"{step.prefix}.weight" in reduced:
+            continue
+        made: dict[str, ReducedMatrix] = {}
+        for half in ("", "gate_"):
+            weight = mlp.tensor(step, f"{half}weight")
+            if weight is not None:
+                reduce = to_bfloat16 if precision == "bfloat16" else to_int8
+                made[f"{step.prefix}.{half}weight"] = reduce(weight)
+        if all(check_reduced(matrix) is None for matrix in made.values()):
+            reduced |= made
+    return reduced
+
+
+def _without(mlp: Mlp, reduced: Reduced, keep: Collection[str]) -> dict[str, ReducedMatrix]:
+    """A step that is kept keeps its weights for all that share them."""
+    kept = {
+        f"{step.prefix}.{half}weight"
+        for step in mlp.spec.steps
+        for half in ("", "gate_")
+        if step.name in keep
+    }
+    return {name: matrix for name, matrix in reduced.items() if name not in kept}
+
+
 def measure(
     mlp: Mlp, exact: Floats, x: NDArray[np.float32], calibrated: bool, kept: tuple[str, ...] = ()
-) -> PrecisionError:
-    """exact: (rows, out_features), what float64 makes of x with the weights that `mlp` was made from."""
+) -> PrecisionError | None:
+    """exact: (rows, out_features), what float64 makes of x with the weights that `mlp` was made from. None: an output
+    is not finite."""
     y = evaluate(mlp, x, Int8Products()).astype(np.float64)
-    with np.errstate(all="ignore"):
-        largest, mean, cosine, same = 0.0, 0.0, 1.0, []
-        for output in mlp.spec.outputs:
-            columns = mlp.spec.columns(output.name)
-            got, want = y[:, columns], exact[:, columns]
-            size = np.abs(want).max() or 1.0
-            largest = max(largest, float(np.abs(got - want).max() / size))
-            mean = max(mean, float(np.abs(got - want).mean() / size))
-            lengths = np.linalg.norm(got, axis=1) * np.linalg.norm(want, axis=1)
-            angles = np.where(lengths > 0, (got * want).sum(axis=1) / lengths, 1.0)
-            if got.shape[1] > 1:
-                cosine = min(cosine, float(angles.min()))
-                same.append(float((got.argmax(axis=1) == want.argmax(axis=1)).mean()))
-    if not np.isfinite([largest, mean, cosine]).all():
-        raise ModelLoadError(f"{mlp.precision}: the outputs are not finite for some of the {len(x)} rows")
-    top1 = min(same) if same else None
+    if not (np.isfinite(y).all() and np.isfinite(exact).all()):
+        return None
+    largest, mean, angles, same = 0.0, 0.0, [], []
+    for output in mlp.spec.outputs:
+        columns = mlp.spec.columns(output.name)
+        got, want = y[:, columns], exact[:, columns]
+        # Each row by its own size: by that of the largest, one loud row would hide the others. Outputs near zero are
+        # measured by a usual row.
+        sizes = np.abs(want).max(axis=1, keepdims=True)
+        sizes = np.maximum(sizes, np.median(sizes[sizes > 0]) if sizes.any() else 1.0)
+        differences = np.minimum(np.abs(got - want) / sizes, MOST_ERROR)
+        largest = max(largest, float(differences.max()))
+        mean = max(mean, float(differences.mean()))
+        if got.shape[1] > 1:
+            zeros = ~(got.any(axis=1) | want.any(axis=1))  # on both sides: the same direction
+            angles.append(float(np.where(zeros, 1.0, (_unit(got) * _unit(want)).sum(axis=1)).min()))
+            same.append(float((got.argmax(axis=1) == want.argmax(axis=1)).mean()))
     return PrecisionError(
         rows=len(x),
         calibrated=calibrated,
         largest=largest,
         mean=mean,
-        cosine=min(cosine, 1.0),
-        top1=top1,
+        cosine=float(np.clip(min(angles), -1, 1)) if angles else None,
+        top1=min(same) if same else None,
         kept=kept,
     )
+
+
+def _unit(rows: Floats) -> Floats:
+    """Each row divided by its length; zeros stay zeros. By its largest number first, whose square might overflow."""
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    scaled = rows / np.where(largest > 0, largest, 1.0)
+    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
+    units: Floats = scaled / np.where(lengths > 0, lengths, 1.0)
+    return units
 
 
 class _Reduction:
@@ -134,41 +177,66 @@ class _Reduction:
         rows: NDArray[np.float32] | None,
         max_error: float,
     ) -> None:
-        self.mlp, self.precision, self.steps, self.max_error = mlp, precision, steps, max_error
+        self.plain, self.precision, self.max_error = _in_float32(mlp), precision, max_error
         self.x, self.calibrated = _check_rows(mlp, rows), rows is not None
         self.exact = evaluate(mlp, self.x.astype(np.float64))
+        others = [name for name in _products(mlp) if name not in steps]
+        self.reduced = _without(mlp, _reduce_all(mlp, precision), others)
+        # Steps that share their weights are reduced together: one stands for all.
+        self.steps = list(
+            {
+                step.prefix: step.name
+                for step in reversed(mlp.spec.steps)
+                if f"{step.prefix}.weight" in self.reduced and step.op in ("linear", "gated")
+            }.values()
+        )[::-1]
 
     def run(self) -> Mlp:
+        if not self.steps:
+            raise ModelLoadError(
+                f"{self.precision}: no matrix of the model can be kept in it (int8 takes up to {MOST_INPUTS} inputs)"
+            )
         found = self._measured(())
-        if found.error is not None and found.error.largest <= self.max_error:
+        if self._is_within(found):
             return found
-        # The steps that cost most by themselves stay in float32, one after the other, until the rest is cheap enough.
-        alone = {
-            name: self._cost(tuple(other for other in self.steps if other != name)) for name in self.steps
-        }
+        # The steps that cost most by themselves stay in float32: as many as it takes. The search has few rows.
+        alone = {name: self._cost([other for other in self.steps if other != name]) for name in self.steps}
         costly = sorted(self.steps, key=lambda name: -alone[name])
-        for count in range(1, len(costly)):
-            found = self._measured(tuple(costly[:count]))
-            if found.error is not None and found.error.largest <= self.max_error:
+        first = 1 + bisect_left(
+            range(1, len(costly)), True, key=lambda count: self._cost(costly[:count]) <= self.max_error
+        )
+        for count in range(first, len(costly)):
+            found = self._measured(costly[:count])
+            if self._is_within(found):
                 return found
+        if math.isinf(alone[costly[-1]]):
+            raise ModelLoadError(
+                f"{self.precision}: the outputs are not finite for some of the {len(self.x)} rows"
+            )
         worst = costly[0]
         raise ModelLoadError(
-            f"{self.precision}: expected an error of at most {self.max_error:.2%} of the largest output; step "
-            f"{worst!r} alone has {alone[worst]:.2%}, and {costly[-1]!r}, the best, {alone[costly[-1]]:.2%}: allow "
+            f"{self.precision}: expected an error of at most {percent(self.max_error)} of the outputs; step {worst!r} "
+            f"alone has {percent(alone[worst])}, and {costly[-1]!r}, the best, {percent(alone[costly[-1]])}: allow "
             "more when it is imported (--max-error), or keep float32 (--precision float32)"
         )
 
-    def _measured(self, costly: tuple[str, ...]) -> Mlp:
-        reduced = set(self.steps).difference(costly)
-        kept = tuple(name for name in _products(self.mlp) if name not in reduced)
-        found = to_precision(self.mlp, self.precision, frozenset(kept))
-        found.error = measure(found, self.exact, self.x, self.calibrated, kept)
+    def _is_within(self, found: Mlp) -> bool:
+        return found.error is not None and found.error.largest <= self.max_error
+
+    def _measured(self, costly: Collection[str], every: int = 1) -> Mlp:
+        """Over one of `every` rows."""
+        found = self.plain.with_reduced(_without(self.plain, self.reduced, costly))
+        kept = tuple(
+            step.name
+            for step in found.spec.steps
+            if step.op in ("linear", "gated") and f"{step.prefix}.weight" not in found.reduced
+        )
+        found.error = measure(found, self.exact[::every], self.x[::every], self.calibrated, kept)
         return found
 
-    def _cost(self, kept: tuple[str, ...]) -> float:
-        error = self._measured(kept).error
-        assert error is not None
-        return error.largest
+    def _cost(self, costly: Collection[str]) -> float:
+        error = self._measured(costly, every=-(-len(self.x) // RANDOM_ROWS)).error
+        return math.inf if error is None else error.largest
 
 
 def _check_rows(mlp: Mlp, rows: NDArray[np.float32] | None) -> NDArray[np.float32]:

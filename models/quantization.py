@@ -18,6 +18,8 @@ Float32 = NDArray[np.float32]
 LARGEST = 127  # of an int8 weight or input: symmetric, so that -128 is never used
 SMALLEST_RANGE = 2.0**-100  # of a row or a column: numbers that are far below it count as zero
 MOST_INPUTS = 131072  # of an int8 matrix: the sum of more products might not fit into int32
+# Products of 127 * 127 at most of so many inputs add up to less than 2^24: exact in float32, in any order.
+_EXACT_INPUTS = 1024
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def _are_whole(weights: NDArray[np.float64], steps: NDArray[np.float64]) -> NDAr
 
 
 def to_bfloat16(weight: Array) -> Array:
-    return np.ascontiguousarray(widen(weight).astype(named_dtype("bfloat16")))
+    with np.errstate(over="ignore"):  # check_reduced counts what is not finite
+        return np.ascontiguousarray(widen(weight).astype(named_dtype("bfloat16")))
 
 
 def widened(matrix: ReducedMatrix) -> Float32:
@@ -103,7 +106,11 @@ def quantize_rows(x: Float32) -> tuple[Float32, Float32]:
 def int8_product(x: Float32, matrix: Int8Matrix) -> Float32:
     """x: (rows, in) -> (rows, out), before the bias: exact sums, then two roundings."""
     values, scales = quantize_rows(x)
-    sums = values.astype(np.float64) @ matrix.values.T.astype(np.float64)  # far below 2^53: exact
+    weights = matrix.values.astype(np.float32)
+    sums = np.zeros((len(x), len(weights)))
+    for start in range(0, x.shape[1], _EXACT_INPUTS):
+        columns = slice(start, start + _EXACT_INPUTS)
+        sums += values[:, columns] @ weights[:, columns].T
     return sums.astype(np.float32) * matrix.scales * scales
 
 
@@ -113,11 +120,12 @@ def check_reduced(matrix: ReducedMatrix) -> str | None:
         bad = matrix.size - int(np.count_nonzero(np.isfinite(widen(matrix))))
         return f"{bad} of {matrix.size} values are NaN or infinite" if bad else None
     out, columns = matrix.shape
-    if matrix.scales.shape != (out,):
-        return f"expected {out} scales, got {matrix.scales.shape}"
-    bad = out - int(np.count_nonzero(np.isfinite(matrix.scales) & (matrix.scales > 0)))
+    if matrix.scales.shape != (out,) or matrix.scales.dtype != np.float32:
+        return f"expected {out} scales in float32, got {matrix.scales.shape} {matrix.scales.dtype}"
+    most = np.finfo(np.float32).max / LARGEST  # so that the weights are finite too
+    bad = out - int(np.count_nonzero((matrix.scales > 0) & (matrix.scales <= most)))
     if bad:
-        return f"expected scales that are finite and above zero, {bad} of {out} are not"
+        return f"expected scales above zero, up to {most:.3g}, {bad} of {out} are not"
     if (matrix.values < -LARGEST).any():
         return f"expected values from -{LARGEST} to {LARGEST}, got -128"
     if columns > MOST_INPUTS:

@@ -55,6 +55,22 @@ class ModelFile(BaseModel):
                 raise ValueError("spec.layers: format 2 has steps; layers are of format fused-mlp/1")
         return given
 
+    @model_validator(mode="after")
+    def _check_precision(self) -> ModelFile:
+        if self.precision == "float32":
+            if self.error is not None:
+                raise ValueError("error: of no version whose precision is float32")
+        elif self.format != "fused-mlp/3" or self.spec.dtype != "float32":
+            raise ValueError(
+                f"precision: {self.precision} weights are of format fused-mlp/3 with spec.dtype float32, got "
+                f"{self.format} with {self.spec.dtype}"
+            )
+        steps = {step.name for step in self.spec.steps}
+        for name in self.error.kept if self.error is not None else ():
+            if name not in steps:
+                raise ValueError(f"error.kept: expected names of steps, got {name[:200]!r}")
+        return self
+
 
 def load_version(directory: Path, model_file: ModelFile | None = None) -> Mlp:
     """The model in a version directory. `model_file`: what its model.json says, if that is known already."""
@@ -114,6 +130,8 @@ def inspect_weights(directory: Path, model_file: ModelFile) -> dict[str, StoredT
             raise ModelLoadError(
                 f"{weights}: tensor {name!r} is {tensor.dtype}, but {JSON_NAME} says {said} ({in_words})"
             )
+    if model_file.precision != "float32" and all(tensor.dtype != matrix for tensor in stored.values()):
+        raise ModelLoadError(f"{weights}: no tensor is {matrix}, but {JSON_NAME} says {model_file.precision}")
     return stored
 
 

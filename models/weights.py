@@ -147,6 +147,20 @@ class Mlp:
         spec = self.spec.model_copy(update={"dtype": dtype})
         return Mlp(spec, self.tensors(), example=self.example, source=self.source)
 
+    def with_reduced(self, reduced: Reduced) -> Mlp:
+        """The same model with these of its matrices in fewer bits, which the caller has made from them and checked; an
+        error is not known. Tensors are shared."""
+        other = copy.copy(self)
+        other.reduced, other.error, other.quantized = reduced, None, frozenset()
+        other._tensors = {name: tensor for name, tensor in self._tensors.items() if name not in reduced}
+        return other
+
+    @property
+    def reduced_share(self) -> float:
+        """Of the numbers in its matrices, those in fewer bits."""
+        sizes = {name: math.prod(shape) for name, shape in self.spec.shapes() if len(shape) == 2}
+        return sum(sizes[name] for name in self.reduced) / (sum(sizes.values()) or 1)
+
     def to_torch(self) -> nn.Module:
         """Eager modules as a PyTorch user would write them, in eval mode, with copies of the weights: an nn.Sequential
         for a chain of layers, else a module with the steps' names whose `code` is its forward. Answers what the model
@@ -158,7 +172,8 @@ class Mlp:
         return make_module(self)
 
     def __repr__(self) -> str:
-        return f"Mlp({self.spec.summary()}, {self.spec.dtype}, {self.spec.parameters:,} parameters)"
+        kept = self.precision if self.reduced else self.spec.dtype
+        return f"Mlp({self.spec.summary()}, {kept}, {self.spec.parameters:,} parameters)"
 
 
 def _by_name(spec: MlpSpec, layers: Sequence[LayerWeights]) -> dict[str, Array]:

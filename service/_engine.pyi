@@ -191,14 +191,16 @@ class Lane:
 
 class Verdict(enum.Enum):
     """Which variant is further from float64 than rounding explains. `unfused_not_finite`: it overflowed, which its
-    dtype explains, where fused did not. `within_bound`: rounding explains both. `not_judged`: the referee was busy."""
+    dtype explains, where fused did not. `within_bound`: rounding explains both. `int8_cost`: so it does, but
+    that of int8 rows costs more than was allowed for. `not_judged`: the referee was busy."""
 
     fused_wrong = 0
     unfused_wrong = 1
     both_wrong = 2
     unfused_not_finite = 3
     within_bound = 4
-    not_judged = 5
+    int8_cost = 5
+    not_judged = 6
 
 class Shadow:
     """The two lanes of a model version, compared on a share of their batches. Created by Engine.add_shadow."""

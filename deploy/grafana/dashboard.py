@@ -207,7 +207,7 @@ def trust() -> Iterator[Any]:
     )
     yield lines(
         "Precision",
-        "What weights in fewer bits cost, measured when they were made: a share of the largest output.",
+        "What weights in fewer bits cost, measured when they were made: a share of a row's largest output.",
         "percentunit",
         query(
             f"max by (version, kind) ({select('fused_mlp_precision_error_ratio')})", "{{version}} {{kind}}"

@@ -32,7 +32,7 @@ def from_onnx(
     result with the graph. Several outputs become heads; class labels beside probabilities are left out, which
     `Mlp.source` says. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
     refused. `precision` keeps them in bfloat16 or int8 (see `fused_mlp.models.precision.reduce_precision`); a quantised
-    graph is int8 without it, and float32 with precision="float32"."""
+    graph is int8 without it and `dtype`, and float32 with precision="float32"."""
     return reduce_precision(read_onnx(path, dtype), precision)
 
 

@@ -75,9 +75,9 @@ def from_torch(
     rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). The first one becomes the
     model's own example. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
     refused. Before it is handed out, the program is compared with the module itself, both in float64, on random
-    rows. `precision` keeps the weights in bfloat16 or int8, if that costs at most 5 % of the largest output: see
+    rows. `precision` keeps the weights in bfloat16 or int8, if that costs at most 5 % of a row's outputs: see
     `fused_mlp.models.precision.reduce_precision`, which takes rows of yours to measure it on. Dynamically quantised
-    linears are int8 without it, and float32 with precision="float32"."""
+    linears are int8 without it and `dtype`, and float32 with precision="float32"."""
     example = _one_tensor(example)
     mlp = read_module(module, example, in_features=in_features, dtype=dtype).mlp
     mlp = reduce_precision(mlp, precision)

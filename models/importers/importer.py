@@ -17,7 +17,7 @@ from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import INDEX_SUFFIX
 from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
 from fused_mlp.models.importers.from_onnx import read_onnx
-from fused_mlp.models.precision import MAX_ERROR, reduce_precision
+from fused_mlp.models.precision import reduce_precision
 from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import Repository, check_name
 from fused_mlp.models.spec import DEFAULT_SLOPE, Activation, Dtype, OutputActivation
@@ -71,7 +71,7 @@ def import_model(
     unsafe_pickle: bool = False,
     precision: Precision | None = None,
     calibration: NDArray[Any] | None = None,
-    max_error: float = MAX_ERROR,
+    max_error: float | None = None,
 ) -> ImportedModel:
     """Read `source` and write it to `<repository>/<name>/<version>`, by default one above the highest there.
 
@@ -82,8 +82,8 @@ def import_model(
     `fused_mlp.from_safetensors`. `labels`, `description` and `example` replace what the source may have.
 
     `precision` keeps the weights in bfloat16 or int8; None: as in the source, which may be quantised. What that costs
-    is measured over the rows of `calibration`, or random ones, and written beside the weights; `max_error` bounds it
-    (see `fused_mlp.models.precision`)."""
+    is measured over the rows of `calibration`, or random ones, and written beside the weights; `max_error` (5 %)
+    bounds it (see `fused_mlp.models.precision`). `dtype` makes floats of weights in fewer bits."""
     check_name(name)
     if version is not None and version < 1:
         raise ModelLoadError(f"version: expected 1 or more, got {version}")
@@ -136,11 +136,10 @@ def import_model(
         example=example,
         source=mlp.source or f"imported from {path.name}" + (f", {prefix}" if prefix else ""),
     )
-    if calibration is not None and (precision == "float32" or (precision is None and not mlp.quantized)):
-        raise ModelLoadError(
-            f"{path}: calibration rows are of use with precision='int8' or precision='bfloat16'"
-        )
-    mlp = reduce_precision(mlp, precision, calibration, max_error)
+    try:
+        mlp = reduce_precision(mlp, precision, calibration, max_error)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{path}: {error}") from error
     return _write(mlp, Path(repository), name, version, kind)
 
 
@@ -216,7 +215,7 @@ def _load_whole(path: Path, kind: Format, dtype: Dtype | None) -> Mlp:
     if kind == "onnx":
         return read_onnx(path, dtype)
     mlp = load_version(path)
-    return mlp if dtype in (None, mlp.spec.dtype) else mlp.rounded_to(dtype)
+    return mlp if dtype is None else mlp.rounded_to(dtype)
 
 
 def _write(mlp: Mlp, root: Path, name: str, version: int | None, kind: Format) -> ImportedModel:

@@ -254,6 +254,8 @@ class Catalog:
             self._notify([model.name])
         elif verdict is Verdict.within_bound:
             log.info("%s: no mismatch, %s", label, detail)
+        elif verdict is Verdict.int8_cost:
+            log.warning("%s: %s", label, detail)
         else:
             log.error("%s: MISMATCH, served on as before: %s", label, detail)
 

@@ -16,6 +16,7 @@ from fused_mlp.kernels.error_bound import PRECISIONS, Bounded, forward_with_boun
 from fused_mlp.kernels.errors import KernelRefuted
 from fused_mlp.kernels.registry import check
 from fused_mlp.models import Mlp
+from fused_mlp.models.precision_error import percent
 from fused_mlp.service._engine import Shadow, Verdict
 from fused_mlp.service.catalog.records import ServedVersion
 from fused_mlp.service.variant import Variant
@@ -142,7 +143,19 @@ def judge(version: ServedVersion, mlp: Mlp, dispute: Dispute) -> tuple[Verdict, 
     verdict = _VERDICTS[wrong["fused"], wrong["unfused"]]
     if verdict is Verdict.within_bound and overflowed.any():
         verdict = Verdict.unfused_not_finite
+    elif verdict is Verdict.within_bound and dtypes["fused"] == "int8" and np.isfinite(x).all():
+        verdict = Verdict.int8_cost
+        reasons.insert(0, _cost(version, dispute))
     return verdict, "; ".join(reasons)
+
+
+def _cost(version: ServedVersion, dispute: Dispute) -> str:
+    error = version.precision_error
+    measured = "not measured" if error is None else f"measured {percent(error.largest)}"
+    return (
+        f"int8 costs {percent(dispute.relative)} on live rows, {measured} when it was made: import again with "
+        "--calibrate and such rows"
+    )
 
 
 def _check_again(version: ServedVersion, mlp: Mlp) -> str:

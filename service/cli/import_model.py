@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fused_mlp.models.quantization import Precision
 
 _ARGUMENT = re.compile(
-    r"\b(activation|output_activation|prefix|name_map|transposed|dtype|state_dict|row_shape|unsafe_pickle|precision)"
+    r"\b(activation|output_activation|prefix|name_map|transposed|dtype|state_dict|row_shape|unsafe_pickle|precision|calibration|max_error)"
     r"=(\.\.\.|True|False|'[^']*'|\([^)]*\))"
 )
 _CHECKPOINT = "For checkpoints (.pt, .safetensors), which hold tensors alone"
@@ -60,12 +60,12 @@ def command(
         ),
     ] = None,
     max_error: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="Largest error, as a share of the largest output. Layers that break it stay in float32.",
+            help="Largest error, as a share of a row's outputs (0.05). Layers that break it stay in float32.",
             rich_help_panel=_PRECISION,
         ),
-    ] = 0.05,
+    ] = None,
     state_dict: Annotated[
         Path | None,
         typer.Option(help="Weights for the module: .pt or .safetensors.", rich_help_panel=_MODULE),
@@ -164,7 +164,8 @@ def command(
 def _option(argument: re.Match[str]) -> str:
     """What readers ask of callers in Python, as the option: `dtype='float32'` is --dtype float32."""
     name, value = argument[1].replace("_", "-"), argument[2]
-    option = {"name-map": "--map"}.get(name, f"--no-{name}" if value == "False" else f"--{name}")
+    other = {"name-map": "--map", "calibration": "--calibrate"}
+    option = other.get(name, f"--no-{name}" if value == "False" else f"--{name}")
     given = "" if value in ("True", "False", "...") else value.strip("'(,)").replace(", ", ",")
     return f"{option} {given}".rstrip()
 
@@ -187,7 +188,8 @@ def _shape(text: str) -> tuple[int, ...]:
 def _in_words(mlp: Mlp) -> str:
     if mlp.error is None:
         return mlp.precision if mlp.reduced else mlp.spec.dtype
-    return f"{mlp.precision}: {mlp.error}"
+    share = "" if mlp.reduced_share == 1 else f", {mlp.reduced_share:.1%} of the weights"
+    return f"{mlp.precision}{share}: {mlp.error}"
 
 
 def _rows(path: str) -> NDArray[Any]:

@@ -220,7 +220,9 @@ def _error(version: VersionInfo) -> str:
     error = version.precision_error
     if error is None:
         return ""
-    text = f"{error.largest:.2%} of the largest output at most, {error.mean:.2%} on average, cosine {error.cosine:.6f}"
+    text = f"{100 * error.largest:.3g}% of a row's outputs at most, {100 * error.mean:.3g}% on average"
+    if error.cosine is not None:
+        text += f", cosine {error.cosine:.6f}"
     if error.top1 is not None:
         text += f", top-1 the same in {error.top1:.1%}"
     text += f"; over {error.rows} {'given' if error.calibrated else 'random'} rows"

@@ -57,13 +57,13 @@ class ServedKernel:
 @dataclass(frozen=True, slots=True)
 class PrecisionErrorInfo:
     """How far a version with weights in fewer bits is from float64 with those it was made from: differences as a share
-    of the largest output; `kept` are the steps that stay in float32."""
+    of a row's largest output; `kept` are the steps that stay in float32."""
 
     rows: int
     calibrated: bool
     largest: float
     mean: float
-    cosine: float
+    cosine: float | None
     top1: float | None
     kept: tuple[str, ...]
 
@@ -160,9 +160,10 @@ def _read_version(version: pb.ModelVersion) -> VersionInfo:
 
 
 def _read_error(error: pb.PrecisionError) -> PrecisionErrorInfo:
+    cosine = error.cosine if error.HasField("cosine") else None
     top1 = error.top1 if error.HasField("top1") else None
     return PrecisionErrorInfo(
-        error.rows, error.calibrated, error.largest, error.mean, error.cosine, top1, tuple(error.kept)
+        error.rows, error.calibrated, error.largest, error.mean, cosine, top1, tuple(error.kept)
     )
 
 

@@ -56,7 +56,8 @@ def _each(versions: Sequence[ServedVersion]) -> Iterator[str]:
             yield _not_served(served)
             continue
         when = ", on demand" if served.on_demand else ""
-        yield f"  model    {_name(served)}: {served.spec.summary()}, answers {served.variant}{when}"
+        precision = "" if served.precision == "float32" else f", {served.precision}"
+        yield f"  model    {_name(served)}: {served.spec.summary()}{precision}, answers {served.variant}{when}"
         yield from (f"           {_kernel(info)}" for info in served.kernels)
 
 

@@ -254,7 +254,7 @@ FAMILIES: tuple[Family[Scrape], ...] = (
     Gauge("fused_mlp_kernel_info", "Kernels of versions with traffic.", _kernel_infos),
     Gauge(
         "fused_mlp_precision_error_ratio",
-        "What weights in fewer bits cost versions with traffic, as a share of the largest output.",
+        "What weights in fewer bits cost versions with traffic, as a share of a row's largest output.",
         _precision_errors,
     ),
     Gauge(

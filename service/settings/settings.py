@@ -129,7 +129,7 @@ class Settings(BaseModel):
     precision: Precision = Field(
         "float32",
         description="keep the weights of float32 models in bfloat16 or int8, except of layers for which that costs "
-        "over 5 % of the largest output; per model in FUSED_MLP_POLICY",
+        "over 5 % of a row's outputs; per model in FUSED_MLP_POLICY",
     )
     threads: int | None = Field(
         None, ge=1, le=1024, description="threads of one kernel call; default: one per usable core"

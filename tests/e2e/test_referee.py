@@ -3,12 +3,16 @@ one is found."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fused_mlp.kernels.backends.eager import EagerKernel
+from fused_mlp.models import Mlp, MlpSpec, save
+from fused_mlp.models.precision import reduce_precision
+from fused_mlp.models.spec import INPUT, Linear
 from fused_mlp.service.client import Client
 from tests.support.puppet import PuppetService
 
@@ -20,6 +24,7 @@ VERDICTS = (
     "both_wrong",
     "unfused_not_finite",
     "within_bound",
+    "int8_cost",
     "not_judged",
 )
 
@@ -112,3 +117,29 @@ def test_a_wrong_unfused_kernel_does_not_withdraw_fused(
         assert client.predict("digits", X).variant == "fused"
         assert "digits/1: MISMATCH, served on as before: fused and unfused differ by 0.5" in caplog.text
         assert "unfused is wrong: 0.5 from float64, where rounding explains" in caplog.text
+
+
+def test_live_rows_that_int8_was_not_measured_on_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One feature a thousand times as large as the others takes all the bits of its row."""
+    generator = np.random.default_rng(0)
+    tensors = {"a.weight": generator.standard_normal((1, 64), np.float32), "a.bias": np.zeros(1, np.float32)}
+    tensors["a.weight"][:, 0] *= 1e-3
+    mlp = Mlp(MlpSpec(in_features=64, steps=(Linear(name="a", input=INPUT, out_features=1),)), tensors)
+    save(reduce_precision(mlp, "int8"), tmp_path / "digits" / "1")
+    x = generator.standard_normal((8, 64), np.float32)
+    x[:, 0] *= 1000
+    settings = {"backend": "cpu", "shadow": 1, "policy": WITHDRAW, "model_repository": tmp_path}
+    with PuppetService(**settings) as puppet, Client(puppet.target) as client:
+        assert "digits/1: 64-1, int8, answers fused" in puppet.service.banner()
+        predict(puppet, client, x)
+        puppet.wait_for(lambda: "import again with --calibrate" in caplog.text)
+        assert verdicts(puppet) == {"int8_cost": 1}
+        predict(puppet, client, x)
+        assert client.predict("digits", x).variant == "fused"
+        error = client.model("digits").version().precision_error
+        assert error is not None
+        assert (error.cosine, error.top1) == (None, None)  # of one output
+    (warning,) = [each for each in caplog.records if "on live rows, measured" in each.message]
+    assert warning.levelname == "WARNING"

@@ -104,7 +104,8 @@ def finish(
     origins = {name: constant.origin for name, constant in writer.tensors.items() if constant.origin}
     fixed = {name for name, constant in writer.tensors.items() if constant.fixed}
     mlp = Mlp(spec, tensors)
-    mlp.quantized = frozenset(name for name, constant in writer.tensors.items() if constant.quantized)
+    if dtype is None:  # else the caller wants floats
+        mlp.quantized = frozenset(name for name, constant in writer.tensors.items() if constant.quantized)
     return Program(mlp, exact, origins, frozenset(fixed))
 
 

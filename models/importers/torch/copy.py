@@ -41,8 +41,10 @@ def prepare(module: nn.Module, dtype: torch.dtype = torch.float64) -> Prepared:
     quantized = set()
     for path, part in module.named_modules():
         if _is_dynamic_linear(part):
-            quantized.add(f"{path}.weight" if path else "weight")
-            memo[id(part)] = _dequantized(part)
+            weight = part.weight()
+            if weight.is_quantized:  # else they are float16
+                quantized.add(f"{path}.weight" if path else "weight")
+            memo[id(part)] = _in_float32(weight, part.bias())
         for attribute in vars(part).values():
             # Tensors that are no parameters: deepcopy refuses computed ones, and .double() does not know any of them.
             if isinstance(attribute, Tensor) and not isinstance(attribute, nn.Parameter):
@@ -61,15 +63,15 @@ def prepare(module: nn.Module, dtype: torch.dtype = torch.float64) -> Prepared:
 
 
 def _is_dynamic_linear(part: nn.Module) -> bool:
-    """Of torch.ao.quantization.quantize_dynamic: int8 weights, and rows that are quantised as they come."""
+    """Of torch.ao.quantization.quantize_dynamic: int8 weights, and rows that are quantised as they come, or float16."""
     return type(part).__module__.endswith("quantized.dynamic.modules.linear") and hasattr(
         part, "_packed_params"
     )
 
 
-def _dequantized(part: Any) -> nn.Linear:
-    """The same weights in float32, for rows that are not quantised: `reduce_precision` brings both back."""
-    weight, bias = part.weight().dequantize(), part.bias()
+def _in_float32(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """The same weights for rows that are not quantised: `reduce_precision` brings both back."""
+    weight = weight.dequantize().float()
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     linear.weight = nn.Parameter(weight)
     if bias is not None:

@@ -23,10 +23,12 @@ enum class Verdict : std::uint8_t {
   both_wrong,
   unfused_not_finite,  // it overflowed, which its dtype explains, where fused did not
   within_bound,        // rounding explains both
+  int8_cost,           // so it does, but that of int8 rows costs more than was allowed for
   not_judged,          // the referee was busy
 };
-inline constexpr std::array<const char*, 6> kVerdictNames = {
-    "fused_wrong", "unfused_wrong", "both_wrong", "unfused_not_finite", "within_bound", "not_judged"};
+inline constexpr std::array<const char*, 7> kVerdictNames = {
+    "fused_wrong",  "unfused_wrong", "both_wrong", "unfused_not_finite",
+    "within_bound", "int8_cost",     "not_judged"};
 
 // Batches by verdict.
 using VerdictCounters = std::array<std::atomic<std::uint64_t>, kVerdictNames.size()>;

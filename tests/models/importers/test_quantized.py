@@ -167,9 +167,9 @@ def test_an_import_measures_a_quantised_file_on_the_rows_given(tmp_path: Path) -
     assert (made.error.rows, made.error.calibrated) == (40, True)
     assert models.load(tmp_path / "repo" / "m" / "1").precision == "int8"
     assert import_model(path, tmp_path / "repo", "m", precision="float32").mlp.precision == "float32"
-    with pytest.raises(
-        ModelLoadError, match=r"int8: expected an error of at most 0.10%.*--precision float32"
-    ):
+    half = import_model(path, tmp_path / "repo", "m", dtype="float16").mlp
+    assert (half.spec.dtype, dict(half.reduced)) == ("float16", {})
+    with pytest.raises(ModelLoadError, match=r"int8: expected an error of at most 0.1%.*--precision float32"):
         import_model(path, tmp_path / "repo", "m", max_error=1e-3)
 
 
@@ -204,6 +204,13 @@ def test_dynamically_quantised_linears_of_torch_become_int8(
     )
     wide = models.from_torch(quantised, precision="float32").tensors()["0.weight"]
     np.testing.assert_array_equal(wide, theirs.dequantize().numpy())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_linears_of_torch_in_dynamic_float16_are_floats() -> None:
+    halves = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(20, 4)), dtype=torch.float16)
+    mlp = models.from_torch(halves)
+    assert (mlp.precision, mlp.error) == ("float32", None)
 
 
 def test_weights_on_a_grid_keep_it() -> None:

@@ -14,6 +14,7 @@ from fused_mlp.kernels import Kernel
 from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.models import Mlp
+from fused_mlp.models.precision import to_precision
 from fused_mlp.service import _engine
 from fused_mlp.service._engine import Shadow, Verdict
 from fused_mlp.service.catalog.records import ServedVersion
@@ -85,6 +86,20 @@ def test_the_one_that_is_wrong_is_named_with_numbers(shadow: Shadow) -> None:
     assert judge_outputs(shadow, mlp, x, fused=wrong, unfused=wrong)[0] is Verdict.both_wrong
     wrong[1, 2] = np.nan
     assert judge_outputs(shadow, mlp, x, fused=wrong)[0] is Verdict.fused_wrong
+
+
+def test_int8_that_costs_more_on_live_rows_than_was_measured_is_said(shadow: Shadow) -> None:
+    mlp = to_precision(plain_mlp(20, 30, 5), "int8")
+    x = rows_for(mlp, 3)
+    x[:, 0] *= 1000
+    verdict, reason = judge_outputs(shadow, mlp, x)
+    assert verdict is Verdict.int8_cost
+    assert reason.startswith("int8 costs 50% on live rows, not measured when it was made: import again with")
+    wrong = run(CpuKernel(mlp, 1), x)
+    wrong[1, 2] += 1e6
+    assert judge_outputs(shadow, mlp, x, fused=wrong)[0] is Verdict.fused_wrong
+    x[0, 0] = np.nan
+    assert judge_outputs(shadow, mlp, x)[0] is Verdict.within_bound
 
 
 def test_unfused_that_overflows_where_fused_does_not_is_said(shadow: Shadow) -> None:

@@ -86,9 +86,29 @@ def test_import_keeps_weights_in_fewer_bits_and_says_what_that_costs(cli, tmp_pa
     assert "step 'layers." in refused.err
     assert "alone has" in refused.err
     assert "expected float32, bfloat16, int8, got 'int4'" in cli(*args, "--precision", "int4").err
-    useless = cli(*args, "--calibrate", tmp_path / "rows.npy")
-    assert useless.code == 1
-    assert "calibration rows are of use with --precision int8 or --precision bfloat16" in useless.err
+    rows = np.load(tmp_path / "rows.npy")
+    rows[:, 0] *= 1e3
+    np.save(tmp_path / "loud.npy", rows)
+    with torch.no_grad():
+        module[0].weight[:, 0] /= 1e6
+    torch.save(module.state_dict(), tmp_path / "net.pt")
+    partly = cli(*args, "--precision", "int8", "--calibrate", tmp_path / "loud.npy")
+    assert "int8, 7.0% of the weights: error " in partly.out  # 150 of 2150
+    assert "in float32: layers.0" in partly.out
+    assert "--max-error: expected a number above 0, got nan" in cli(*args, "--max-error", "nan").err
+    again = ["import", tmp_path / "repo" / "net" / "1", "-r", tmp_path / "repo", "-n", "again"]
+    for useless in (["--calibrate", tmp_path / "rows.npy"], ["--max-error", "0.1"]):
+        floats = cli(*args, *useless)
+        assert floats.code == 1
+        assert "--calibrate and --max-error are about" in floats.err
+        assert "say --precision int8 or --precision bfloat16" in floats.err
+        for asked in ([], ["--precision", "int8"]):
+            assert "in int8 already, import what it was made from" in cli(*again, *asked, *useless).err
+    assert cli(*again, "--precision", "int8").code == 0
+    for number, widening in enumerate((["--precision", "float32"], ["--dtype", "float32"]), 2):
+        assert cli(*again, *widening).code == 0
+        wide = models.load(tmp_path / "repo" / "again" / str(number))
+        assert (wide.precision, wide.error) == ("float32", None)
 
 
 def test_import_takes_a_part_of_a_checkpoint_by_prefix_or_name(cli, tmp_path):
