@@ -1,16 +1,21 @@
 """The least work of a program, whatever runs it: arithmetic and bytes, step by step and in all. For rooflines and for
-choosing a strategy; knows nothing of kernels. All numbers are per row, except those of weights."""
+choosing a strategy; knows nothing of kernels. All numbers are per row, except those of weights. Weights in fewer bits
+are counted as they are kept."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 from fused_mlp.models import MlpSpec
+from fused_mlp.models.quantization import Int8Matrix, Precision, Reduced, ReducedMatrix
 from fused_mlp.models.spec import Step
 
 BYTES_PER_FLOAT = 4  # kernels compute in float32, whatever the model is stored in
+_NONE: Reduced = MappingProxyType({})
 
 # Operations per feature, each multiplication, addition, comparison, root or exponential counted as one. They are small
 # beside the products; what a function really costs depends on the instruction set.
@@ -29,6 +34,8 @@ class StepWork:
     weight_bytes: int  # of tensors that no step before it has
     read_bytes: int
     written_bytes: int
+    int8_flops: int  # of product_flops, those of int8 matrices
+    precision: Precision | None  # of its matrix; None if it has none
 
     @property
     def flops(self) -> int:
@@ -52,6 +59,10 @@ class Work:
         return sum(step.flops for step in self.steps)
 
     @cached_property
+    def int8_flops(self) -> int:
+        return sum(step.int8_flops for step in self.steps)
+
+    @cached_property
     def weight_bytes(self) -> int:
         return sum(step.weight_bytes for step in self.steps)
 
@@ -64,31 +75,55 @@ class Work:
         return self.weight_bytes + rows * (self.input_bytes + self.output_bytes)
 
 
-def work_of(spec: MlpSpec) -> Work:
+def work_of(spec: MlpSpec, reduced: Reduced = _NONE) -> Work:
+    """`reduced`: the matrices that are kept in fewer bits, by name."""
     seen: set[str] = set()
     steps = []
     for step in spec.steps:
-        steps.append(_work_of(spec, step, counted=step.prefix in seen))
+        steps.append(_work_of(spec, step, reduced, counted=step.prefix in seen))
         seen.add(step.prefix)
     return Work(tuple(steps), BYTES_PER_FLOAT * spec.in_features, BYTES_PER_FLOAT * spec.out_features)
 
 
-def _work_of(spec: MlpSpec, step: Step, counted: bool) -> StepWork:
+def _work_of(spec: MlpSpec, step: Step, reduced: Reduced, counted: bool) -> StepWork:
     widths = spec.source_widths(step)
     width = spec.widths_by_name[step.name]
-    shapes = step.shapes(widths).values()
-    products = [shape for shape in shapes if len(shape) == 2]
-    weights = sum(map(math.prod, shapes))
+    named = {f"{step.prefix}.{name}": shape for name, shape in step.shapes(widths).items()}
+    shapes = named.values()
+    products = {name: shape for name, shape in named.items() if len(shape) == 2}
+    narrow = {name: reduced[name] for name in products if name in reduced}
+    weight_bytes = sum(map(_kept_bytes, narrow.values())) + BYTES_PER_FLOAT * sum(
+        math.prod(shape) for name, shape in named.items() if name not in narrow
+    )
     moves = step.op != "slice"  # a slice is read where it is
     return StepWork(
         name=step.name,
         op=step.op,
-        product_flops=2 * sum(map(math.prod, products)),
+        product_flops=_product_flops(products.values()),
         other_flops=width * (_per_feature(step) + sum(len(shape) == 1 for shape in shapes)),
-        weight_bytes=0 if counted else BYTES_PER_FLOAT * weights,
+        weight_bytes=0 if counted else weight_bytes,
         read_bytes=BYTES_PER_FLOAT * sum(widths) if moves else 0,
         written_bytes=BYTES_PER_FLOAT * width if moves else 0,
+        int8_flops=_product_flops(
+            matrix.shape for matrix in narrow.values() if isinstance(matrix, Int8Matrix)
+        ),
+        precision=next(map(_precision, narrow.values()), "float32") if products else None,
     )
+
+
+def _product_flops(shapes: Iterable[tuple[int, ...]]) -> int:
+    return 2 * sum(map(math.prod, shapes))
+
+
+def _precision(matrix: ReducedMatrix) -> Precision:
+    return "int8" if isinstance(matrix, Int8Matrix) else "bfloat16"
+
+
+def _kept_bytes(matrix: ReducedMatrix) -> int:
+    """With the scales of int8."""
+    if isinstance(matrix, Int8Matrix):
+        return matrix.values.nbytes + matrix.scales.nbytes
+    return matrix.nbytes
 
 
 def _per_feature(step: Step) -> int:

@@ -37,13 +37,18 @@ def _prepare(
 ) -> tuple[Placed, Mapping[str, Float32], Reduced]:
     """The operations, all tensors in float32, and the matrices in fewer bits: those of a bfloat16 model too, whose
     products are the same in either."""
-    halves = {
-        name: array for name, array in tensors.items() if array.ndim == 2 and array.dtype.name == "bfloat16"
-    }
-    narrow: Reduced = {**halves, **reduced}
+    narrow = narrow_matrices(tensors, reduced)
     spec, wide = fold(spec, {name: widen(tensor) for name, tensor in tensors.items()}, narrow.keys())
     kinds = {name: type(matrix).__name__ for name, matrix in narrow.items()}
     return place(spec, lambda step: kinds.get(f"{step.prefix}.weight", "")), wide, narrow
+
+
+def narrow_matrices(tensors: Mapping[str, Array], reduced: Reduced) -> Reduced:
+    """The matrices that the kernel reads in fewer bits, by name."""
+    halves = {
+        name: array for name, array in tensors.items() if array.ndim == 2 and array.dtype.name == "bfloat16"
+    }
+    return {**halves, **reduced}
 
 
 def operation_names(spec: MlpSpec, tensors: Mapping[str, Array], reduced: Reduced) -> list[str]:

@@ -10,7 +10,7 @@ from fused_mlp.kernels.profile.results import Point
 # Of the time that the threads need. The times are the best of many calls: short waits do not show in them.
 MISSING_SHARE_INVALID = 0.2
 MISSING_SHARE_NOTED = 0.05
-# The kernel alone is a part of the module around it. If it takes longer, that is noise.
+# The kernel alone is a part of the call from torch. If it takes longer, that is noise.
 SLOWER_INVALID = 1.05
 
 
@@ -28,8 +28,8 @@ def judge(missing: Mapping[int, float], points: Sequence[Point]) -> tuple[tuple[
         if point.kernel_us is None or point.kernel_us <= point.time_us:
             continue
         line = (
-            f"batch {point.batch}: the kernel alone measured {point.kernel_us:,.1f} us, longer than the torch module "
-            f"that contains it ({point.time_us:,.1f} us)"
+            f"batch {point.batch}: the kernel alone measured {point.kernel_us:,.1f} us, longer than the call "
+            f"from torch that contains it ({point.time_us:,.1f} us)"
         )
         if point.kernel_us > SLOWER_INVALID * point.time_us:
             problems.append(f"{line}; measure again with a larger --budget")

@@ -22,6 +22,7 @@ class Limits:
     flops_per_s: float
     read_s: float  # to read the model's weights once, from the cache level that holds them
     weight_bytes: int
+    int8_ops_per_s: float | None = None  # None where nothing is computed in int8
 
     def best(self, other: Limits) -> Limits:
         """The better of two measurements: other processes can only make one slower."""
@@ -29,7 +30,13 @@ class Limits:
             self,
             flops_per_s=max(self.flops_per_s, other.flops_per_s),
             read_s=min(self.read_s, other.read_s),
+            int8_ops_per_s=max(self.int8_ops_per_s or 0.0, other.int8_ops_per_s or 0.0) or None,
         )
+
+    def compute_s(self, flops: int, int8_flops: int) -> float:
+        """`int8_flops`: those of `flops` that are int8 products."""
+        of_int8 = int8_flops / self.int8_ops_per_s if self.int8_ops_per_s else 0.0
+        return (flops - int8_flops) / self.flops_per_s + of_int8
 
     @property
     def bytes_per_s(self) -> float:
@@ -59,18 +66,23 @@ class MachineProbe:
         return self._probe_read(size, threads, samples)
 
 
-def measure_cpu(weight_bytes: int, threads: int) -> Limits:
+def measure_cpu(weight_bytes: int, threads: int, int8: bool = False) -> Limits:
     """Measured with at most as many threads as there are cores."""
     probe, threads = MachineProbe(), min(threads, usable_cores())
     try:
-        return Limits(probe.flops(threads, 15), probe.read_seconds(weight_bytes, threads, 15), weight_bytes)
+        return Limits(
+            probe.flops(threads, 15),
+            probe.read_seconds(weight_bytes, threads, 15),
+            weight_bytes,
+            probe.flops(threads, 15, int8=True) if int8 else None,
+        )
     except (RuntimeError, MemoryError) as error:
         raise KernelUnavailable(f"the machine cannot be measured: {error}") from None
 
 
-def measure_cuda(weight_bytes: int) -> Limits:
+def measure_cuda(weight_bytes: int, dtype: torch.dtype = torch.float32) -> Limits:
     """Measured with torch: a large product in its current precision, and a large copy, half of which is reading."""
-    a = torch.randn(4096, 4096, device="cuda")
+    a = torch.randn(4096, 4096, device="cuda", dtype=dtype)
     data = torch.empty(64 << 20, dtype=torch.float32, device="cuda")
     product = _best_cuda_seconds(lambda: a @ a)
     copied = _best_cuda_seconds(data.clone)

@@ -15,8 +15,10 @@ def classify(time_us: float, overhead_us: float, memory_us: float, compute_us: f
     return Regime(name, overhead_us, memory_us, compute_us, min(1.0, bounds[name] / time_us))
 
 
-def advise(eager: Point, fused: Point | None, compiled: Point | None = None) -> str:
-    """For one batch size."""
+def advise(
+    eager: Point, fused: Point | None, compiled: Point | None = None, precision: str = "float32"
+) -> str:
+    """For one batch size. `precision`: of the weights of the fused kernel."""
     regime = eager.regime
     start = f"batch {eager.batch} is "
     if not regime.explains:
@@ -31,23 +33,24 @@ def advise(eager: Point, fused: Point | None, compiled: Point | None = None) -> 
         start += f"memory-bound in eager: reading the weights takes {_share(regime.memory_us, eager.time_us)}"
     else:
         start += f"compute-bound in eager, at {regime.reached:.0%} of the machine's peak"
-    return f"{start}; {_consequence(eager, fused, compiled)}"
+    return f"{start}; {_consequence(eager, fused, compiled, precision)}"
 
 
-def _consequence(eager: Point, fused: Point | None, compiled: Point | None) -> str:
+def _consequence(eager: Point, fused: Point | None, compiled: Point | None, precision: str) -> str:
     if fused is None:
         return "there is no fused kernel to compare it with"
     saved = eager.time_us - fused.time_us
+    fusing = "fusing" if precision == "float32" else f"fusing in {precision}"
     if fused.speedup >= _WORTH_IT:
-        text = f"fusing removes {_share(saved, eager.time_us)} ({fused.speedup:.1f}x)"
+        text = f"{fusing} removes {_share(saved, eager.time_us)} ({fused.speedup:.1f}x)"
     elif fused.speedup > 1 / _WORTH_IT:
-        text = f"fusing changes little ({fused.speedup:.2f}x)"
-        if eager.regime.explains and eager.regime.name != "overhead":
+        text = f"{fusing} changes little ({fused.speedup:.2f}x)"
+        if precision == "float32" and eager.regime.explains and eager.regime.name != "overhead":
             text += ": there is no overhead left to remove"
     else:
         text = f"do not fuse here: it takes {1 / fused.speedup:.1f}x as long"
     if fused.kernel_us is not None and fused.kernel_us * _WORTH_IT < fused.time_us:
-        text += f"; as a torch module {_time(fused.time_us)}, in the service {_time(fused.kernel_us)}"
+        text += f"; called from torch {_time(fused.time_us)}, in the service {_time(fused.kernel_us)}"
     if compiled is not None and compiled.time_us * _WORTH_IT < fused.time_us:
         text += f"; torch.compile is faster still ({compiled.speedup:.1f}x)"
     return text

@@ -80,6 +80,7 @@ class StepCost:
     weight_bytes: int
     limit_us: float  # the larger of its arithmetic and of reading its weights, at the limits measured
     fused_us: float | None  # in the fused kernel, under the profiler; None if it was not told apart
+    precision: str | None = None  # of its matrix in the fused kernel
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Profile:
     machine: dict[str, Any]
     torch: str
     flops_per_s: float
-    bytes_per_s: float
+    bytes_per_s: float  # reading the weights in float32
     kernel: str  # description of the fused kernel
     batches: tuple[int, ...]
     points: tuple[Point, ...]
@@ -110,6 +111,12 @@ class Profile:
     advice: tuple[str, ...]  # one sentence per batch size
     problems: tuple[str, ...] = ()  # each makes the times invalid
     notes: tuple[str, ...] = ()  # each limits what the times mean
+    precision: str = "float32"  # of the weights that the fused kernel multiplies
+    compared: str = ""  # in words: which variant runs which weights, where they differ
+    int8_ops_per_s: float | None = None  # where the fused kernel multiplies int8
+    fused_bytes_per_s: float | None = (
+        None  # reading the weights as the fused kernel keeps them, if in fewer bits
+    )
     steps: tuple[StepCost, ...] = ()
     flames: dict[str, Flame] = field(default_factory=dict)  # "eager/1" -> its flame graph
     traces: dict[str, str] = field(default_factory=dict)  # the same keys -> file

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from fused_mlp.kernels.backends.cpu_lowering import narrow_matrices
 from fused_mlp.kernels.profile.capture import capture
 from fused_mlp.kernels.profile.counting import count
 from fused_mlp.kernels.profile.cpu_phases import Recording, recorded_phases, step_times
@@ -18,12 +19,13 @@ from fused_mlp.kernels.profile.judgement import judge
 from fused_mlp.kernels.profile.machine import Limits, describe_machine, measure_cpu, measure_cuda
 from fused_mlp.kernels.profile.regimes import advise, classify
 from fused_mlp.kernels.profile.results import PROFILED, Counts, Flame, Point, Profile, StepCost, VariantName
-from fused_mlp.kernels.profile.shapes import narrow_twin
+from fused_mlp.kernels.profile.shapes import narrow_twin, reduced_alike
 from fused_mlp.kernels.profile.step_costs import step_costs
 from fused_mlp.kernels.profile.timing import OtherLoad, Time, time_calls
-from fused_mlp.kernels.profile.variants import Variant, one_line
+from fused_mlp.kernels.profile.variants import Variant, is_narrow, one_line
 from fused_mlp.kernels.work import Work, work_of
 from fused_mlp.models import Mlp, MlpSpec
+from fused_mlp.models.quantization import to_bfloat16, widened
 
 Progress = Callable[[str], None]
 _KERNEL = "kernel of fused"
@@ -62,6 +64,14 @@ class _Taken:
     kernel_us: float | None  # of fused
 
 
+@dataclass(frozen=True)
+class _Roofline:
+    """The work of a variant, and the limits of the machine for it."""
+
+    work: Work
+    limits: Limits
+
+
 def profile(mlp: Mlp, options: Options, progress: Progress = lambda _: None) -> Profile:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise ProfileError("device cuda: torch sees no CUDA device here; profile with --device cpu")
@@ -75,10 +85,9 @@ def profile(mlp: Mlp, options: Options, progress: Progress = lambda _: None) -> 
 
 def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
     progress("measuring the limits of the machine")
-    work = work_of(mlp.spec)
-    weight_bytes = max(work.weight_bytes, 1)  # a program may have none
     cuda = options.device == "cuda"
-    limits = measure_cuda(weight_bytes) if cuda else measure_cpu(weight_bytes, options.threads)
+    works = work_of(mlp.spec), _work_of_fused(mlp, cuda)
+    limits = _measure(works, options)
     ready, failures = _prepare(mlp, options, progress)
     taken: list[_Taken] = []
     flames: dict[str, Flame] = {}
@@ -112,13 +121,18 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
                 traces[f"{name}/{batch}"] = str(_write_trace(trace, options.trace_dir, name, batch))
             counts = count(trace)
             if name == "fused" and not cuda:
-                counts = _of_cpu_kernel(counts, work, batch)
+                counts = _of_cpu_kernel(counts, works[1], batch)
                 phases[batch] = step_times(trace)
             kernel_us = times[f"kernel of {name}"].us if f"kernel of {name}" in times else None
             taken.append(_Taken(name, batch, times[name], times[f"narrow {name}"].us, counts, kernel_us))
     # Measured again at the end: limits from a machine that was busy at the start would be too low.
-    limits = limits.best(measure_cuda(weight_bytes) if cuda else measure_cpu(weight_bytes, options.threads))
-    points = _points(work, taken, limits)
+    wide, own = map(Limits.best, limits, _measure(works, options))
+    if not cuda:  # the same arithmetic, measured twice as often
+        wide, own = (
+            replace(each, flops_per_s=max(wide.flops_per_s, own.flops_per_s)) for each in (wide, own)
+        )
+    eager, fused = _Roofline(works[0], wide), _Roofline(works[1], own)
+    points = _points(taken, eager, fused)
     problems, notes = judge({} if cuda else missing, points)
     found = Profile(
         model=mlp.spec.summary(),
@@ -127,8 +141,8 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         threads=options.threads,
         machine=describe_machine(),
         torch=str(torch.__version__),
-        flops_per_s=limits.flops_per_s,
-        bytes_per_s=limits.bytes_per_s,
+        flops_per_s=wide.flops_per_s,
+        bytes_per_s=wide.bytes_per_s,
         kernel=ready["fused"].variant.description if "fused" in ready else "",
         batches=tuple(options.batches),
         points=points,
@@ -136,11 +150,49 @@ def _profile(mlp: Mlp, options: Options, progress: Progress) -> Profile:
         advice=(),
         problems=problems,
         notes=notes,
-        steps=_steps(mlp.spec, options.batches, limits, phases),
+        precision=mlp.precision,
+        compared=_compared(mlp, list(ready)),
+        int8_ops_per_s=own.int8_ops_per_s,
+        fused_bytes_per_s=own.bytes_per_s if works[0] != works[1] else None,
+        steps=_steps(mlp.spec, options.batches, fused, phases),
         flames=flames,
         traces=traces,
     )
     return replace(found, advice=_advice(found))
+
+
+def _work_of_fused(mlp: Mlp, cuda: bool) -> Work:
+    """A GPU multiplies int8 weights dequantised to bfloat16."""
+    narrow = narrow_matrices(mlp.unreduced(), mlp.reduced)
+    if cuda:
+        narrow = {name: to_bfloat16(widened(matrix)) for name, matrix in narrow.items()}
+    return work_of(mlp.spec, narrow)
+
+
+def _measure(works: tuple[Work, Work], options: Options) -> tuple[Limits, Limits]:
+    """For eager and compile, in float32, and for fused."""
+
+    def measure(work: Work) -> Limits:
+        weight_bytes = max(work.weight_bytes, 1)  # a program may have none
+        if options.device == "cuda":
+            return measure_cuda(weight_bytes, torch.float32 if work == wide else torch.bfloat16)
+        return measure_cpu(weight_bytes, options.threads, int8=work.int8_flops > 0)
+
+    wide, own = works
+    limits = measure(wide)
+    return limits, limits if own == wide else measure(own)
+
+
+def _compared(mlp: Mlp, variants: Sequence[VariantName]) -> str:
+    if not is_narrow(mlp):
+        return ""
+    kept = mlp.precision if mlp.precision != "float32" else mlp.spec.dtype
+    others = " and ".join(name for name in variants if name != "fused")
+    widened_there = f"{others} {'run' if ' ' in others else 'runs'} the same weights widened to float32"
+    if "fused" not in variants:
+        return f"the weights are {kept}; {widened_there}"
+    own = f"fused is the kernel of the {kept} weights that would be served"
+    return f"{own}; {widened_there}" if others else own
 
 
 def _of_cpu_kernel(counts: Counts, work: Work, rows: int) -> Counts:
@@ -154,15 +206,15 @@ def _of_cpu_kernel(counts: Counts, work: Work, rows: int) -> Counts:
 
 
 def _steps(
-    spec: MlpSpec, batches: Sequence[int], limits: Limits, phases: Mapping[int, Mapping[str, float]]
+    spec: MlpSpec, batches: Sequence[int], fused: _Roofline, phases: Mapping[int, Mapping[str, float]]
 ) -> tuple[StepCost, ...]:
     costs: list[StepCost] = []
     for batch in batches:
-        costs += step_costs(spec, batch, limits, phases.get(batch, {}))
+        costs += step_costs(spec, fused.work, batch, fused.limits, phases.get(batch, {}))
     return tuple(costs)
 
 
-def _points(work: Work, taken: Sequence[_Taken], limits: Limits) -> tuple[Point, ...]:
+def _points(taken: Sequence[_Taken], wide: _Roofline, fused: _Roofline) -> tuple[Point, ...]:
     calling: dict[tuple[str, bool], float] = {}
     for each in taken:
         key = each.variant, each.batch == 1
@@ -170,9 +222,10 @@ def _points(work: Work, taken: Sequence[_Taken], limits: Limits) -> tuple[Point,
     eager = {each.batch: each.time.us for each in taken if each.variant == "eager"}
     points = []
     for each in taken:
-        compute_us = each.batch * work.flops / limits.flops_per_s * 1e6
+        own = fused if each.variant == "fused" else wide
+        compute_us = each.batch * own.limits.compute_s(own.work.flops, own.work.int8_flops) * 1e6
         call_us = calling[each.variant, each.batch == 1]
-        regime = classify(each.time.us, call_us, limits.read_s * 1e6, compute_us)
+        regime = classify(each.time.us, call_us, own.limits.read_s * 1e6, compute_us)
         speedup = eager.get(each.batch, each.time.us) / each.time.us
         points.append(
             Point(
@@ -195,7 +248,7 @@ def _prepare(
     """Every variant that can run here, and the reason for each that cannot. A failure does not affect the others."""
     ready: dict[VariantName, _Ready] = {}
     failures: dict[str, str] = {}
-    twin = narrow_twin(mlp.spec)
+    twin = reduced_alike(narrow_twin(mlp.spec), mlp)
     sample = torch.randn(2, twin.spec.in_features).to(options.device)
     for name in options.variants:
         progress(f"building {name}")
@@ -224,7 +277,8 @@ def _advice(found: Profile) -> tuple[str, ...]:
     for batch in found.batches:
         eager = found.point("eager", batch)
         if eager is not None:
-            sentences.append(advise(eager, found.point("fused", batch), found.point("compile", batch)))
+            fused, compiled = found.point("fused", batch), found.point("compile", batch)
+            sentences.append(advise(eager, fused, compiled, found.precision))
     return tuple(sentences)
 
 

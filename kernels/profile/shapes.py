@@ -12,6 +12,7 @@ from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.work import BYTES_PER_FLOAT
 from fused_mlp.models import Activation, LayerSpec, Mlp, MlpSpec
 from fused_mlp.models.chain import MAX_LAYERS
+from fused_mlp.models.precision import to_precision
 from fused_mlp.models.spec import INPUT
 
 _COPIES = 4  # of the weights: ours, the module's, those that the fused kernel and torch.compile pack
@@ -54,6 +55,13 @@ def with_random_weights(spec: MlpSpec) -> Mlp:
             values = 1 + values * np.float32(0.1)
         tensors[name] = values
     return Mlp(spec, tensors)
+
+
+def reduced_alike(twin: Mlp, mlp: Mlp) -> Mlp:
+    """`twin` with the matrices of the same steps in fewer bits as `mlp` has."""
+    of_products = [step for step in mlp.spec.steps if step.op in ("linear", "gated")]
+    wide = (step.name for step in of_products if mlp.reduced and f"{step.prefix}.weight" not in mlp.reduced)
+    return to_precision(twin, mlp.precision, frozenset(wide))
 
 
 def narrow_twin(spec: MlpSpec, width: int = 16) -> Mlp:

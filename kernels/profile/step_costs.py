@@ -7,27 +7,39 @@ from collections.abc import Mapping
 from fused_mlp.kernels.fusion import FusedStep, Product, fuse
 from fused_mlp.kernels.profile.machine import Limits
 from fused_mlp.kernels.profile.results import StepCost
-from fused_mlp.kernels.work import work_of
+from fused_mlp.kernels.work import Work
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.spec import Step
 from fused_mlp.models.summary import describe
 
 
-def step_costs(spec: MlpSpec, batch: int, limits: Limits, times: Mapping[str, float]) -> list[StepCost]:
-    """`times`: microseconds in the fused kernel, by the name of a step. Products that run as one (`pi, v`) are told at
-    the first of them."""
+def step_costs(
+    spec: MlpSpec, work: Work, batch: int, limits: Limits, times: Mapping[str, float]
+) -> list[StepCost]:
+    """`work` and `limits` are of the fused kernel. `times`: microseconds in it, by the name of a step. Products that
+    run as one (`pi, v`) are told at the first of them."""
     times = {name.partition(", ")[0]: us for name, us in times.items()}
-    works = {work.name: work for work in work_of(spec).steps}
+    works = {each.name: each for each in work.steps}
     costs = []
     for fused in fuse(spec):
         steps = _steps(fused)
         flops = batch * sum(works[step.name].flops for step in steps)
         weight_bytes = sum(works[step.name].weight_bytes for step in steps)
-        limit_us = 1e6 * max(flops / limits.flops_per_s, weight_bytes / limits.bytes_per_s)
+        int8_flops = batch * sum(works[step.name].int8_flops for step in steps)
+        limit_us = 1e6 * max(limits.compute_s(flops, int8_flops), weight_bytes / limits.bytes_per_s)
         found = [times[step.name] for step in steps if step.name in times]
         what = " ".join(map(describe, steps))
         costs.append(
-            StepCost(batch, steps[0].name, what, flops, weight_bytes, limit_us, sum(found) if found else None)
+            StepCost(
+                batch,
+                steps[0].name,
+                what,
+                flops,
+                weight_bytes,
+                limit_us,
+                sum(found) if found else None,
+                works[steps[0].name].precision,
+            )
         )
     return costs
 

@@ -12,10 +12,10 @@ import torch
 
 from fused_mlp.kernels.profile.errors import ProfileError
 from fused_mlp.kernels.profile.machine import describe_machine
-from fused_mlp.kernels.profile.shapes import check_size, resized, with_random_weights
+from fused_mlp.kernels.profile.shapes import check_size, reduced_alike, resized, with_random_weights
 from fused_mlp.kernels.profile.timing import Time, time_calls
 from fused_mlp.kernels.profile.variants import Variant
-from fused_mlp.models import MlpSpec
+from fused_mlp.models import Mlp, MlpSpec
 
 WIDTHS = (32, 64, 128, 256, 512, 1024)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -44,6 +44,7 @@ class Sweep:
     model: str  # its summary, in its own widths
     threads: int
     cells: tuple[SweepCell, ...]
+    precision: str = "float32"  # of the fused weights
 
     @property
     def batches(self) -> list[int]:
@@ -56,7 +57,7 @@ class Sweep:
 
 def run_sweep(
     path: Path,
-    spec: MlpSpec,
+    mlp: Mlp,
     *,
     threads: int = 1,
     batches: Sequence[int] = BATCHES,
@@ -67,7 +68,8 @@ def run_sweep(
     """`progress(done, total)` is called after each cell. Cells that `path` has already are not measured again. Cells
     that a busy machine prevented are marked `busy` and not saved."""
     conditions: dict[str, object] = {
-        "model": spec.summary(),
+        "model": mlp.spec.summary(),
+        "precision": mlp.precision,
         "threads": threads,
         "torch": str(torch.__version__),
         "machine": describe_machine(),
@@ -83,9 +85,9 @@ def run_sweep(
         built: dict[int, tuple[Variant, Variant]] = {}
         for batch, width in missing:
             if width not in built:
-                mlp = with_random_weights(equally_wide(spec, width))
+                same = reduced_alike(with_random_weights(equally_wide(mlp.spec, width)), mlp)
                 built = {
-                    width: (Variant("eager", mlp, "cpu", threads), Variant("fused", mlp, "cpu", threads))
+                    width: (Variant("eager", same, "cpu", threads), Variant("fused", same, "cpu", threads))
                 }
             x = torch.randn(batch, width)
             eager, fused = built[width]
@@ -96,7 +98,7 @@ def run_sweep(
             progress(len(done), len(wanted))
     finally:
         torch.set_num_threads(before)
-    return Sweep(spec.summary(), threads, tuple(done))
+    return Sweep(mlp.spec.summary(), threads, tuple(done), mlp.precision)
 
 
 def equally_wide(spec: MlpSpec, width: int) -> MlpSpec:

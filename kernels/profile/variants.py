@@ -1,16 +1,20 @@
-"""The three ways to run an MLP that a profile compares, each as a call from Python on one batch."""
+"""The three ways to run an MLP that a profile compares, each as a call from Python on one batch. Eager and compile run
+in float32, whatever the weights are kept in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from fused_mlp.kernels.backends.cpu_lowering import operation_names
+from fused_mlp.kernels.base import Device, Kernel
 from fused_mlp.kernels.nn.fused_module import FusedMLP
+from fused_mlp.kernels.nn.operator import NAME
 from fused_mlp.kernels.profile.results import VariantName
+from fused_mlp.kernels.registry import compile  # noqa: A004 - as everywhere
 from fused_mlp.models import Mlp
 from fused_mlp.models.weights import expected_shapes
 
@@ -23,12 +27,18 @@ class Variant:
     def __init__(self, name: VariantName, mlp: Mlp, device: str, threads: int) -> None:
         self.name = name
         self._device = device
-        module = mlp.to_torch().to(device)
         self.description = ""
+        self._kernel: Kernel | None = None  # one that is called without a module
+        if name == "fused" and is_narrow(mlp):  # the weights of a torch module would be widened
+            self._kernel = compile(mlp, device=cast("Device", device), threads=threads)
+            self.description = str(self._kernel.describe())
+            self._forward: Forward = _as_operator(self._kernel)
+            return
+        module = mlp.rounded_to("float32").to_torch().to(device)
         if name == "fused":
             fused = FusedMLP.from_torch(module, threads=threads)
             self.description = str(fused.describe())
-            self._forward: Forward = fused
+            self._forward = fused
         elif name == "compile":
             self._forward = _compiled(module)
         else:
@@ -36,33 +46,31 @@ class Variant:
 
     def strategy(self, batch: int) -> str:
         """The strategy of the fused kernel for that batch size; empty if the kernel has none."""
-        kernel = getattr(self._forward, "_kernel", None)
-        compiled = getattr(kernel, "_compiled", None)
+        compiled = getattr(self._fused_kernel(), "_compiled", None)
         return str(compiled.strategy(batch)) if compiled is not None else ""
 
     def operation_names(self, mlp: Mlp) -> list[str]:
         """The steps that the operations of the fused CPU kernel compute, in their order; empty for the others."""
-        fused = self._forward
-        if (
-            not isinstance(fused, FusedMLP)
-            or fused._kernel is None
-            or fused._kernel.describe().backend != "cpu"
-        ):
+        kernel, fused = self._fused_kernel(), self._forward
+        if kernel is None or kernel.describe().backend != "cpu":
             return []
+        names = operation_names(mlp.spec, mlp.unreduced(), mlp.reduced)
+        if not isinstance(fused, FusedMLP):
+            return names
         # The kernel's program was read from the module, which may name the same steps in other ways.
-        spec = fused._kernel.spec
+        spec = kernel.spec
         weights = (weight.detach().float().numpy() for weight in fused._weights())
         found = operation_names(spec, dict(zip(expected_shapes(spec), weights, strict=True)), {})
-        names = operation_names(mlp.spec, mlp.unreduced(), mlp.reduced)
         return names if len(names) == len(found) else found
 
     def bind_kernel(self, x: Tensor) -> Callable[[], object] | None:
-        """The fused kernel called with an array of rows, without the torch module: the cost in the engine. None for the
-        other variants."""
-        if not isinstance(self._forward, FusedMLP) or self._forward._kernel is None:
-            return None
-        kernel, rows = self._forward._kernel, x.cpu().numpy()
-        return lambda: kernel(rows)
+        """The fused kernel called with an array of rows, without torch: the cost in the engine. None for the other
+        variants."""
+        kernel, rows = self._fused_kernel(), x.cpu().numpy()
+        return None if kernel is None else lambda: kernel(rows)
+
+    def _fused_kernel(self) -> Kernel | None:
+        return self._forward._kernel if isinstance(self._forward, FusedMLP) else self._kernel
 
     def bind(self, x: Tensor) -> Callable[[], object]:
         """x: (rows, in_features) on the device. Returns a synchronous call without arguments."""
@@ -84,6 +92,24 @@ class Variant:
                 return forward(x)
 
         return call
+
+
+def is_narrow(mlp: Mlp) -> bool:
+    """Whether some of its weights are kept in fewer bits than float32 has."""
+    return bool(mlp.reduced) or mlp.spec.dtype != "float32"
+
+
+def _as_operator(kernel: Kernel) -> Forward:
+    """In a trace, the call of the kernel is the operator that FusedMLP calls it in."""
+    record: Any = torch._C._profiler._RecordFunctionFast
+
+    def forward(x: Tensor) -> Tensor:
+        if not torch.autograd.profiler._is_profiler_enabled:
+            return kernel(x)
+        with record(NAME, [x]):
+            return kernel(x)
+
+    return forward
 
 
 def _compiled(module: nn.Module) -> Forward:

@@ -199,12 +199,9 @@ def _model(path: Path | None, dims: str | None, activation: str, gated: bool) ->
 
     if path is not None:
         try:
-            mlp = load(path)
+            return load(path)
         except ModelLoadError as error:
             fail(str(error))
-        if mlp.reduced:
-            typer.echo(f"note: its {mlp.precision} weights are profiled as float32, widened", err=True)
-        return mlp
     widths = [int(part) for part in _parts(dims or "")]
     if activation not in get_args(Activation):
         fail(f"--activation: expected one of {', '.join(get_args(Activation))}; got {activation!r}")
@@ -241,7 +238,7 @@ def _sweep(mlp: Mlp, threads: int, widths: list[int], batches: list[int], path: 
         task = bar.add_task("sweep", total=None)
         return run_sweep(
             path,
-            mlp.spec,
+            mlp,
             threads=threads,
             widths=widths,
             batches=batches,

@@ -5,6 +5,8 @@
 #include <string_view>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 #include "isa/isa.hpp"
@@ -18,6 +20,17 @@ namespace {
 bool has_avx_vnni() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1u << 4)) != 0;
+}
+#elif defined(__aarch64__)
+bool has_dot_product() {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return true;  // the compiler was told so
+#elif defined(__linux__)
+  constexpr unsigned long kDotProduct = 1ul << 20;  // HWCAP_ASIMDDP
+  return (getauxval(AT_HWCAP) & kDotProduct) != 0;
+#else
+  return false;
+#endif
 }
 #endif
 
@@ -38,6 +51,8 @@ struct Usable {
       if (has_avx_vnni()) add(kAvxVnniIsa, kAvx2Isa);
       add(kAvx2Isa, kAvx2Isa);
     }
+#elif defined(__aarch64__)
+    if (has_dot_product()) add(kNeonDotIsa, kPortableIsa);
 #endif
     add(kPortableIsa, kPortableIsa);
   }

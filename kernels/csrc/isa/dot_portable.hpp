@@ -69,8 +69,11 @@ struct PortableDot {
 #endif
   }
   // Adding 1.5 * 2^23 rounds to an integer, to even in a tie, and keeps it in the low bits.
+  static Portable::Unsigned rounded(Portable::Reg v) {
+    return (Portable::Unsigned)(v + 12582912.0f) - 0x4B400000u;
+  }
   static void store_rounded(Value* p, Portable::Reg v) {
-    const Portable::Unsigned bits = (Portable::Unsigned)(v + 12582912.0f) - 0x4B400000u;
+    const Portable::Unsigned bits = rounded(v);
     for (int i = 0; i < 4; ++i) p[i] = static_cast<Value>(bits[i]);
   }
 };

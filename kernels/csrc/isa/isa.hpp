@@ -147,6 +147,8 @@ extern const Isa kAvx2Isa;
 extern const Isa kAvxVnniIsa;
 extern const Isa kAvx512Isa;
 extern const Isa kAvx512VnniIsa;
+#elif defined(__aarch64__)
+extern const Isa kNeonDotIsa;
 #endif
 
 // The instruction set `name`, else that of FUSED_MLP_ISA, else the best of this machine. Throws

@@ -62,6 +62,7 @@ def html_report(
 def _head(profile: Profile) -> str:
     advice = "".join(said(_sentence(each)) for each in profile.advice)
     notes = "".join(remark(escape(f"Note: {note}.")) for note in profile.notes)
+    compared = said(_sentence(profile.compared)) if profile.compared else ""
     invalid = said(not_valid(profile.problems), bad=True) if profile.problems else ""
     failures = "".join(
         said(f"{variant} was not profiled: {reason}", bad=True)
@@ -69,8 +70,8 @@ def _head(profile: Profile) -> str:
     )
     return (
         f"<h1>{escape(profile.model)}</h1>"
-        f"<p class='soft'>{profile.parameters:,} parameters · {escape(wording.setting(profile))}<br>"
-        f"{escape(_sentence(wording.limits(profile)))}</p>{invalid}{advice}{notes}{failures}"
+        f"<p class='soft'>{wording.model(profile)} · {escape(wording.setting(profile))}<br>"
+        f"{escape(_sentence(wording.limits(profile)))}</p>{compared}{invalid}{advice}{notes}{failures}"
     )
 
 
@@ -92,7 +93,7 @@ def _times(profile: Profile) -> str:
         "Best of many calls, without the profiler. <em>call us</em> is the time of the same steps when they are 16 "
         "wide, for one or two rows: calling, and hardly any arithmetic. The largest of that, of reading the weights "
         "and of the arithmetic bounds a forward pass. <em>kernel alone</em> is the fused kernel called with an array, "
-        "without the torch module around it: the time a request to the service pays."
+        "without torch around it: the time a request to the service pays."
     )
 
 
@@ -131,7 +132,7 @@ def _steps(profile: Profile) -> str:
                     escape(step.name),
                     escape(step.what),
                     wording.count(step.flops),
-                    wording.size(step.weight_bytes),
+                    wording.weights(profile, step),
                     wording.microseconds(step.limit_us),
                     wording.microseconds(step.fused_us),
                 )

@@ -18,7 +18,8 @@ _LEFT = ("variant", "bound by", "launched", "guessed", "step", "what", "")
 
 def profile_view(profile: Profile, differences: Sequence[Difference] = ()) -> RenderableType:
     parts: list[RenderableType] = [
-        Text(f"{profile.model}: {profile.parameters:,} parameters", "bold"),
+        Text(f"{profile.model}: {wording.model(profile)}", "bold"),
+        *([Text(profile.compared)] if profile.compared else []),
         Text(f"{wording.setting(profile)}; {wording.limits(profile)}", "dim"),
         Text(""),
         _times(profile),
@@ -100,7 +101,7 @@ def _steps(profile: Profile) -> Table:
                 wording.cut(step.name, 24),
                 wording.cut(step.what, 18),
                 wording.count(step.flops),
-                wording.size(step.weight_bytes),
+                wording.weights(profile, step),
                 wording.microseconds(step.limit_us),
                 wording.microseconds(step.fused_us),
                 end_section=step is steps[-1],

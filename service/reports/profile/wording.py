@@ -81,10 +81,25 @@ def cut(text: str, longest: int) -> str:
 
 
 def limits(profile: Profile) -> str:
-    return (
-        f"measured limits: {profile.flops_per_s / 1e9:,.0f} GFLOP/s, and {profile.bytes_per_s / 1e9:,.1f} GB/s for "
-        f"this model's weights"
-    )
+    arithmetic = f"{profile.flops_per_s / 1e9:,.0f} GFLOP/s"
+    if profile.int8_ops_per_s is not None:
+        arithmetic += f" in float32, {profile.int8_ops_per_s / 1e9:,.0f} billion operations/s in int8"
+    reading = f"{profile.bytes_per_s / 1e9:,.1f} GB/s for this model's weights"
+    if profile.fused_bytes_per_s is not None:
+        reading += f" in float32, {profile.fused_bytes_per_s / 1e9:,.1f} GB/s in {profile.precision}"
+    return f"measured limits: {arithmetic}, and {reading}"
+
+
+def model(profile: Profile) -> str:
+    """`535,818 parameters, int8`."""
+    kept = "" if profile.precision == "float32" else f", {profile.precision}"
+    return f"{profile.parameters:,} parameters{kept}"
+
+
+def weights(profile: Profile, step: StepCost) -> str:
+    """Their size; where a model has some weights in fewer bits, also what they are kept in."""
+    told = profile.precision != "float32" and step.precision is not None
+    return f"{size(step.weight_bytes)} {step.precision}" if told else size(step.weight_bytes)
 
 
 def setting(profile: Profile) -> str:
@@ -92,7 +107,8 @@ def setting(profile: Profile) -> str:
 
 
 def sweep_title(sweep: Sweep) -> str:
-    return f"{sweep.model} with all its widths alike, {_threads(sweep.threads)}"
+    kept = "" if sweep.precision == "float32" else f", fused in {sweep.precision}, eager in float32"
+    return f"{sweep.model} with all its widths alike{kept}, {_threads(sweep.threads)}"
 
 
 def sweep_cell(cell: SweepCell) -> str:

@@ -8,6 +8,7 @@ from fused_mlp.kernels.profile.machine import Limits
 from fused_mlp.kernels.profile.shapes import narrow_twin, resized, with_random_weights
 from fused_mlp.kernels.profile.step_costs import step_costs
 from fused_mlp.kernels.profile.trace_events import forward_passes
+from fused_mlp.kernels.work import work_of
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.spec import Combine, Concat, Elementwise, Linear, Norm, Output, Slice, Softmax
 
@@ -68,7 +69,7 @@ def test_the_fused_kernel_times_its_operations_by_the_names_of_steps(profiled):
 
 def test_the_limit_of_a_step_is_its_arithmetic_or_its_weights():
     limits = Limits(flops_per_s=1e9, read_s=1.0, weight_bytes=10**9)
-    few, many = (step_costs(SPEC, batch, limits, {})[1] for batch in (1, 1000))
+    few, many = (step_costs(SPEC, work_of(SPEC), batch, limits, {})[1] for batch in (1, 1000))
     assert few.limit_us == pytest.approx(4.8)  # reading 4,800 bytes at 1 GB/s
     assert many.limit_us == pytest.approx(many.flops / 1e3)
 
@@ -76,7 +77,7 @@ def test_the_limit_of_a_step_is_its_arithmetic_or_its_weights():
 def test_times_of_the_kernel_are_those_of_the_whole_row():
     limits = Limits(flops_per_s=1e9, read_s=1.0, weight_bytes=10**9)
     times = {"blocks.0.fc1": 2.0, "blocks.0.act": 0.5, "policy": 3.0, "pi, v": 1.0}
-    costs = {cost.name: cost.fused_us for cost in step_costs(SPEC, 1, limits, times)}
+    costs = {cost.name: cost.fused_us for cost in step_costs(SPEC, work_of(SPEC), 1, limits, times)}
     assert costs["blocks.0.fc1"] == 2.5
     assert costs["policy"] == 3.0
     assert costs["pi"] == 1.0

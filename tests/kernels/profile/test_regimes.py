@@ -70,7 +70,7 @@ def test_far_from_every_limit_it_blames_none_of_them():
 def test_what_the_torch_module_costs_is_told_apart_from_the_kernel():
     eager = point("eager", 36.0, overhead=32.0)
     fused = replace(point("fused", 12.6, eager_us=36.0), kernel_us=2.4)
-    assert advise(eager, fused).endswith("(2.9x); as a torch module 12.6 us, in the service 2.4 us")
+    assert advise(eager, fused).endswith("(2.9x); called from torch 12.6 us, in the service 2.4 us")
 
 
 def test_where_it_is_slower_it_says_so_and_names_what_is_faster():

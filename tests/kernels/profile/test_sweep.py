@@ -4,16 +4,15 @@ import json
 
 import pytest
 
-from fused_mlp.kernels.profile import ProfileError, equally_wide, run_sweep
-from fused_mlp.kernels.profile.shapes import spec_of
+from fused_mlp.kernels.profile import ProfileError, equally_wide, random_mlp, run_sweep
 from fused_mlp.kernels.profile.timing import Time
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.spec import Concat, Linear, Slice
 
 
 def sweep(path, **options):
-    spec = spec_of([4, 9, 5], options.pop("activation", "relu"))
-    return run_sweep(path, spec, **{"batches": (1, 4), "widths": (8, 16), "budget_s": 0.001} | options)
+    mlp = random_mlp([4, 9, 5], options.pop("activation", "relu"))
+    return run_sweep(path, mlp, **{"batches": (1, 4), "widths": (8, 16), "budget_s": 0.001} | options)
 
 
 class Interrupted(Exception):

@@ -6,6 +6,7 @@ import pytest
 
 from fused_mlp.kernels.profile import random_mlp
 from fused_mlp.models import save
+from fused_mlp.models.precision import to_precision
 
 QUICK = ("--variants", "eager,fused", "--budget", "0.01", "--threads", "1")
 
@@ -50,6 +51,78 @@ def test_json_has_everything(cli, tmp_path):
     assert [point["variant"] for point in said["points"]] == ["eager", "fused"]
     assert said["expectations"][0]["found"] == 1
     assert len(said["advice"]) == 1
+
+
+MATRICES = {"layers.0": (600, 400), "layers.1": (400, 300), "layers.2": (300, 10)}
+
+
+@pytest.mark.parametrize("precision", ["int8", "bfloat16", "bfloat16 dtype"])
+def test_weights_in_fewer_bits_are_profiled_as_they_are_served(cli, tmp_path, precision):
+    wide, kept = random_mlp([600, 400, 300, 10]), "layers.2"
+    precision, _, of_dtype = precision.partition(" ")
+    mlp = wide.rounded_to("bfloat16") if of_dtype else to_precision(wide, precision, frozenset({kept}))
+    save(mlp, tmp_path / "m" / "1")
+    page = tmp_path / "report.html"
+    outcome = cli(
+        "profile", tmp_path / "m" / "1", "--batch", "128", *QUICK, "--html", page, "--json",
+        "--sweep", "--sweep-widths", "8", "--sweep-batches", "1", "--sweep-file", tmp_path / "sweep.json",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.strip() == ""
+    said = json.loads(outcome.out)
+    eager, fused = said["points"]
+    assert said["failures"] == {}
+    assert (said["precision"], said["sweep"]["precision"]) == (precision, precision)
+    assert said["compared"] == (
+        f"fused is the kernel of the {precision} weights that would be served; eager runs the same weights widened to "
+        "float32"
+    )
+    assert f"{said['compared'].capitalize()}." in page.read_text()
+    assert f"{wide.spec.parameters:,} parameters, {precision}" in page.read_text()
+    assert ("int8" in said["kernel"]) == (precision == "int8")
+    assert fused["counts"]["launches"] == {"fused_mlp::mlp": 1}
+    # The bytes of the weights as they are kept: int8 and a scale per output, or two bytes.
+    sizes = {}
+    for name, (inputs, outputs) in MATRICES.items():
+        whole = name == kept and not of_dtype
+        each = 4 * inputs if whole else inputs + 4 if precision == "int8" else 2 * inputs
+        sizes[name] = (each + 4) * outputs  # and the bias
+    steps = {step["name"]: step for step in said["steps"]}
+    assert {name: step["weight_bytes"] for name, step in steps.items()} == sizes
+    assert steps["layers.0"]["precision"] == precision
+    assert steps[kept]["precision"] == (precision if of_dtype else "float32")
+    assert all(step["fused_us"] > 0 for step in steps.values())
+    assert fused["counts"]["bytes_moved"] == sum(sizes.values()) + 128 * 4 * (600 + 10)
+    # Each against its own limit.
+    flops = 128 * sum(2 * inputs * outputs for inputs, outputs in MATRICES.values())
+    assert eager["regime"]["compute_us"] == pytest.approx(flops / said["flops_per_s"] * 1e6, rel=0.02)
+    if precision == "int8":
+        whole_flops = 128 * 2 * 300 * 10
+        limit_s = (flops - whole_flops) / said["int8_ops_per_s"] + whole_flops / said["flops_per_s"]
+        assert fused["regime"]["compute_us"] == pytest.approx(limit_s * 1e6, rel=0.02)
+    else:
+        assert said["int8_ops_per_s"] is None
+        assert fused["regime"]["compute_us"] == eager["regime"]["compute_us"]
+    assert said["fused_bytes_per_s"] == pytest.approx(
+        sum(sizes.values()) / fused["regime"]["memory_us"] * 1e6
+    )
+
+
+def test_the_table_says_what_is_compared_with_what(cli, tmp_path):
+    save(to_precision(random_mlp([48, 64, 10]), "int8", frozenset({"layers.1"})), tmp_path / "m" / "1")
+    outcome = cli("profile", tmp_path / "m" / "1", "--batch", "4", *QUICK)
+    assert outcome.code == 0, outcome.err
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())
+    words = " ".join(outcome.out.split())
+    for each in (
+        "48-64-10 relu: 3,786 parameters, int8 fused is the kernel of the int8 weights that would be served",
+        "eager runs the same weights widened to float32",
+        "billion operations/s in int8",
+        "3.5 KiB int8",
+        "2.5 KiB float32",
+        "fusing in int8",
+    ):
+        assert each in words
 
 
 @pytest.mark.parametrize(
