@@ -16,6 +16,9 @@ ROW_BOUNDS: tuple[int, ...]
 def record_metrics(on: bool) -> None:
     """Switch the recording of metrics on (the default) or off for the whole process."""
 
+def use_cores(count: int) -> None:
+    """How many cores this process may use; without it, as many as the machine has."""
+
 class Status(enum.Enum):
     ok = 0
     invalid_input = 1

@@ -103,6 +103,7 @@ class Service:
 
     def __init__(self, settings: Settings, workers: int | None = None) -> None:
         self.settings = settings
+        _engine.use_cores(usable_cores())
         self.engine = _engine.Engine(workers=workers or settings.engine_workers)
         self.engine.on_kernel_error = _log_kernel_error
         self.router = _engine.Router()

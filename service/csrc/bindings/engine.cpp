@@ -11,6 +11,7 @@
 #include "bindings/metrics.hpp"
 #include "bindings/python_kernel.hpp"
 #include "bindings/register.hpp"
+#include "engine/busy_threads.hpp"
 
 namespace nb = nanobind;
 
@@ -134,6 +135,9 @@ void register_shadow(nb::module_& m) {
 }  // namespace
 
 void register_engine(nb::module_& m) {
+  m.def(
+      "use_cores", [](unsigned count) { usable_cores.store(count, std::memory_order_relaxed); },
+      nb::arg("count"));
   register_lane(m);
   register_shadow(m);
   nb::class_<PythonEngine>(m, "Engine", "Queues, batches and runs requests.")

@@ -2,15 +2,14 @@
 // leave free: an idle server answers one request with all cores, a busy one does not oversubscribe them.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <limits>
-#include <thread>
 
 namespace fused_mlp {
 
 // Defined in process_state.cpp.
 extern std::atomic<unsigned> busy_threads;
+extern std::atomic<unsigned> usable_cores;  // by affinity and quota, as Python found them
 extern constinit thread_local bool this_thread_busy;
 extern constinit thread_local bool this_thread_low_priority;  // kernels on this thread use no other core
 
@@ -21,8 +20,7 @@ inline unsigned other_busy_threads() noexcept {
 }
 
 inline bool a_core_is_free() noexcept {
-  static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  return busy_threads.load(std::memory_order_relaxed) < cores;
+  return busy_threads.load(std::memory_order_relaxed) < usable_cores.load(std::memory_order_relaxed);
 }
 
 // Counts the calling thread as busy during its lifetime.

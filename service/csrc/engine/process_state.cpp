@@ -1,5 +1,7 @@
 // State of which a process has one copy. Not inline in the headers: the Python modules _engine and _front are
 // libraries of their own, and each would get its own copy.
+#include <thread>
+
 #include "engine/busy_threads.hpp"
 #include "engine/histogram.hpp"
 #include "engine/per_thread.hpp"
@@ -8,6 +10,7 @@
 namespace fused_mlp {
 
 std::atomic<unsigned> busy_threads{0};
+std::atomic<unsigned> usable_cores{std::thread::hardware_concurrency()};
 constinit thread_local bool this_thread_busy = false;
 constinit thread_local bool this_thread_low_priority = false;
 std::atomic<bool> metrics_on{true};

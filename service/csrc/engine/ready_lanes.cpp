@@ -49,7 +49,8 @@ void ReadyLanes::place(Lane& lane) noexcept {
 }
 
 void ReadyLanes::serve(Lane& lane, Nanos estimate) noexcept {
-  virtual_now_ = std::max(virtual_now_, lane.account_->virtual_ns);
+  // Not that of this lane: a loop also serves one that is far ahead of lanes that only workers serve.
+  if (!order_.empty()) virtual_now_ = std::max(virtual_now_, order_.begin()->virtual_ns);
   lane.turn_ = ++turns_;
   charge(lane, estimate);
   if (!lane.in_order_.in() || lane.queue_.empty()) update(lane);

@@ -109,7 +109,7 @@ class ReadyLanes {
   Order short_;                              // of these, those that a loop may take from
   Order waiting_;                            // for batch mates: by the time at which they stop
   std::atomic<std::size_t> short_count_{0};  // and of those that wait
-  Nanos virtual_now_ = 0;                    // virtual time of the model that was served last
+  Nanos virtual_now_ = 0;                    // the least virtual time of those that waited for a turn
   std::uint64_t turns_ = 0;
 };
 

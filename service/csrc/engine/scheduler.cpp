@@ -175,12 +175,19 @@ bool Scheduler::link(Lane& lane, Ref<Ticket>&& ticket, bool by_loop) {
     // The caller has no timer: a lane that waits for batch mates needs a worker to keep the time.
     const bool released = release_before != 0 && release_at == 0;
     changed |= released;
-    wake = (was_empty || released) && (!loop_runs_it || release_at != 0);
+    const bool needs_worker = !loop_runs_it || release_at != 0;
+    wake = needs_worker && (was_empty || released || !lane.worker_called_);
   }
-  if (wake && !std::exchange(lane.worker_called_, true)) ++lanes_with_workers_;
+  if (wake) call_worker(lane);
   const bool sooner = deadline != 0 && lane.in_order_.in() && deadline < lane.in_order_.rank().deadline;
   if (changed || sooner) ready_.update(lane);
   return wake;
+}
+
+// A lane with tickets that no loop takes, or whose time a worker keeps, has been through here since it was
+// empty: until it is empty again, a worker that takes a batch wakes the next before it begins.
+void Scheduler::call_worker(Lane& lane) noexcept {
+  if (!std::exchange(lane.worker_called_, true)) ++lanes_with_workers_;
 }
 
 // ---- Taking ----
@@ -299,18 +306,22 @@ bool Scheduler::take_short(TakenBatch& batch) {
     // Batches take longer now than when its tickets came: they are for workers.
     each.has_short_ = false;
     ready_.update(each);
-    if (!std::exchange(each.worker_called_, true)) ++lanes_with_workers_;
+    call_worker(each);
     wake = true;
     return false;
   });
   if (lane != nullptr) {
     const std::uint64_t rows = workers_ == 0 ? LaneQueue::kAnySize : lane->cost_.rows_within(kLoopBudget);
     take(*lane, now, {rows, rows}, batch);
-    // The caller has no timer: if tickets are left that wait for batch mates, a worker keeps the time. If it
-    // is more than this loop runs at once, an idle worker helps.
     const LaneQueue& queue = lane->queue_;
-    wake |= !queue.empty() &&
-            (lane->release_at_ != 0 || (lane->cost_.of(queue.rows()) > kLoopBudget && a_core_is_free()));
+    if (!queue.empty() && (lane->release_at_ != 0 || !lane->has_short_)) {
+      // The caller has no timer: if tickets are left that wait for batch mates, a worker keeps the time. And
+      // no loop takes what is not short.
+      call_worker(*lane);
+      wake = true;
+    }
+    // If it is more than this loop runs at once, an idle worker helps.
+    wake |= !queue.empty() && lane->cost_.of(queue.rows()) > kLoopBudget && a_core_is_free();
   }
   wake = wake && sleeping_workers_ > 0;
   lock.unlock();

@@ -65,6 +65,7 @@ class Scheduler {
   struct Limits;
   unsigned link_all(std::span<Submission> list, bool by_loop);
   bool link(Lane& lane, Ref<Ticket>&& ticket, bool by_loop);
+  void call_worker(Lane& lane) noexcept;
   bool fits_loop(const Lane& lane) const noexcept;
   Nanos worker_takes_at(const Lane& lane) const noexcept;
   std::uint64_t share_rows(const Lane& lane) const noexcept;

@@ -158,6 +158,33 @@ TEST(an_idle_lane_saves_up_nothing) {
   CHECK(turns >= 8 && turns <= 12);
 }
 
+TEST(a_new_lane_is_not_put_behind_those_that_wait_by_one_that_loops_serve) {
+  Rig rig(1);
+  auto saturated = rig.add_lane(costing(0, 200, 1)), light = rig.add_lane(costing(0, 10, 1)),
+       late = rig.add_lane(costing(0, 200, 1));
+  light->set_weight(0.01);
+  rig.stages[0]->during = [&] { rig.clock->advance(200 * kMicro); };
+  rig.stages[1]->during = [&] { rig.clock->advance(10 * kMicro); };
+  rig.stages[0]->hold();  // the worker
+  rig.send(*saturated, 1);
+  rig.stages[0]->wait_running(1);
+  for (int i = 0; i < 10; ++i) rig.send(*saturated, 1);
+  for (int i = 0; i < 20; ++i) {
+    rig.send(*light, 1);
+    CHECK(rig.runner.run_ready());
+  }
+  auto ticket = rig.ticket(1);
+  CHECK_EQ(rig.submit(*late, ticket), Status::ok);
+  std::size_t before_it = 0;
+  rig.stages[2]->during = [&] {
+    const std::lock_guard lock(rig.stages[0]->mutex);
+    before_it = rig.stages[0]->batches.size();
+  };
+  rig.stages[0]->release();
+  rig.inbox.wait_for(1 + 10 + 20 + 1);
+  CHECK(before_it <= 3);
+}
+
 TEST(the_nearest_deadline_goes_first_in_the_same_share) {
   Rig rig;
   auto patient = rig.add_lane(), urgent = rig.add_lane();

@@ -90,6 +90,20 @@ TEST(worker_leaves_a_small_request_to_its_event_loop_although_it_would_be_next) 
   CHECK_EQ(small->completed.load(), 1);
 }
 
+TEST(a_long_request_behind_a_full_batch_has_a_worker_although_no_core_is_free) {
+  Rig rig(1);
+  LaneOptions options = costing(0, 10, 1);
+  options.max_wait_us = 1000;
+  auto lane = rig.add_lane(options);
+  rig.clock->wait_asleep(1);
+  const unsigned cores = usable_cores.exchange(0);
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1, 1)), Status::ok);   // full: the loop runs it
+  CHECK_EQ(rig.submit_here(*lane, rig.ticket(1, 12)), Status::ok);  // 120 us
+  CHECK_EQ(rig.run_all(), 1);
+  rig.inbox.wait_for(2);
+  usable_cores = cores;
+}
+
 TEST(a_round_is_submitted_whole_and_each_ticket_has_its_own_status) {
   Rig rig;
   LaneOptions options = costing(0, 200);  // more than a loop keeps for itself
