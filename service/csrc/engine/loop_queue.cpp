@@ -57,7 +57,10 @@ LoopQueue::Batch* LoopQueue::add_rows(Lane& lane, std::uint32_t rows, Nanos budg
   if (estimate > kLongest || estimate_ - before + estimate > budget) return nullptr;
   try {
     if (batch == nullptr) {
-      if (first_ == last_) first_ = last_ = 0;
+      if (first_ == last_ || last_ == kMostBatches) {  // those that were taken make room
+        std::rotate(batches_.begin(), batches_.begin() + static_cast<std::ptrdiff_t>(first_), batches_.end());
+        last_ -= std::exchange(first_, 0);
+      }
       if (last_ == kMostBatches) return nullptr;
       if (last_ == batches_.size()) batches_.emplace_back();
       batch = &batches_[last_];
@@ -88,15 +91,17 @@ bool LoopQueue::take(TakenBatch& batch, Nanos now) noexcept {
   batch.from_queue = false;
   batch.release = taken.rows >= batch.lane->options_.max_batch_rows ? Release::full : Release::idle;
   batch.runnable.swap(taken.tickets);  // which leaves an empty one with some capacity behind
-  std::erase_if(batch.runnable, [&](Ref<Ticket>& ticket) {
+  auto kept = batch.runnable.begin();
+  for (Ref<Ticket>& ticket : batch.runnable) {
     const Status status = Admission::judge(*batch.lane, *ticket, now);
     if (status == Status::ok || !batch.make_room_to_drop()) {
       batch.rows += ticket->rows();
-      return false;
+      std::swap(*kept++, ticket);
+    } else {
+      batch.dropped.push_back({std::move(ticket), status});
     }
-    batch.dropped.push_back({std::move(ticket), status});
-    return true;
-  });
+  }
+  batch.runnable.erase(kept, batch.runnable.end());
   estimate_ -= taken.estimate;
   taken.rows = 0;
   taken.estimate = 0;

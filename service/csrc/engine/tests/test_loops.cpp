@@ -143,6 +143,19 @@ TEST(another_event_loop_takes_only_what_is_more_than_a_loop_keeps) {
   CHECK_EQ(rig.stages[0]->batches, (Sizes{3, 10, 10}));
 }
 
+TEST(a_loop_keeps_the_requests_of_many_lanes_as_it_goes_on) {
+  Rig rig;
+  InlineRunner other(rig.engine);
+  std::vector<std::shared_ptr<Lane>> lanes;
+  for (int i = 0; i < 40; ++i) lanes.push_back(rig.add_lane(costing(0, 1)));
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    CHECK_EQ(rig.submit_here(*lanes[i], rig.ticket(1)), Status::ok);
+    if (i >= 8) CHECK(rig.runner.run_ready());
+  }
+  CHECK(!other.run_ready());
+  CHECK_EQ(rig.run_all(), 8);
+}
+
 TEST(a_loop_goes_on_with_what_is_for_all_while_it_has_requests_of_its_own) {
   Rig rig;
   auto others = rig.add_lane(costing(0, 10, 1)), own = rig.add_lane(costing(0, 10, 1));
