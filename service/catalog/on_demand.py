@@ -16,7 +16,7 @@ from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundVersion, Repository
 from fused_mlp.service.catalog.building import KernelBuilder
-from fused_mlp.service.catalog.loading import Loader, on_demand
+from fused_mlp.service.catalog.loading import NOT_LOADED, Loader, on_demand
 from fused_mlp.service.catalog.records import ServedVersion
 from fused_mlp.service.catalog.stored_weights import without_path
 from fused_mlp.service.catalog.table import ModelTable
@@ -104,7 +104,7 @@ class OnDemand:
             if served is None or served.weights is None:
                 return  # loaded or unloaded meanwhile
             found = served.weights.found
-            self._table.replace(served, replace(served, state="LOADING", reason="still loading"))
+            self._table.replace(served, replace(served, state="LOADING", reason="still loading", no_room=False))
         try:
             self._finish(name, found, self._build(name, found, served))
             self._failures.pop(key, None)
@@ -158,8 +158,9 @@ class OnDemand:
     def _report_failure(self, key: Key, found: FoundVersion, error: Exception) -> None:
         known = isinstance(error, (ModelLoadError, KernelError))
         reason = without_path(self._repository, error) if known else "internal error"
+        no_room = isinstance(error, NoRoom)
         count, before = self._failures.get(key, (0, ""))
-        count = 0 if isinstance(error, NoRoom) else count + 1
+        count = 0 if no_room else count + 1
         self._failures[key] = count, reason
         self._failed_loads[key] += 1
         pause_s = pause_after(count)
@@ -168,7 +169,9 @@ class OnDemand:
         with self._table.lock:
             if (current := self._find(*key, found)) is None:
                 return
-            failed = replace(current, state="UNAVAILABLE", reason=reason, on_demand=False)
+            failed = replace(
+                current, state="UNAVAILABLE", reason=reason, on_demand=no_room, no_room=no_room
+            )
             self._table.replace(current, failed)
         self._notify([key[0]])
         self.call_later(pause_s, lambda: self._try_again(key, found))
@@ -182,9 +185,10 @@ class OnDemand:
                     v.version == key[1]
                     and v.weights is not None
                     and v.weights.found is found
-                    and not v.answers
+                    and (v.no_room or not v.answers)
                 ):
-                    self._table.replace(v, replace(v, on_demand=True))
+                    reason = NOT_LOADED if v.no_room else v.reason
+                    self._table.replace(v, replace(v, on_demand=True, no_room=False, reason=reason))
         self._notify([key[0]])
 
     def _find(self, name: str, version: int, found: FoundVersion | None = None) -> ServedVersion | None:

@@ -40,7 +40,7 @@ class Fallback:
 class ServedVersion:
     """One version: LOADING, READY with a lane for each variant that its policy can reach (or could once), or
     UNAVAILABLE with the reason. `variant` answers requests that name none. `spec` is None where it could not be read.
-    `on_demand`: not loaded, but the first request for it has it loaded."""
+    `on_demand`: not loaded, but the first request for it has it loaded. `no_room`: not now, others fill the memory."""
 
     model: str
     version: int
@@ -55,6 +55,7 @@ class ServedVersion:
     )
     precision_error: PrecisionError | None = None
     on_demand: bool = False
+    no_room: bool = False
     variant: Variant = "fused"
     kernels: tuple[KernelInfo, ...] = ()
     lanes: dict[Variant, _engine.Lane] = field(default_factory=dict)

@@ -278,9 +278,37 @@ def test_a_model_with_requests_is_never_unloaded(
                 lazy.predict("m001")
             assert failed.value.code is grpc.StatusCode.UNAVAILABLE
             assert lazy.states()["m001"][1].startswith("no room: ")
+            assert lazy.client.health("m001") == "SERVING"
             assert lazy.loaded() == {"m000"}
             lazy.release()
             assert held.result(30).shape == (1, 3)
+
+
+def test_a_shortage_of_room_changes_no_default(
+    front: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_demand, "MOST_WAIT_FOR_ROOM_S", 0.1)
+    models.save(tiny_mlp(), tmp_path / "hog" / "1")
+    for version in (1, 2):
+        models.save(tiny_mlp(), tmp_path / "two" / str(version))
+    size = 4 * tiny_mlp().spec.parameters
+    with Lazy(front, tmp_path, backend="puppet", max_loaded_bytes=size) as lazy:
+        lazy.predict("hog")
+        lazy.use_last_kernel()
+        lazy.hold()
+        with ThreadPoolExecutor(2) as callers:
+            held = callers.submit(lazy.predict, "hog")
+            lazy.wait_entered()
+            waiting = callers.submit(lazy.client.predict, "two", X, timeout_s=30)
+            lazy.wait_for(lambda: lazy.client.model("two").version(2).reason.startswith("no room: "))
+            assert lazy.client.health("two") == "SERVING"
+            assert lazy.service.catalog.find("two").version == 2
+            with pytest.raises(PredictError) as failed:
+                lazy.client.predict("two", X, version=1)
+            assert failed.value.code is grpc.StatusCode.UNAVAILABLE
+            lazy.release()
+            held.result(30)
+            assert waiting.result(30).version == 2
 
 
 def test_idle_models_stay_where_unloading_them_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
