@@ -21,10 +21,10 @@ import pytest
 from fused_mlp import kernels, models
 from fused_mlp.kernels import Backend, Kernel, KernelUnavailable
 from fused_mlp.kernels.backends.cpu import CpuKernel
-from fused_mlp.models import Mlp
+from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from fused_mlp.protos import open_inference_pb2 as pb
 from fused_mlp.protos.stubs import Stub
-from fused_mlp.service.catalog import on_demand
+from fused_mlp.service.catalog import on_demand, room
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.retry import RetryPolicy
@@ -265,7 +265,7 @@ def test_a_kernel_that_a_policy_asks_for_takes_room_too(root: Path, gate: Gate) 
 def test_a_model_with_requests_is_never_unloaded(
     front: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_demand, "MOST_WAIT_FOR_ROOM_S", 0.1)
+    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0.1)
     size = 4 * tiny_mlp().spec.parameters
     with Lazy(front, root, backend="puppet", max_loaded_bytes=size) as lazy:
         lazy.predict("m000")
@@ -287,7 +287,7 @@ def test_a_model_with_requests_is_never_unloaded(
 def test_a_shortage_of_room_changes_no_default(
     front: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_demand, "MOST_WAIT_FOR_ROOM_S", 0.1)
+    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0.1)
     models.save(tiny_mlp(), tmp_path / "hog" / "1")
     for version in (1, 2):
         models.save(tiny_mlp(), tmp_path / "two" / str(version))
@@ -311,17 +311,40 @@ def test_a_shortage_of_room_changes_no_default(
             assert waiting.result(30).version == 2
 
 
+def test_a_load_that_fits_does_not_wait_for_those_that_do_not(
+    front: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_fleet(tmp_path, 1)
+    spec = MlpSpec.of_layers(WIDTH, [LayerSpec(out_features=64), LayerSpec(out_features=3)])
+    wide = Mlp(spec, {name: np.ones(shape, np.float32) for name, shape in spec.shapes()})
+    models.save(wide, tmp_path / "wide0" / "1")
+    for number in range(1, 6):  # more than threads that load
+        (tmp_path / f"wide{number}").symlink_to(tmp_path / "wide0")
+    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 30)
+    size = 4 * spec.parameters
+    with Lazy(front, tmp_path, backend="puppet", max_loaded_bytes=size + 300) as lazy:
+        lazy.service.catalog.on_demand.room.take("other", 400)
+        with ThreadPoolExecutor(6) as callers:
+            waiting = [callers.submit(lazy.predict, f"wide{number}") for number in range(6)]
+            lazy.wait_for(lambda: sum(state == "LOADING" for state, _ in lazy.states().values()) == 6)
+            assert lazy.predict("m000", timeout_s=10).shape == (1, 3)
+            assert not any(future.done() for future in waiting)
+            lazy.service.catalog.on_demand.room.give_back("other")
+            for future in waiting:
+                assert future.result(30).shape == (1, 3)
+
+
 def test_idle_models_stay_where_unloading_them_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_demand, "MOST_WAIT_FOR_ROOM_S", 0)
+    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0)
     used = {"version": 1, "has_run": True, "loaded_ns": 0, "last_used_ns": 0}
     busy = SimpleNamespace(model="busy", memory_bytes=80, in_flight=1, **used)
     idle = SimpleNamespace(model="idle", memory_bytes=10, in_flight=0, **used)
     unloaded: list[object] = []
-    room = on_demand.Room(100)
-    with pytest.raises(on_demand.NoRoom):
-        room.take(("new", 1), 50, lambda: [busy, idle], unloaded.append)
+    limited = room.Room(100, lambda: [busy, idle], lambda v: unloaded.append(v) or True)
+    with pytest.raises(room.NoRoom):
+        limited.take("new", 50)
     assert unloaded == []
-    room.take(("new", 1), 20, lambda: [busy, idle], lambda v: unloaded.append(v) or True)
+    limited.take("new", 20)
     assert unloaded == [idle]
 
 
@@ -360,7 +383,8 @@ def test_a_change_while_it_is_loaded_wins(lazy: Lazy, root: Path, gate: Gate, ch
         for v in model.versions
         for lane in v.lanes.values()
     ]
-    assert len(names) == len(set(names)) == (0 if change == "unload" else 2)
+    assert len(names) == len(set(names))
+    assert ("m001/2/fused" in names) if change == "load" else not names
 
 
 def test_a_server_stops_while_a_model_is_loaded(front: str, root: Path, gate: Gate) -> None:
