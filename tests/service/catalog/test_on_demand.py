@@ -262,6 +262,46 @@ def test_a_kernel_that_a_policy_asks_for_takes_room_too(root: Path, gate: Gate) 
         assert lazy.loaded() == {"m000"}
 
 
+def wide_mlp() -> Mlp:
+    spec = MlpSpec.of_layers(64, [LayerSpec(out_features=256, activation="relu"), LayerSpec(out_features=8)])
+    random = np.random.default_rng(3)
+    tensors = {name: random.normal(size=shape).astype(np.float32) for name, shape in spec.shapes()}
+    return Mlp(spec, tensors, example=[1.0] * 64)
+
+
+def test_room_is_reckoned_by_precision(tmp_path: Path, gate: Gate) -> None:
+    models.save(wide_mlp(), tmp_path / "wide" / "1")
+    x = np.ones((1, 64), np.float32)
+    with Lazy("native", tmp_path, max_loaded_bytes=2 * wide_mlp().spec.parameters) as lazy:
+        with pytest.raises(PredictError):
+            lazy.client.predict("wide", x)
+    policy = '{"*": {"precision": "int8"}}'
+    with Lazy("native", tmp_path, policy=policy, max_loaded_bytes=2 * wide_mlp().spec.parameters) as lazy:
+        lazy.client.predict("wide", x)
+
+
+def test_a_policy_that_shrinks_a_model_needs_no_room_beside_it(tmp_path: Path, gate: Gate) -> None:
+    models.save(wide_mlp(), tmp_path / "wide" / "1")
+    x = np.ones((1, 64), np.float32)
+    with Lazy("native", tmp_path, max_loaded_bytes=CpuKernel(wide_mlp(), 1).memory_bytes) as lazy:
+        lazy.client.predict("wide", x)
+        lazy.service.catalog.set_policy({"precision": "int8"}, "wide")
+        assert lazy.client.model("wide").version().state == "ON_DEMAND"
+        lazy.client.predict("wide", x)
+        assert lazy.service.catalog.find("wide").precision == "int8"
+
+
+def test_loading_a_model_loads_its_default_only(tmp_path: Path, gate: Gate) -> None:
+    for version in ("1", "2", "3"):
+        models.save(tiny_mlp(), tmp_path / "many" / version)
+    size = CpuKernel(tiny_mlp(), 1).memory_bytes
+    with Lazy("native", tmp_path, max_loaded_bytes=size) as lazy:
+        lazy.stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="many"))
+        states = [lazy.client.model("many").version(number).state for number in (1, 2, 3)]
+        assert states == ["ON_DEMAND", "ON_DEMAND", "READY"]
+        np.testing.assert_array_equal(lazy.client.predict("many", X, version=1).output, expected())
+
+
 def test_a_model_with_requests_is_never_unloaded(
     front: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
