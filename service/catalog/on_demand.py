@@ -232,8 +232,8 @@ class OnDemand:
         with self._table.lock:
             if (current := self._find(*key, found)) is None:
                 return
-            failed = replace(current, state="UNAVAILABLE", reason=reason, on_demand=no_room, no_room=no_room)
-            self._table.replace(current, failed)
+            told = replace(current, state="UNAVAILABLE", reason=reason, on_demand=no_room, no_room=no_room)
+            self._table.replace(current, replace(told, failed=told.failed or not no_room))
         self._notify([key[0]])
         self.call_later(pause_s, lambda: self._try_again(key, found))
 

@@ -228,12 +228,16 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
             assert "could not be loaded; GetModel says why" in str(failed.value)
             assert "NaN or infinite" in lazy.states()["m001"][1]
             lazy.wait_for(lambda: lazy.client.health("m001") == "SERVING")  # it may be tried again
+            # Not "can answer" until it has.
+            assert 'fused_mlp_model_info{model="m001",state="UNAVAILABLE",version="1"} 0' in lazy.metrics()
+            assert lazy.client.model("m001").version().state == "UNAVAILABLE"
     assert 'fused_mlp_load_failures_total{model="m001",version="1"} 3' in lazy.metrics()
     lines = [r.getMessage() for r in caplog.records if "m001/1 cannot be loaded" in r.getMessage()]
     assert len(lines) == 1
     assert str(root) not in lines[0]
     weights.write_bytes(right)
     np.testing.assert_array_equal(lazy.predict("m001"), expected())
+    assert 'fused_mlp_model_info{model="m001",state="READY",version="1"} 1' in lazy.metrics()
 
 
 def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: Gate) -> None:
