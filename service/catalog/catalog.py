@@ -144,6 +144,7 @@ class Catalog:
                     self._table.release(served.versions)  # they were never published
                     raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
                 self._install({name: served})
+                self.on_demand.forget(name)
             finally:
                 self.on_demand.room.give_back(name)
             return self._table.models[name]
@@ -187,6 +188,7 @@ class Catalog:
             with self._table.lock:
                 self._table.publish({}, removed=[name])
             self._table.release(versions)
+            self.on_demand.forget(name)
             self._notify([name])
 
     def policy(self, name: str) -> Policy:

@@ -29,6 +29,7 @@ MOST_THREADS = 4
 # After a failure, requests for a version are refused for a while, twice as long each time.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+TELL_UNLOADED_S = 60.0
 
 
 @dataclass(eq=False)
@@ -73,6 +74,7 @@ class OnDemand:
         self._waiter: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failures: dict[Key, tuple[int, str]] = {}  # how many in a row, the last reason
+        self._unloaded, self._tell_again = 0, 0.0  # since it was told last; under the room's lock
         self._failed_loads: Counter[Key] = Counter()  # since the start
 
     def want(self, model: str, version: int) -> Future[None]:
@@ -91,6 +93,11 @@ class OnDemand:
         return {
             key: count for key, count in self._failed_loads.copy().items() if key[0] in self._table.models
         }
+
+    def forget(self, model: str) -> None:
+        """It was read again, or unloaded: what failed before tells nothing any more."""
+        for key in [key for key in self._failures.copy() if key[0] == model]:
+            self._failures.pop(key, None)
 
     def stop(self) -> None:
         """Waits for loads that have begun."""
@@ -271,8 +278,18 @@ class OnDemand:
                 return False
             self._table.replace(version, on_demand(version, version.weights))
         self._table.release([version])
-        log.info("unloaded %s/%d, used least recently, to make room", version.model, version.version)
+        self._tell_unloaded(version)
         return True
+
+    def _tell_unloaded(self, version: ServedVersion) -> None:
+        """Where more is used than fits there may be hundreds in a second."""
+        self._unloaded += 1
+        now = time.monotonic()
+        if now < self._tell_again:
+            return
+        text = "unloaded %s/%d, used least recently, to make room; %d since the last such line"
+        log.info(text, version.model, version.version, self._unloaded)
+        self._unloaded, self._tell_again = 0, now + TELL_UNLOADED_S
 
 
 def pause_after(failures: int) -> float:

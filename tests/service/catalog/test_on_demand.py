@@ -240,7 +240,10 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
     assert 'fused_mlp_model_info{model="m001",state="READY",version="1"} 1' in lazy.metrics()
 
 
-def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: Gate) -> None:
+def test_the_model_used_least_recently_makes_room(
+    front: str, root: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     size = CpuKernel(tiny_mlp(), 1).memory_bytes
     with Lazy(front, root, max_loaded_bytes=2 * size) as lazy:
         for name in ("m000", "m001", "m000"):
@@ -250,6 +253,8 @@ def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: 
         assert lazy.states()["m001"][0] == "UNAVAILABLE"
         np.testing.assert_array_equal(lazy.predict("m001"), expected())
         assert lazy.loaded() == {"m001", "m002"}
+    lines = [r.getMessage() for r in caplog.records if "unloaded" in r.getMessage()]
+    assert lines == ["unloaded m001/1, used least recently, to make room; 1 since the last such line"]
 
 
 def test_a_kernel_that_a_policy_asks_for_takes_room_too(root: Path, gate: Gate) -> None:
@@ -276,11 +281,11 @@ def wide_mlp() -> Mlp:
 def test_room_is_reckoned_by_precision(tmp_path: Path, gate: Gate) -> None:
     models.save(wide_mlp(), tmp_path / "wide" / "1")
     x = np.ones((1, 64), np.float32)
-    with Lazy("native", tmp_path, max_loaded_bytes=2 * wide_mlp().spec.parameters) as lazy:
-        with pytest.raises(PredictError):
-            lazy.client.predict("wide", x)
+    limit = 2 * wide_mlp().spec.parameters
+    with Lazy("native", tmp_path, max_loaded_bytes=limit) as lazy, pytest.raises(PredictError):
+        lazy.client.predict("wide", x)
     policy = '{"*": {"precision": "int8"}}'
-    with Lazy("native", tmp_path, policy=policy, max_loaded_bytes=2 * wide_mlp().spec.parameters) as lazy:
+    with Lazy("native", tmp_path, policy=policy, max_loaded_bytes=limit) as lazy:
         lazy.client.predict("wide", x)
 
 
@@ -332,6 +337,7 @@ def test_a_shortage_of_room_changes_no_default(
     front: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0.1)
+    monkeypatch.setattr(on_demand, "FIRST_PAUSE_S", 30)
     models.save(tiny_mlp(), tmp_path / "hog" / "1")
     for version in (1, 2):
         models.save(tiny_mlp(), tmp_path / "two" / str(version))
@@ -397,6 +403,22 @@ def test_a_model_larger_than_all_room_says_so(front: str, root: Path) -> None:
         with pytest.raises(PredictError):
             lazy.predict("m000")
         assert lazy.states()["m000"][1].endswith("more than the 10 of FUSED_MLP_MAX_LOADED_BYTES")
+
+
+def test_a_model_that_is_unloaded_and_loaded_again_begins_anew(
+    root: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its failures are told again."""
+    models.save(tiny_mlp(), root / "m000" / "2")
+    weights = root / "m000" / "1" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\xc0\x7f")  # NaN
+    with Lazy("native", root) as lazy:
+        for _ in range(2):
+            with pytest.raises(PredictError):
+                lazy.client.predict("m001", X, version=1)
+            lazy.stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="m001"))
+            lazy.stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="m001"))
+    assert sum("m001/1 cannot be loaded" in r.getMessage() for r in caplog.records) == 2
 
 
 @pytest.mark.parametrize("change", ["unload", "load"])
