@@ -19,6 +19,7 @@ from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.catalog.referee import Dispute, Referee
+from fused_mlp.service.catalog.room import estimated_bytes
 from fused_mlp.service.catalog.successors import Successors
 from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.errors import ModelNotFound
@@ -44,7 +45,6 @@ class Catalog:
         self.on_demand = OnDemand(
             self._table,
             self._loader,
-            self._builder,
             self._repository,
             policy=self.policy,
             notify=self._notify,
@@ -130,29 +130,42 @@ class Catalog:
         cannot be served, a model that serves stays as it was: ModelLoadError. One that did not serve is published
         with the versions that can be served, as at a start."""
         with self._changing:
-            served = self._load_now(self._repository.find(name))
-            for v in served.versions:
-                if v.state == "READY":
-                    assert v.spec is not None
-                    log.info("loaded %s/%d (%s)", name, v.version, v.spec.summary())
-                else:
-                    log.error("%s/%d is not served: %s", name, v.version, v.reason)
-            old = self._table.models.get(name)
-            if old is not None and old.answering and not served.complete:
-                self._table.release(served.versions)  # they were never published
-                raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
-            self._install({name: served})
+            found = self._repository.find(name)
+            try:
+                served = self._load_default(found) if self._lazy else self._loader.load(found)
+                for v in served.versions:
+                    if v.state == "READY":
+                        assert v.spec is not None
+                        log.info("loaded %s/%d (%s)", name, v.version, v.spec.summary())
+                    elif not v.answers:
+                        log.error("%s/%d is not served: %s", name, v.version, v.reason)
+                old = self._table.models.get(name)
+                if old is not None and old.answering and not served.complete:
+                    self._table.release(served.versions)  # they were never published
+                    raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
+                self._install({name: served})
+                self.on_demand.forget(name)
+            finally:
+                self.on_demand.room.give_back(name)
             return self._table.models[name]
 
-    def _load_now(self, found: FoundModel) -> ServedModel:
-        """Where models are loaded on demand, others make room for it."""
-        key = found.name, 0
-        parameters = sum(v.spec.parameters for v in found.versions if v.spec)
-        self.on_demand.take_room(key, 4 * parameters * len(self.policy(found.name).variants))
+    def _load_default(self, found: FoundModel) -> ServedModel:
+        """Others make room for it, until the caller gives that back; the other versions are loaded on demand."""
+        model = self._loader.not_loaded(found)
+        default = model.default
+        if default is None:
+            return model
+        assert default.spec is not None
+        assert default.weights is not None
+        policy = self.policy(found.name)
+        self.on_demand.room.take(found.name, estimated_bytes(default.spec, default.precision, policy))
+        loaded = self._loader.load_version(found.name, default.weights.found, policy)
         try:
-            return self._loader.load(found)
-        finally:
-            self.on_demand.room.give_back(key)
+            self.on_demand.room.take(found.name, loaded.memory_bytes)
+        except ModelLoadError:
+            self._table.release([loaded])  # never published
+            raise
+        return model.replaced(default, loaded)
 
     def want(self, name: str, version: int = 0) -> Future[None]:
         """Have a version loaded that a request found on demand; 0 is the default. The future is done when another look
@@ -175,6 +188,7 @@ class Catalog:
             with self._table.lock:
                 self._table.publish({}, removed=[name])
             self._table.release(versions)
+            self.on_demand.forget(name)
             self._notify([name])
 
     def policy(self, name: str) -> Policy:

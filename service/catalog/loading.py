@@ -84,13 +84,16 @@ class Loader:
         return ServedModel(found.name, tuple(versions)).under(self._policy(found.name))
 
 
+NOT_LOADED = "not loaded: the first request for it loads it"
+
+
 def on_demand(version: ServedVersion, weights: StoredWeights) -> ServedVersion:
     """The same version, not loaded."""
     return ServedVersion(
         version.model,
         version.version,
         "UNAVAILABLE",
-        "not loaded: the first request for it loads it",
+        NOT_LOADED,
         spec=version.spec,
         example=version.example,
         weights=weights,

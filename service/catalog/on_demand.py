@@ -7,17 +7,18 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from fused_mlp.kernels import KernelError
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundVersion, Repository
-from fused_mlp.service.catalog.building import KernelBuilder
-from fused_mlp.service.catalog.loading import Loader, on_demand
+from fused_mlp.service.catalog import room
+from fused_mlp.service.catalog.loading import NOT_LOADED, Loader, on_demand
 from fused_mlp.service.catalog.records import ServedVersion
+from fused_mlp.service.catalog.room import Key, NoRoom, Room, estimated_bytes
 from fused_mlp.service.catalog.stored_weights import without_path
 from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.settings.policy import Policy
@@ -25,15 +26,22 @@ from fused_mlp.service.settings.policy import Policy
 log = logging.getLogger(__name__)
 
 MOST_THREADS = 4
-# A version that has not run yet stays that long: those that waited for it come within this time.
-LEAST_STAY_S = 0.1
-MOST_WAIT_FOR_ROOM_S = 5.0
-_POLL_S = 0.005
 # After a failure, requests for a version are refused for a while, twice as long each time.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+TELL_UNLOADED_S = 60.0
 
-Key = tuple[str, int]  # model, version
+
+@dataclass(eq=False)
+class _Load:
+    """One load that requests wait for, on a thread of the pool or parked until there is room for `size` bytes."""
+
+    key: Key
+    done: Future[None] = field(default_factory=Future)
+    found: FoundVersion | None = None
+    size: int = 0
+    built_for: Policy | None = None  # the size is that of kernels built for it, not an estimate
+    until: float = 0.0  # how long it waits for room
 
 
 class OnDemand:
@@ -43,7 +51,6 @@ class OnDemand:
         self,
         table: ModelTable,
         loader: Loader,
-        builder: KernelBuilder,
         repository: Repository,
         *,
         policy: Callable[[str], Policy],
@@ -52,18 +59,22 @@ class OnDemand:
     ) -> None:
         self._table = table
         self._loader = loader
-        self._builder = builder
         self._repository = repository
         self._policy = policy
         self._notify = notify
-        self.room = Room(most_bytes)
+        self.room = Room(most_bytes, table.loaded, self._unload_idle)
         # Set by the service: what tells the front that the routes have changed, and what calls back later.
         self.on_loaded: Callable[[], object] = lambda: None
         self.call_later: Callable[[float, Callable[[], object]], object] = lambda _delay, _callback: None
         self._pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores()), "load-on-demand")
         self._lock = threading.Lock()
-        self._loading: dict[Key, Future[None]] = {}
+        self._loads: dict[Key, _Load] = {}
+        # Parked: they hold no thread of the pool, so that loads that fit go on. One thread looks after all of them.
+        self._parked: list[_Load] = []
+        self._waiter: threading.Thread | None = None
+        self._stopping = threading.Event()
         self._failures: dict[Key, tuple[int, str]] = {}  # how many in a row, the last reason
+        self._unloaded, self._tell_again = 0, 0.0  # since it was told last; under the room's lock
         self._failed_loads: Counter[Key] = Counter()  # since the start
 
     def want(self, model: str, version: int) -> Future[None]:
@@ -71,16 +82,11 @@ class OnDemand:
         became of it."""
         key = model, version
         with self._lock:
-            if (loading := self._loading.get(key)) is not None:
-                return loading
-            try:
-                future = self._loading[key] = self._pool.submit(self._load, *key)
-            except RuntimeError:  # stopped
-                future = Future()
-                future.set_result(None)
-                return future
-        future.add_done_callback(lambda _: self._forget(key))
-        return future
+            if (load := self._loads.get(key)) is not None:
+                return load.done
+            load = self._loads[key] = _Load(key)
+        self._submit(load)
+        return load.done
 
     def failed_loads(self) -> dict[Key, int]:
         """Since the start, of models that are served still."""
@@ -88,78 +94,143 @@ class OnDemand:
             key: count for key, count in self._failed_loads.copy().items() if key[0] in self._table.models
         }
 
-    def _forget(self, key: Key) -> None:
-        with self._lock:
-            self._loading.pop(key, None)
+    def forget(self, model: str) -> None:
+        """It was read again, or unloaded: what failed before tells nothing any more."""
+        for key in [key for key in self._failures.copy() if key[0] == model]:
+            self._failures.pop(key, None)
 
     def stop(self) -> None:
         """Waits for loads that have begun."""
+        with self._lock:
+            self._stopping.set()
+            waiter = self._waiter
+        if waiter is not None:
+            waiter.join()
         self._pool.shutdown(cancel_futures=True)
 
-    def _load(self, name: str, version: int) -> None:
-        """On a thread of its own. Ends with routes that say what became of it."""
-        key = name, version
+    def _submit(self, load: _Load) -> None:
+        try:
+            running = self._pool.submit(self._load, load)
+        except RuntimeError:  # stopped
+            self._end(load)
+            return
+        running.add_done_callback(lambda future: self._end(load) if future.cancelled() else None)
+
+    def _end(self, load: _Load) -> None:
+        self.room.give_back(load.key)
+        with self._lock:
+            self._loads.pop(load.key, None)
+        load.done.set_result(None)
+
+    def _load(self, load: _Load) -> None:
+        """On a thread of the pool. Ends with routes that say what became of it, unless it is parked."""
         with self._table.lock:
-            served = self._find(name, version)
-            if served is None or served.weights is None:
-                return  # loaded or unloaded meanwhile
-            found = served.weights.found
-            self._table.replace(served, replace(served, state="LOADING", reason="still loading"))
+            served = self._find(*load.key)
+            if served is not None and served.state != "LOADING":
+                loading = replace(served, state="LOADING", reason="still loading", no_room=False)
+                self._table.replace(served, loading)
+        if served is None or served.weights is None:  # loaded or unloaded meanwhile
+            self._end(load)
+            return
+        load.found = served.weights.found
         try:
-            self._finish(name, found, self._build(name, found, served))
-            self._failures.pop(key, None)
-        except Exception as error:
-            self._report_failure(key, found, error)
-        finally:
-            self.room.give_back(key)
-            self.on_loaded()
-
-    def _build(self, name: str, found: FoundVersion, served: ServedVersion) -> ServedVersion:
-        """Raises ModelLoadError, KernelError."""
-        assert served.spec is not None
-        policy = self._policy(name)
-        key = name, found.version
-        self.take_room(key, 4 * served.spec.parameters * len(policy.variants))
-        # Read anew what failed before: it may have been mended.
-        fresh = replace(found, model_file=None) if key in self._failures else found
-        built = self._loader.load_version(name, fresh, policy)
-        if built.state != "READY":
-            raise ModelLoadError(built.reason)
-        assert served.weights is not None
-        assert built.weights is not None
-        if served.weights.digest not in (None, built.weights.digest):
-            log.warning("%s/%d: its files have changed since it was loaded before", *key)
-        try:
-            self.take_room(key, built.memory_bytes)
-        except ModelLoadError:
-            self._table.release([built])
-            raise
-        return built
-
-    def _finish(self, name: str, found: FoundVersion, built: ServedVersion) -> None:
-        while True:
-            with self._table.lock:
-                current = self._find(name, built.version, found)
-                policy = self._policy(name)
-                if current is not None and not built.lacks(policy):
-                    self._table.replace(current, built)
-                    return
-            if current is None:  # unloaded, or read again, meanwhile
-                self._table.release([built])
+            if not self._build(load, load.found, served):
+                self._park(load)
                 return
-            try:
-                complete = self._builder.complete(built, policy)
-            except Exception:
+            self._failures.pop(load.key, None)
+        except Exception as error:
+            self._report_failure(load.key, load.found, error)
+        self._end(load)
+        self.on_loaded()
+
+    def _build(self, load: _Load, found: FoundVersion, served: ServedVersion) -> bool:
+        """And publish. False: there is no room now. Raises ModelLoadError, KernelError."""
+        name, version = load.key
+        policy = self._policy(name)
+        if load.built_for != policy:
+            assert served.spec is not None
+            saved_in = found.model_file.precision if found.model_file else served.precision
+            load.size = estimated_bytes(served.spec, saved_in, policy)
+        if not self.room.try_take(load.key, load.size, instead_of=load.key):
+            return False
+        # Read anew what failed before: it may have been mended.
+        fresh = replace(found, model_file=None) if load.key in self._failures else found
+        built = self._loader.load_version(name, fresh, policy)
+        published = False
+        try:
+            if built.state != "READY":
+                raise ModelLoadError(built.reason)
+            assert served.weights is not None
+            assert built.weights is not None
+            if served.weights.digest not in (None, built.weights.digest):
+                log.warning("%s/%d: its files have changed since it was loaded before", name, version)
+            load.size, load.built_for = built.memory_bytes, policy
+            if not self.room.try_take(load.key, load.size, instead_of=load.key):
+                self.room.give_back(load.key)
+                return False
+            with self._table.lock:
+                current = self._find(name, version, found)
+                if current is not None and not built.lacks(self._policy(name)):
+                    self._table.replace(current, built)
+                    published = True
+        finally:
+            if not published:
                 self._table.release([built])
-                raise
-            self._table.remove(built.lanes_without(complete))
-            built = complete
+        # Without a current one it was unloaded, or read again, meanwhile; otherwise the policy has changed.
+        return published or current is None or self._build(load, found, served)
+
+    def _park(self, load: _Load) -> None:
+        load.until = load.until or time.monotonic() + room.MOST_WAIT_FOR_ROOM_S
+        with self._lock:
+            stopping = self._stopping.is_set()
+            if not stopping:
+                self._parked.append(load)
+                if self._waiter is None:
+                    self._waiter = threading.Thread(target=self._wait_for_room, name="wait-for-room")
+                    self._waiter.start()
+        if stopping:
+            self._end(load)
+
+    def _wait_for_room(self) -> None:
+        """On a thread of its own while any load is parked. Polls: nothing tells when the last request of a version is
+        answered."""
+        while True:
+            stopping = self._stopping.wait(room.POLL_S)
+            with self._lock:
+                parked = list(self._parked)
+                if stopping or not parked:
+                    self._parked.clear()
+                    self._waiter = None
+                    break
+            loaded = self._table.loaded()  # once for all: there may be thousands of versions
+            for load in parked:
+                if self._goes_on(load, loaded):
+                    with self._lock:
+                        self._parked.remove(load)
+                    self._submit(load)
+                    loaded = self._table.loaded()
+                elif time.monotonic() > load.until:
+                    with self._lock:
+                        self._parked.remove(load)
+                    assert load.found is not None
+                    self._report_failure(load.key, load.found, NoRoom())
+                    self._end(load)
+                    self.on_loaded()
+        for load in parked:
+            self._end(load)
+
+    def _goes_on(self, load: _Load, loaded: Collection[ServedVersion]) -> bool:
+        """Whether there is room now, or the load tells that it is not needed any more."""
+        if self._find(*load.key, load.found) is None:
+            return True
+        return self.room.try_take(load.key, load.size, instead_of=load.key, loaded=loaded)
 
     def _report_failure(self, key: Key, found: FoundVersion, error: Exception) -> None:
         known = isinstance(error, (ModelLoadError, KernelError))
         reason = without_path(self._repository, error) if known else "internal error"
+        no_room = isinstance(error, NoRoom)
         count, before = self._failures.get(key, (0, ""))
-        count = 0 if isinstance(error, NoRoom) else count + 1
+        count = 0 if no_room else count + 1
         self._failures[key] = count, reason
         self._failed_loads[key] += 1
         pause_s = pause_after(count)
@@ -168,8 +239,8 @@ class OnDemand:
         with self._table.lock:
             if (current := self._find(*key, found)) is None:
                 return
-            failed = replace(current, state="UNAVAILABLE", reason=reason, on_demand=False)
-            self._table.replace(current, failed)
+            told = replace(current, state="UNAVAILABLE", reason=reason, on_demand=no_room, no_room=no_room)
+            self._table.replace(current, replace(told, failed=told.failed or not no_room))
         self._notify([key[0]])
         self.call_later(pause_s, lambda: self._try_again(key, found))
 
@@ -182,9 +253,10 @@ class OnDemand:
                     v.version == key[1]
                     and v.weights is not None
                     and v.weights.found is found
-                    and not v.answers
+                    and (v.no_room or not v.answers)
                 ):
-                    self._table.replace(v, replace(v, on_demand=True))
+                    reason = NOT_LOADED if v.no_room else v.reason
+                    self._table.replace(v, replace(v, on_demand=True, no_room=False, reason=reason))
         self._notify([key[0]])
 
     def _find(self, name: str, version: int, found: FoundVersion | None = None) -> ServedVersion | None:
@@ -194,9 +266,6 @@ class OnDemand:
             if v.version == version and v.on_demand and v.weights is not None:
                 return v if found is None or v.weights.found is found else None
         return None
-
-    def take_room(self, key: Key, size: int) -> None:
-        self.room.take(key, size, self._table.loaded, self._unload_idle)
 
     def _unload_idle(self, version: ServedVersion) -> bool:
         """A request that has its lane already is answered on it: a removed lane runs what it is given. A version whose
@@ -209,75 +278,18 @@ class OnDemand:
                 return False
             self._table.replace(version, on_demand(version, version.weights))
         self._table.release([version])
-        log.info("unloaded %s/%d, used least recently, to make room", version.model, version.version)
+        self._tell_unloaded(version)
         return True
 
-
-class NoRoom(ModelLoadError):
-    """The files are right; others are in use."""
-
-
-class Room:
-    """How many bytes of kernels may be loaded; None: any number."""
-
-    def __init__(self, most_bytes: int | None) -> None:
-        self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-        self._taken: dict[Key, int] = {}  # by those that are being loaded
-
-    def take(
-        self,
-        key: Key,
-        size: int,
-        loaded: Callable[[], Iterable[ServedVersion]],
-        unload: Callable[[ServedVersion], bool],
-    ) -> None:
-        """Unload what was used least recently until `size` bytes fit, and keep them for `key` until give_back().
-        `unload` returns whether it did. Raises ModelLoadError when they cannot fit, NoRoom when others are in use
-        for too long."""
-        if self._most_bytes is None:
+    def _tell_unloaded(self, version: ServedVersion) -> None:
+        """Where more is used than fits there may be hundreds in a second."""
+        self._unloaded += 1
+        now = time.monotonic()
+        if now < self._tell_again:
             return
-        if size > self._most_bytes:
-            raise ModelLoadError(
-                f"it needs {size:,} bytes, more than the {self._most_bytes:,} of FUSED_MLP_MAX_LOADED_BYTES"
-            )
-        until = time.monotonic() + MOST_WAIT_FOR_ROOM_S
-        while not self._try_take(key, size, loaded, unload):
-            if time.monotonic() > until:
-                raise NoRoom(
-                    "no room: the models that fill FUSED_MLP_MAX_LOADED_BYTES are in use; retry later"
-                )
-            time.sleep(_POLL_S)
-
-    def give_back(self, key: Key) -> None:
-        with self._lock:
-            self._taken.pop(key, None)
-
-    def _try_take(
-        self,
-        key: Key,
-        size: int,
-        loaded: Callable[[], Iterable[ServedVersion]],
-        unload: Callable[[ServedVersion], bool],
-    ) -> bool:
-        assert self._most_bytes is not None
-        with self._lock:
-            others = sum(bytes_ for other, bytes_ in self._taken.items() if other != key)
-            versions = [v for v in loaded() if (v.model, v.version) != key]
-            excess = sum(v.memory_bytes for v in versions) + others + size - self._most_bytes
-            before = time.monotonic_ns() - int(LEAST_STAY_S * 1e9)
-            idle = [v for v in versions if (v.has_run or v.loaded_ns <= before) and not v.in_flight]
-            if sum(v.memory_bytes for v in idle) < excess:
-                return False  # unloading all of them would not help
-            for version in sorted(idle, key=lambda v: v.last_used_ns):
-                if excess <= 0:
-                    break
-                if unload(version):
-                    excess -= version.memory_bytes
-            if excess > 0:
-                return False
-            self._taken[key] = size
-            return True
+        text = "unloaded %s/%d, used least recently, to make room; %d since the last such line"
+        log.info(text, version.model, version.version, self._unloaded)
+        self._unloaded, self._tell_again = 0, now + TELL_UNLOADED_S
 
 
 def pause_after(failures: int) -> float:

@@ -40,7 +40,8 @@ class Fallback:
 class ServedVersion:
     """One version: LOADING, READY with a lane for each variant that its policy can reach (or could once), or
     UNAVAILABLE with the reason. `variant` answers requests that name none. `spec` is None where it could not be read.
-    `on_demand`: not loaded, but the first request for it has it loaded."""
+    `on_demand`: not loaded, but the first request for it has it loaded. `no_room`: not now, others fill the memory.
+    `failed`: its last load did."""
 
     model: str
     version: int
@@ -55,6 +56,8 @@ class ServedVersion:
     )
     precision_error: PrecisionError | None = None
     on_demand: bool = False
+    no_room: bool = False
+    failed: bool = False
     variant: Variant = "fused"
     kernels: tuple[KernelInfo, ...] = ()
     lanes: dict[Variant, _engine.Lane] = field(default_factory=dict)
@@ -80,7 +83,8 @@ class ServedVersion:
     @property
     def told_state(self) -> str:
         """For our own API, /status.json and /metrics. (Triton's RepositoryIndex knows no other states than `state`.)"""
-        return "ON_DEMAND" if self.on_demand and self.state == "UNAVAILABLE" else self.state
+        waits = self.on_demand and self.state == "UNAVAILABLE" and not self.failed
+        return "ON_DEMAND" if waits else self.state
 
     @property
     def answers(self) -> bool:

@@ -10,8 +10,10 @@ from fused_mlp.kernels import KernelUnavailable
 from fused_mlp.models import ModelLoadError
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.building import KernelBuilder
+from fused_mlp.service.catalog.loading import on_demand
 from fused_mlp.service.catalog.on_demand import OnDemand
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.catalog.room import estimated_bytes
 from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.settings.policy import Policy
 
@@ -21,7 +23,7 @@ class Successors:
         self._table = table
         self._builder = builder
         self._on_demand = on_demand
-        self._in_room: list[tuple[str, int]] = []
+        self._in_room: list[object] = []
         self._pairs: dict[tuple[str, int], tuple[ServedVersion, ServedVersion]] = {}  # before, after
         # Those built, until they take over; those replaced, from then on.
         self._unused: list[_engine.Lane] = []
@@ -33,20 +35,32 @@ class Successors:
             return  # unloaded meanwhile
         for before, current in zip(model.versions, self.applied(model).versions, strict=True):
             if current.lacks(policy):
-                self._take_room(current, policy)
-                after = self._builder.complete(current, policy, strict=strict)
+                if self._take_room(current, policy):
+                    after = self._builder.complete(current, policy, strict=strict)
+                else:
+                    assert current.weights is not None
+                    after = on_demand(current, current.weights)
                 self._unused += after.lanes_without(current)
                 self._pairs[name, before.version] = before, after
 
-    def _take_room(self, version: ServedVersion, policy: Policy) -> None:
-        """Until release(); as for float32 kernels, and all of them anew."""
+    def _take_room(self, version: ServedVersion, policy: Policy) -> bool:
+        """Until release(). False: in another precision the version has room only without its present kernels."""
         assert version.spec is not None
+        assert version.weights is not None
+        room = self._on_demand.room
+        outdated = version.outdated(policy)
+        variants = policy.variants if outdated else version.missing(policy)
+        saved_in = version.precision if version.weights.reduced else "float32"
+        new = estimated_bytes(version.spec, saved_in, policy, variants)
+        size = version.memory_bytes + new
         key = version.model, version.version
-        self._in_room.append(key)
+        holder = self, key
+        self._in_room.append(holder)
         try:
-            self._on_demand.take_room(
-                key, version.memory_bytes + 4 * version.spec.parameters * len(policy.variants)
-            )
+            if not outdated or not room.could_hold(new):
+                room.take(holder, size, instead_of=key)
+                return True
+            return room.could_hold(size) and room.try_take(holder, size, instead_of=key)
         except ModelLoadError as error:
             raise KernelUnavailable(f"{version.model}: {error}") from None
 
@@ -71,5 +85,5 @@ class Successors:
 
     def release(self) -> None:
         self._table.remove(self._unused)
-        for key in self._in_room:
-            self._on_demand.room.give_back(key)
+        for holder in self._in_room:
+            self._on_demand.room.give_back(holder)

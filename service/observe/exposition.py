@@ -47,12 +47,17 @@ class Family(ABC, Generic[S]):
         if not wanted:
             return ""
         lines = list(self.lines(scrape))
-        if wanted != series:
-            lines = [line for line in lines if line.partition("{")[0].partition(" ")[0] in wanted]
+        if wanted != series:  # parts of a histogram are none: each is told by itself
+            kind = "unknown" if openmetrics else "untyped"
+            parts = {name: [line for line in lines if line.startswith(name + "{")] for name in sorted(wanted)}
+            return "".join(self._told(name, kind, part) for name, part in parts.items())
+        title = self.name if openmetrics or len(self.suffixes) > 1 else self.name + self.suffixes[0]
+        return self._told(title, self.kind, lines)
+
+    def _told(self, title: str, kind: str, lines: list[str]) -> str:
         if not lines:
             return ""
-        title = self.name if openmetrics or len(self.suffixes) > 1 else self.name + self.suffixes[0]
-        return f"# HELP {title} {self.help}\n# TYPE {title} {self.kind}\n" + "\n".join(lines) + "\n"
+        return f"# HELP {title} {self.help}\n# TYPE {title} {kind}\n" + "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)

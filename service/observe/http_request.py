@@ -42,8 +42,8 @@ class Query(dict[str, list[str]]):
         value = self.one(name)
         if value is None:
             return default
-        if not re.fullmatch("[0-9]{1,9}", value) or int(value) > most:
-            raise BadRequest(400, f"{name}: expected a number from 0 to {most}, got {value[:80]!r}")
+        if not re.fullmatch("[0-9]{1,9}", value) or not 1 <= int(value) <= most:
+            raise BadRequest(400, f"{name}: expected a number from 1 to {most}, got {value[:80]!r}")
         return int(value)
 
 

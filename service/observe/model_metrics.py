@@ -123,7 +123,8 @@ def _queue_capacity(scrape: Scrape) -> Iterator[tuple[str, float]]:
 def _model_infos(scrape: Scrape) -> Iterator[tuple[str, float]]:
     for model in scrape.models:
         for v in model.versions:
-            yield label_text(model=v.model, state=v.told_state, version=str(v.version)), int(v.answers)
+            labels = label_text(model=v.model, state=v.told_state, version=str(v.version))
+            yield labels, int(v.answers and not v.failed)
 
 
 def _kernel_infos(scrape: Scrape) -> Iterator[tuple[str, float]]:

@@ -33,9 +33,14 @@ async function get(path) {
   return answer.text();
 }
 
+// Names no model where it is broken, as in `#%`.
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return ""; }
+}
+
 // The model of the address, if it is served; else the busiest, until one was seen at work.
 function choose() {
-  const named = decodeURIComponent(location.hash.slice(1)), names = [...scrape.served.keys()].sort();
+  const named = decoded(location.hash.slice(1)), names = [...scrape.served.keys()].sort();
   if (names.includes(named)) { model = named; return; }
   if (settled && names.includes(model)) return;
   const last = history.at(-1), requests = (from, name) => VARIANTS.reduce((sum, v) => sum + counterOf(last, name, v, "request count") - counterOf(from, name, v, "request count"), 0);

@@ -168,6 +168,10 @@ def test_models_without_traffic_have_one_series_each(service: Service) -> None:
     assert samples(metrics.text(["fused_mlp_requests_total"])) == [
         'fused_mlp_requests_total{code="OK",model="m005",variant="fused",version="1"} 1'
     ]
+    # A part of a histogram is no histogram: that has to have a bucket of +Inf.
+    part = ["fused_mlp_batch_rows_count"]
+    assert "\n# TYPE fused_mlp_batch_rows_count unknown\n" in metrics.text(part, openmetrics=True)
+    assert "\n# TYPE fused_mlp_batch_rows_count untyped\n" in metrics.text(part)
     assert samples(metrics.text(["fused_mlp_batch_rows_count"])) == [
         'fused_mlp_batch_rows_count{model="m005",variant="fused",version="1"} 0'
     ]
@@ -244,5 +248,6 @@ def test_status_is_told_in_pages(service: Service, root: Path) -> None:
     assert broken["next"] is None
     assert [model["name"] for model in page("/status.json?model=m007")["models"]] == ["m007"]
     assert page("/status.json?model=unknown")["models"] == []
-    with pytest.raises(BadRequest, match="limit: expected a number from 0 to 1000, got 'all'"):
-        page("/status.json?limit=all")
+    for limit in ("all", "0"):
+        with pytest.raises(BadRequest, match=f"limit: expected a number from 1 to 1000, got '{limit}'"):
+            page(f"/status.json?limit={limit}")

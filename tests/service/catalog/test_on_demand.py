@@ -21,10 +21,10 @@ import pytest
 from fused_mlp import kernels, models
 from fused_mlp.kernels import Backend, Kernel, KernelUnavailable
 from fused_mlp.kernels.backends.cpu import CpuKernel
-from fused_mlp.models import Mlp
+from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from fused_mlp.protos import open_inference_pb2 as pb
 from fused_mlp.protos.stubs import Stub
-from fused_mlp.service.catalog import on_demand
+from fused_mlp.service.catalog import on_demand, room
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.retry import RetryPolicy
@@ -228,15 +228,22 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
             assert "could not be loaded; GetModel says why" in str(failed.value)
             assert "NaN or infinite" in lazy.states()["m001"][1]
             lazy.wait_for(lambda: lazy.client.health("m001") == "SERVING")  # it may be tried again
+            # Not "can answer" until it has.
+            assert 'fused_mlp_model_info{model="m001",state="UNAVAILABLE",version="1"} 0' in lazy.metrics()
+            assert lazy.client.model("m001").version().state == "UNAVAILABLE"
     assert 'fused_mlp_load_failures_total{model="m001",version="1"} 3' in lazy.metrics()
     lines = [r.getMessage() for r in caplog.records if "m001/1 cannot be loaded" in r.getMessage()]
     assert len(lines) == 1
     assert str(root) not in lines[0]
     weights.write_bytes(right)
     np.testing.assert_array_equal(lazy.predict("m001"), expected())
+    assert 'fused_mlp_model_info{model="m001",state="READY",version="1"} 1' in lazy.metrics()
 
 
-def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: Gate) -> None:
+def test_the_model_used_least_recently_makes_room(
+    front: str, root: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     size = CpuKernel(tiny_mlp(), 1).memory_bytes
     with Lazy(front, root, max_loaded_bytes=2 * size) as lazy:
         for name in ("m000", "m001", "m000"):
@@ -246,6 +253,8 @@ def test_the_model_used_least_recently_makes_room(front: str, root: Path, gate: 
         assert lazy.states()["m001"][0] == "UNAVAILABLE"
         np.testing.assert_array_equal(lazy.predict("m001"), expected())
         assert lazy.loaded() == {"m001", "m002"}
+    lines = [r.getMessage() for r in caplog.records if "unloaded" in r.getMessage()]
+    assert lines == ["unloaded m001/1, used least recently, to make room; 1 since the last such line"]
 
 
 def test_a_kernel_that_a_policy_asks_for_takes_room_too(root: Path, gate: Gate) -> None:
@@ -262,10 +271,50 @@ def test_a_kernel_that_a_policy_asks_for_takes_room_too(root: Path, gate: Gate) 
         assert lazy.loaded() == {"m000"}
 
 
+def wide_mlp() -> Mlp:
+    spec = MlpSpec.of_layers(64, [LayerSpec(out_features=256, activation="relu"), LayerSpec(out_features=8)])
+    random = np.random.default_rng(3)
+    tensors = {name: random.normal(size=shape).astype(np.float32) for name, shape in spec.shapes()}
+    return Mlp(spec, tensors, example=[1.0] * 64)
+
+
+def test_room_is_reckoned_by_precision(tmp_path: Path, gate: Gate) -> None:
+    models.save(wide_mlp(), tmp_path / "wide" / "1")
+    x = np.ones((1, 64), np.float32)
+    limit = 2 * wide_mlp().spec.parameters
+    with Lazy("native", tmp_path, max_loaded_bytes=limit) as lazy, pytest.raises(PredictError):
+        lazy.client.predict("wide", x)
+    policy = '{"*": {"precision": "int8"}}'
+    with Lazy("native", tmp_path, policy=policy, max_loaded_bytes=limit) as lazy:
+        lazy.client.predict("wide", x)
+
+
+def test_a_policy_that_shrinks_a_model_needs_no_room_beside_it(tmp_path: Path, gate: Gate) -> None:
+    models.save(wide_mlp(), tmp_path / "wide" / "1")
+    x = np.ones((1, 64), np.float32)
+    with Lazy("native", tmp_path, max_loaded_bytes=CpuKernel(wide_mlp(), 1).memory_bytes) as lazy:
+        lazy.client.predict("wide", x)
+        lazy.service.catalog.set_policy({"precision": "int8"}, "wide")
+        assert lazy.client.model("wide").version().state == "ON_DEMAND"
+        lazy.client.predict("wide", x)
+        assert lazy.service.catalog.find("wide").precision == "int8"
+
+
+def test_loading_a_model_loads_its_default_only(tmp_path: Path, gate: Gate) -> None:
+    for version in ("1", "2", "3"):
+        models.save(tiny_mlp(), tmp_path / "many" / version)
+    size = CpuKernel(tiny_mlp(), 1).memory_bytes
+    with Lazy("native", tmp_path, max_loaded_bytes=size) as lazy:
+        lazy.stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="many"))
+        states = [lazy.client.model("many").version(number).state for number in (1, 2, 3)]
+        assert states == ["ON_DEMAND", "ON_DEMAND", "READY"]
+        np.testing.assert_array_equal(lazy.client.predict("many", X, version=1).output, expected())
+
+
 def test_a_model_with_requests_is_never_unloaded(
     front: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_demand, "MOST_WAIT_FOR_ROOM_S", 0.1)
+    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0.1)
     size = 4 * tiny_mlp().spec.parameters
     with Lazy(front, root, backend="puppet", max_loaded_bytes=size) as lazy:
         lazy.predict("m000")
@@ -278,22 +327,74 @@ def test_a_model_with_requests_is_never_unloaded(
                 lazy.predict("m001")
             assert failed.value.code is grpc.StatusCode.UNAVAILABLE
             assert lazy.states()["m001"][1].startswith("no room: ")
+            assert lazy.client.health("m001") == "SERVING"
             assert lazy.loaded() == {"m000"}
             lazy.release()
             assert held.result(30).shape == (1, 3)
 
 
+def test_a_shortage_of_room_changes_no_default(
+    front: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0.1)
+    monkeypatch.setattr(on_demand, "FIRST_PAUSE_S", 30)
+    models.save(tiny_mlp(), tmp_path / "hog" / "1")
+    for version in (1, 2):
+        models.save(tiny_mlp(), tmp_path / "two" / str(version))
+    size = 4 * tiny_mlp().spec.parameters
+    with Lazy(front, tmp_path, backend="puppet", max_loaded_bytes=size) as lazy:
+        lazy.predict("hog")
+        lazy.use_last_kernel()
+        lazy.hold()
+        with ThreadPoolExecutor(2) as callers:
+            held = callers.submit(lazy.predict, "hog")
+            lazy.wait_entered()
+            waiting = callers.submit(lazy.client.predict, "two", X, timeout_s=30)
+            lazy.wait_for(lambda: lazy.client.model("two").version(2).reason.startswith("no room: "))
+            assert lazy.client.health("two") == "SERVING"
+            assert lazy.service.catalog.find("two").version == 2
+            with pytest.raises(PredictError) as failed:
+                lazy.client.predict("two", X, version=1)
+            assert failed.value.code is grpc.StatusCode.UNAVAILABLE
+            lazy.release()
+            held.result(30)
+            assert waiting.result(30).version == 2
+
+
+def test_a_load_that_fits_does_not_wait_for_those_that_do_not(
+    front: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_fleet(tmp_path, 1)
+    spec = MlpSpec.of_layers(WIDTH, [LayerSpec(out_features=64), LayerSpec(out_features=3)])
+    wide = Mlp(spec, {name: np.ones(shape, np.float32) for name, shape in spec.shapes()})
+    models.save(wide, tmp_path / "wide0" / "1")
+    for number in range(1, 6):  # more than threads that load
+        (tmp_path / f"wide{number}").symlink_to(tmp_path / "wide0")
+    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 30)
+    size = 4 * spec.parameters
+    with Lazy(front, tmp_path, backend="puppet", max_loaded_bytes=size + 300) as lazy:
+        lazy.service.catalog.on_demand.room.take("other", 400)
+        with ThreadPoolExecutor(6) as callers:
+            waiting = [callers.submit(lazy.predict, f"wide{number}") for number in range(6)]
+            lazy.wait_for(lambda: sum(state == "LOADING" for state, _ in lazy.states().values()) == 6)
+            assert lazy.predict("m000", timeout_s=10).shape == (1, 3)
+            assert not any(future.done() for future in waiting)
+            lazy.service.catalog.on_demand.room.give_back("other")
+            for future in waiting:
+                assert future.result(30).shape == (1, 3)
+
+
 def test_idle_models_stay_where_unloading_them_would_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_demand, "MOST_WAIT_FOR_ROOM_S", 0)
+    monkeypatch.setattr(room, "MOST_WAIT_FOR_ROOM_S", 0)
     used = {"version": 1, "has_run": True, "loaded_ns": 0, "last_used_ns": 0}
     busy = SimpleNamespace(model="busy", memory_bytes=80, in_flight=1, **used)
     idle = SimpleNamespace(model="idle", memory_bytes=10, in_flight=0, **used)
     unloaded: list[object] = []
-    room = on_demand.Room(100)
-    with pytest.raises(on_demand.NoRoom):
-        room.take(("new", 1), 50, lambda: [busy, idle], unloaded.append)
+    limited = room.Room(100, lambda: [busy, idle], lambda v: unloaded.append(v) or True)
+    with pytest.raises(room.NoRoom):
+        limited.take("new", 50)
     assert unloaded == []
-    room.take(("new", 1), 20, lambda: [busy, idle], lambda v: unloaded.append(v) or True)
+    limited.take("new", 20)
     assert unloaded == [idle]
 
 
@@ -302,6 +403,22 @@ def test_a_model_larger_than_all_room_says_so(front: str, root: Path) -> None:
         with pytest.raises(PredictError):
             lazy.predict("m000")
         assert lazy.states()["m000"][1].endswith("more than the 10 of FUSED_MLP_MAX_LOADED_BYTES")
+
+
+def test_a_model_that_is_unloaded_and_loaded_again_begins_anew(
+    root: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its failures are told again."""
+    models.save(tiny_mlp(), root / "m000" / "2")
+    weights = root / "m000" / "1" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\xc0\x7f")  # NaN
+    with Lazy("native", root) as lazy:
+        for _ in range(2):
+            with pytest.raises(PredictError):
+                lazy.client.predict("m001", X, version=1)
+            lazy.stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="m001"))
+            lazy.stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="m001"))
+    assert sum("m001/1 cannot be loaded" in r.getMessage() for r in caplog.records) == 2
 
 
 @pytest.mark.parametrize("change", ["unload", "load"])
@@ -332,7 +449,8 @@ def test_a_change_while_it_is_loaded_wins(lazy: Lazy, root: Path, gate: Gate, ch
         for v in model.versions
         for lane in v.lanes.values()
     ]
-    assert len(names) == len(set(names)) == (0 if change == "unload" else 2)
+    assert len(names) == len(set(names))
+    assert ("m001/2/fused" in names) if change == "load" else not names
 
 
 def test_a_server_stops_while_a_model_is_loaded(front: str, root: Path, gate: Gate) -> None:

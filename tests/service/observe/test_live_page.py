@@ -196,6 +196,9 @@ def test_opens_on_the_model_with_traffic_and_follows_a_link(opened) -> None:
     page.click("#overview tr[data-model=b] a")
     page.wait("document.querySelector('#model-name').textContent === 'b'")
     assert str(page.run("location.hash")) == "#b"
+    page.run("location.hash = '%'")  # names no model, and is no text either
+    scripted.answer("b", fast=7)
+    page.wait("document.querySelector('[data-key=requests]').dataset.value === '507'")
 
 
 def test_one_model_needs_no_overview(opened) -> None:
