@@ -112,6 +112,7 @@ def _lane_counts(attribute: str, label: str) -> Callable[[Scrape], Iterator[tupl
 
 
 def _load_failures(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield label_text(model="", version=""), 0
     for (model, version), count in sorted(scrape.metrics.catalog.on_demand.failed_loads().items()):
         yield label_text(model=model, version=str(version)), count
 
