@@ -75,7 +75,7 @@ def test_an_install_is_lean(server_venv: Venv, client_venv: Venv, installed_serv
 def test_lives_beside_packages_of_similar_names(wheel: Path, tmp_path: Path) -> None:
     """Hugging Face's `kernels` is what transformers looks for by that name."""
     venv = Venv(tmp_path)
-    venv.install(f"{wheel}[serve]", "transformers", "kernels")
+    venv.install(f"{wheel}[serve]", "transformers[kernels]")  # versions that fit each other
     script = (
         "import kernels, transformers, fused_mlp.kernels, fused_mlp.models, fused_mlp.service.app;"
         "assert kernels is not fused_mlp.kernels;"
