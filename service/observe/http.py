@@ -187,9 +187,8 @@ class MetricsServer:
         async with asyncio.timeout(TIMEOUT_S):
             writer.write(_head(page, keep))
             if request is None or request.method != "HEAD":
-                for begin in range(
-                    0, len(page.body), PIECE_BYTES
-                ):  # other connections have their turn in between
+                # In pieces: other connections have their turn in between.
+                for begin in range(0, len(page.body), PIECE_BYTES):
                     writer.write(memoryview(page.body)[begin : begin + PIECE_BYTES])
                     await writer.drain()
             await writer.drain()

@@ -10,7 +10,7 @@ import numpy as np
 from tests.support.ptx.errors import UnknownInstruction
 from tests.support.ptx.formats import from_bf16
 from tests.support.ptx.machine import WARP, Machine, Step, where
-from tests.support.ptx.operands import addressing, reading, registers
+from tests.support.ptx.operands import Read, addressing, reading, registers
 from tests.support.ptx.parsing import Instruction, Vector
 from tests.support.ptx.warps import first_lanes
 
@@ -83,11 +83,7 @@ def _multiply(instruction: Instruction) -> Step:
     if parts[3] != {"f16": "m16n8k16", "bf16": "m16n8k16", "tf32": "m16n8k8"}.get(name):
         raise UnknownInstruction(what)
     targets = registers(instruction, instruction.operands[0])
-    a, b, c = (
-        [reading(instruction, part, np.uint32) for part in each.parts]
-        for each in instruction.operands[1:]
-        if isinstance(each, Vector)
-    )
+    a, b, c = _fragments(instruction)
 
     def step(m: Machine) -> None:
         first_lanes(m, WARP, what)
@@ -95,6 +91,15 @@ def _multiply(instruction: Instruction) -> Step:
         scatter(m, targets, to_accumulators(add_product(from_accumulators(gather(m, c)), left, right)))
 
     return step
+
+
+def _fragments(instruction: Instruction) -> list[list[Read]]:
+    """How to read the registers of each matrix: a, b and the accumulator."""
+    return [
+        [reading(instruction, part, np.uint32) for part in each.parts]
+        for each in instruction.operands[1:]
+        if isinstance(each, Vector)
+    ]
 
 
 def _warp_matrix(instruction: Instruction) -> Step:
@@ -111,11 +116,7 @@ def _warp_matrix(instruction: Instruction) -> Step:
         raise UnknownInstruction(what)
     name = "bf16" if "bf16" in parts else "f16"
     targets = registers(instruction, instruction.operands[0])
-    a, b, c = (
-        [reading(instruction, part, np.uint32) for part in each.parts]
-        for each in instruction.operands[1:]
-        if isinstance(each, Vector)
-    )
+    a, b, c = _fragments(instruction)
 
     def step(m: Machine) -> None:
         first_lanes(m, WARP, what)
