@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import sys
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -44,3 +48,17 @@ def example(client: Client) -> np.ndarray:
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def pytest_unconfigure() -> None:
+    """A thread that a test forgot would keep the process from ending, without a word and for ever."""
+    forgotten = [
+        thread.name
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.current_thread()
+    ]
+    if forgotten:
+        print(f"threads that no test ended: {', '.join(forgotten)}", file=sys.stderr)
+        faulthandler.dump_traceback(sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)

@@ -107,8 +107,12 @@ class PuppetService:
         return self.service.catalog.find("digits").lanes[variant]  # type: ignore[index]
 
     def __enter__(self) -> Self:
-        self._await(self.service.start())
-        self._await(self.service.load())
+        try:
+            self._await(self.service.start())
+            self._await(self.service.load())
+        except BaseException:
+            self._end_loop()  # its thread would keep the process from ending
+            raise
         settings = self.service.settings
         if settings.backend == "puppet" and settings.load == "eager":
             self.use_last_kernel()
@@ -125,6 +129,9 @@ class PuppetService:
         if hasattr(self, "kernel"):
             self.release()
         self._await(self.service.stop())
+        self._end_loop()
+
+    def _end_loop(self) -> None:
         self.service.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import random
 import re
 import signal
 import socket
@@ -113,11 +116,18 @@ def sum_metric(text: str, name: str, labels: dict[str, str]) -> float:
     return total
 
 
+# Below what the kernel hands out by itself: a connection made between the choice of a port and its use cannot take it.
+# From a random one on, since other runs of the suite choose here too.
+_named_ports = itertools.islice(itertools.cycle(range(10_000, 32_000)), random.randrange(22_000), None)
+
+
 def free_port() -> int:
-    """For a port that has to be named: free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """For a port that has to be named: free a moment ago, and not named before in this run."""
+    for port in _named_ports:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("unreachable: the ports are a cycle")
 
 
 def environment(**settings: object) -> dict[str, str]:
