@@ -19,14 +19,14 @@ serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
 
 test: install-dev test-cpp ## build what is needed and run the whole test suite
-	@$(MAKE) --no-print-directory --jobs 3 --keep-going test-kernels test-servers test-rest
+	@$(MAKE) --no-print-directory --jobs 3 --keep-going test-kernels test-service test-rest
 
 # Much of the suite waits, for processes and periods: three parts side by side, each printed as a whole when it ends.
-.PHONY: test-kernels test-servers test-rest
+.PHONY: test-kernels test-service test-rest
 test-kernels: PART := tests/kernels tests/models
-test-servers: PART := tests/service tests/e2e
-test-rest: PART := $(patsubst %,--ignore=tests/%,attack e2e kernels models packaging service)
-test-kernels test-servers test-rest: install-dev
+test-service: PART := tests/service tests/conformance
+test-rest: PART := $(patsubst %,--ignore=tests/%,attack conformance kernels models packaging service)
+test-kernels test-service test-rest: install-dev
 	@mkdir -p build
 	@$(BIN)/python -m pytest $(PART) >build/$@.log 2>&1; status=$$?; cat build/$@.log; exit $$status
 
