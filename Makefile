@@ -19,7 +19,16 @@ serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
 
 test: install-dev test-cpp ## build what is needed and run the whole test suite
-	$(BIN)/python -m pytest --ignore=tests/packaging --ignore=tests/attack
+	@$(MAKE) --no-print-directory --jobs 3 --keep-going test-kernels test-service test-rest
+
+# Much of the suite waits, for processes and periods: three parts side by side, each printed as a whole when it ends.
+.PHONY: test-kernels test-service test-rest
+test-kernels: PART := tests/kernels tests/models
+test-service: PART := tests/service tests/conformance
+test-rest: PART := $(patsubst %,--ignore=tests/%,attack conformance kernels models packaging service)
+test-kernels test-service test-rest: install-dev
+	@mkdir -p build
+	@$(BIN)/python -m pytest $(PART) >build/$@.log 2>&1; status=$$?; cat build/$@.log; exit $$status
 
 .PHONY: wheel test-wheel
 # The wheel is built from the unpacked sdist, so that the sdist is known to build by itself.
@@ -39,17 +48,19 @@ test-wheel: wheel ## install the wheel into empty venvs, beside other packages, 
 # One build per sanitizer, of the C++ tests alone: no Python, no torch.
 test-cpp: test-cpp-thread test-cpp-address,undefined ## the C++ tests under ThreadSanitizer and AddressSanitizer
 
-test-cpp-%: install-dev
+test-cpp-%: build-cpp-%
+	@$(BIN)/ctest --test-dir build/cpp-$* --output-on-failure
+
+build-cpp-%: install-dev
 	@mkdir -p build
 	@$(BIN)/cmake -S . -B build/cpp-$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON -DFUSED_MLP_SANITIZE=$* >build/cpp-$*.log \
 	  || { cat build/cpp-$*.log; exit 1; }
 	@$(BIN)/cmake --build build/cpp-$*
-	@$(BIN)/ctest --test-dir build/cpp-$* --output-on-failure
 
 # The stand-in server of service/csrc/front/tests, built with a sanitizer, under the suite of the native front.
 FRONT_SUITE := $(wildcard tests/service/fronts/test_native_*.py)
-test-front-sanitized: test-cpp ## the native front's own suite (not the conformance clients) against sanitized builds
+test-front-sanitized: build-cpp-thread build-cpp-address,undefined ## the native front's own suite (not the conformance clients) against sanitized builds
 	FUSED_MLP_FRONT_SERVER=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
 	FUSED_MLP_FRONT_SERVER=build/cpp-address,undefined/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
 
@@ -67,7 +78,7 @@ sanitized-address sanitized-thread: sanitized-%: install-dev ## build/server-add
 # test of real processes.
 LOAD := tests/conformance/test_load.py -k 'native and not proxy'
 SANITIZED_SOAK_SECONDS ?= 30
-test-server-sanitized: sanitized-address test-cpp-thread ## load clients and a short soak against sanitized servers
+test-server-sanitized: sanitized-address build-cpp-thread ## load clients and a short soak against sanitized servers
 	FUSED_MLP_SERVER_BUILD=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(LOAD)
 	FUSED_MLP_SERVER_BUILD=build/server-address $(BIN)/python -m pytest -q $(LOAD)
 	FUSED_MLP_SERVER_BUILD=build/server-address $(BIN)/python -m tests.conformance.soak --seconds $(SANITIZED_SOAK_SECONDS)

@@ -61,6 +61,9 @@ def test_missed_deadlines_do_not_end_the_connection(server: Server) -> None:
 
 @pytest.mark.parametrize("proxy", PROXIES)
 @pytest.mark.parametrize("name", CLIENTS)
-def test_no_call_is_lost_through_a_proxy(server: Server, name: str, proxy: str) -> None:
+def test_no_call_is_lost_through_a_proxy(server: Server, front: str, name: str, proxy: str) -> None:
+    # The HTTP/2 of the Python front is grpcio's: each client and each proxy meets it, not every pair.
+    if front == "python" and list(CLIENTS).index(name) % len(PROXIES) != list(PROXIES).index(proxy):
+        pytest.skip("this pair meets the native front")
     with running(proxy, server.target) as target:
         load(name, target, 2000, 32)

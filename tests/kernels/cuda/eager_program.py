@@ -40,7 +40,9 @@ class EagerProgram:
         self.rows.append(rows)
         self.addresses.add((x.data_ptr(), y.data_ptr(), workspace[0].data_ptr()))
         # Row by row: a CPU's GEMM may sum in another order for another number of rows.
-        result = torch.cat([self._module(row[None].to(self._dtype)) for row in x[:rows]])
+        # Equal rows once: captures see zeros, 1024 of them.
+        distinct, which = torch.unique(x[:rows].to(self._dtype), dim=0, return_inverse=True)
+        result = torch.cat([self._module(row[None]) for row in distinct])[which]
         y[:rows] = self._spoil(result, rows)
 
 

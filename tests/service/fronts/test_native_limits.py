@@ -387,7 +387,7 @@ def test_answer_taken_byte_by_byte_is_not_kept_forever(impatient: ToyFront) -> N
     with Peer(impatient.port) as peer:
         shut_windows_behind(peer, 1)
         started = time.monotonic()
-        while peer.answers[1].reset is None and time.monotonic() - started < 5:
+        while peer.answers[1].reset is None and time.monotonic() - started < 20:
             peer.send(WindowUpdateFrame(1, 1))
             peer.ping()
             time.sleep(0.05)  # the slowness under test, not a wait
@@ -442,7 +442,7 @@ def test_one_byte_at_a_time_is_not_forever(impatient: ToyFront) -> None:
             time.sleep(0.02)  # the slowness under test, not a wait
         answer = peer.wait_end(1)
         assert answer.status == DEADLINE_EXCEEDED
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
 
 
 def test_streaming_call_may_idle_between_messages_but_not_inside_one(impatient: ToyFront) -> None:
@@ -606,7 +606,7 @@ def test_stream_that_is_not_answered_is_not_read_further() -> None:
         started = time.monotonic()
         peer.send(RstStreamFrame(1, CANCEL))
         peer.ping()
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 5
 
 
 def test_requests_that_wait_for_python_are_bounded() -> None:

@@ -11,10 +11,10 @@
 namespace fused_mlp::test {
 namespace {
 
-constexpr std::size_t kWidth = 5;
+constexpr std::size_t kFeatures = 5;
 
 Ref<Probe> traced_probe(std::uint32_t rows, std::uint64_t id, Inbox& inbox) {
-  auto probe = make_ref<Probe>(rows, kWidth, 1.0f, &inbox);
+  auto probe = make_ref<Probe>(rows, kFeatures, 1.0f, &inbox);
   probe->trace_id = id;
   return probe;
 }
@@ -23,9 +23,9 @@ struct TracedEngine {
   TracedEngine() : engine(with_workers()) {
     LaneOptions options;
     options.name = "m/1/fused";
-    options.in_features = kWidth;
+    options.in_features = kFeatures;
     options.out_features = 1;
-    lane = engine.add_lane(options, std::make_unique<PuppetKernel>(std::make_shared<Stage>(), kWidth));
+    lane = engine.add_lane(options, std::make_unique<PuppetKernel>(std::make_shared<Stage>(), kFeatures));
   }
   static EngineOptions with_workers() {
     EngineOptions options;

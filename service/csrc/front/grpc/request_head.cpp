@@ -7,7 +7,6 @@
 namespace fused_mlp::front {
 namespace {
 
-constexpr size_t kFieldOverhead = 32;  // as HPACK (RFC 7541, 4.1) counts a field
 constexpr size_t kLongestPathKept = 256;
 
 bool is_grpc_content(std::string_view type) {

@@ -18,6 +18,8 @@ namespace fused_mlp::front {
 class Application;
 class Method;
 
+constexpr size_t kFieldOverhead = 32;  // as HPACK (RFC 7541, 4.1) counts a field
+
 using Metadata =
     std::vector<std::pair<std::string, std::string>>;  // binary values as they are, not in base64
 

@@ -3,13 +3,13 @@
 #include <exception>
 #include <new>
 
+#include "front/grpc/request_head.hpp"
 #include "front/http2/connection.hpp"
 #include "front/server/loop.hpp"
 
 namespace fused_mlp::front {
 namespace {
 
-constexpr size_t kFieldOverhead = 32;  // as HPACK (RFC 7541, 4.1) counts a field
 constexpr size_t kFrameHeaderBytes = 9;
 
 std::string_view text(const uint8_t* data, size_t size) {
