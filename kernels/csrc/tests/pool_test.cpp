@@ -136,6 +136,34 @@ void a_call_follows_closely_after_a_short_gap_only() {
   CHECK(!follows());
 }
 
+// Microseconds -> as many jobs' worth of wake-ups that took so long.
+void record(Pool& pool, std::int64_t us) {
+  for (int i = 0; i < 100; ++i) pool.wake_latency().record(us * 1000);
+}
+
+void helpers_that_wake_too_late_are_not_woken() {
+  Pool pool;
+  Pool::CallerScope caller(pool);
+  CHECK(caller.worth_waking(0.5));  // nothing is known yet
+  record(pool, 40);
+  pool.wake_latency().record(5'000'000);  // one that was descheduled
+  CHECK(caller.worth_waking(60));
+  unsigned trials = 0;
+  for (unsigned i = 0; i < 4 * WakeLatency::kTrial; ++i) trials += caller.worth_waking(15) ? 1 : 0;
+  CHECK(trials == 4);
+  record(pool, 5);
+  CHECK(caller.worth_waking(15));
+}
+
+void sleeping_helpers_are_timed() {
+  Pool pool;
+  check_run(pool, 1);
+  while (pool.wake_latency().us() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the helper falls asleep
+    check_run(pool, 1);
+  }
+}
+
 void waking_costs_something() {
   const WakeCost& cost = measured_wake_cost();
   CHECK(cost.latency_us >= 1 && cost.latency_us <= 50);
@@ -168,6 +196,8 @@ int main() {
   helpers_wake_helpers();
   a_call_follows_closely_after_a_short_gap_only();
   waking_costs_something();
+  helpers_that_wake_too_late_are_not_woken();
+  sleeping_helpers_are_timed();
   a_busy_pool_lets_the_caller_work_alone();
   check_run(Pool::shared(), 1);
 }
