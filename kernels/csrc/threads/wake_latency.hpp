@@ -27,7 +27,7 @@ class WakeLatency {
   static constexpr unsigned kTrial = 256;
 
  private:
-  static constexpr double kStep = 1.125, kLeastUs = 1.0, kMostUs = 100.0;
+  static constexpr double kStep = 1.125, kLeastUs = 1.0, kMostUs = 50.0;
   std::atomic<double> us_{0};
   std::atomic<unsigned> skipped_{0};
 };
