@@ -38,6 +38,9 @@ void Pool::run(unsigned helpers, Task task, void* job) {
   if (helpers == 0 || !lock.try_lock()) return task(job, 0);
   if (helpers_.size() < helpers) grow(helpers);
 
+  // Read once per thread: a system call. Threads choose their turns when they begin.
+  static thread_local const Turns turns = current_turns();
+  job_turns_ = turns;
   task_ = task;
   job_ = job;
   job_helpers_ = static_cast<unsigned>(std::min<std::size_t>(helpers, helpers_.size()));
@@ -112,6 +115,7 @@ void Pool::grow(unsigned helpers) {
 
 void Pool::serve(Helper& self, unsigned participant) {
   std::uint32_t seen = 0;
+  Turns turns = current_turns();
   while (true) {
     self.cpu.store(this_cpu(), std::memory_order_relaxed);
     // With several callers, spinning would take a core from one of them.
@@ -128,6 +132,8 @@ void Pool::serve(Helper& self, unsigned participant) {
     // A helper that is late for the job it was woken for may have joined the next one, which may want fewer.
     if (participant <= job_helpers_) {
       wake_children(participant);
+      // A helper of a worker that lets event loops go first does so as well.
+      step_back_to(job_turns_, turns);
       task_(job_, participant);
     }
     leave_job();

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "threads/doorbell.hpp"
+#include "threads/turns.hpp"
 #include "threads/wake_latency.hpp"
 
 namespace fused_mlp {
@@ -120,6 +121,7 @@ class Pool {
   Task task_ = nullptr;
   void* job_ = nullptr;
   unsigned job_helpers_ = 0;
+  Turns job_turns_;               // of its caller
   std::uint32_t job_number_ = 0;  // what their bells ring with
   std::atomic<std::int64_t> last_end_{std::numeric_limits<std::int64_t>::min() / 2};  // of a call
   std::atomic<bool> spinning_pays_{false};
