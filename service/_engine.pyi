@@ -302,7 +302,8 @@ class RouteEntry:
     go to the other variant. `withdrawn`: unfused answers all requests, because fused gave wrong results.
     `outputs`: name, width and whether to squeeze, in the order of columns; none: one, `output`. `input_shape`: of a
     row, as the model itself takes it; none: [in_features]. `on_demand`: not loaded; requests for it are refused as
-    not_loaded, which a front takes for "have it loaded and ask again"."""
+    not_loaded, which a front takes for "have it loaded and ask again". `no_room`: others fill the memory; requests for
+    it are refused, but no other version takes its place as the default."""
 
     def __init__(
         self,
@@ -316,6 +317,7 @@ class RouteEntry:
         ready: bool = True,
         loading: bool = False,
         on_demand: bool = False,
+        no_room: bool = False,
         in_features: int,
         out_features: int,
         max_request_rows: int = 4096,

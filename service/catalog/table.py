@@ -76,9 +76,6 @@ class ModelTable:
 def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _engine.RouteEntry:
     """Versions that are loading or failed to load have a route too: requests for them get UNAVAILABLE, not
     NOT_FOUND."""
-    # Without room, requests are refused for a while. Not those for a default above other versions: they wait, because
-    # refusing them would have an older version answer.
-    waits = served is model.default and len(model.answering) > 1
     spec = served.spec
     return _engine.RouteEntry(
         model=served.model,
@@ -89,7 +86,8 @@ def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _en
         allow_override=model.policy.allow_override,
         ready=served.state == "READY",
         loading=served.state == "LOADING",
-        on_demand=served.on_demand and (waits or not served.no_room),
+        on_demand=served.on_demand and not served.no_room,
+        no_room=served.no_room,
         in_features=spec.in_features if spec else 0,
         out_features=spec.out_features if spec else 0,
         max_request_rows=settings.limits.max_request_rows,

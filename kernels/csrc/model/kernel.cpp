@@ -72,7 +72,10 @@ void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) c
   const unsigned threads = caller.free_threads(threads_, busy);
   if (threads == 1 || planner_->always_alone(rows))
     return run_planned(planner_->plan_alone(rows), x, rows, y);
-  run_planned(planner_->plan(rows, threads, caller.follows_closely()), x, rows, y);
+  const bool awake = caller.follows_closely();
+  const Plan plan = planner_->plan(rows, threads, awake);
+  const bool alone = plan.threads > 1 && !awake && !caller.worth_waking(plan.wake_within_us);
+  run_planned(alone ? planner_->plan_alone(rows) : plan, x, rows, y);
 }
 
 }  // namespace fused_mlp

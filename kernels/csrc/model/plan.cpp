@@ -156,6 +156,7 @@ Planner::Planner(const Program& program, std::size_t stages, const Isa& isa, uns
 Planner::Splits Planner::search(const CostModel& cost, bool streamed, unsigned threads, const WakeCost& wake,
                                 bool awake) {
   constexpr std::size_t kSearchedRows = 4096;
+  constexpr double kWorthAnEntry = 1.5;
   Splits splits{{1, 1, false}};
   for (std::size_t rows = 1; rows <= kSearchedRows; rows += std::max<std::size_t>(1, rows / 8)) {
     Split best{rows, 1, false};
@@ -165,7 +166,9 @@ Planner::Splits Planner::search(const CostModel& cost, bool streamed, unsigned t
       const double time = by_rows ? cost.by_rows(rows, count) : cost.by_columns(rows, count);
       const double waking = wake.latency_us * std::floor(std::log2(count)) + wake.cpu_us * (count - 1);
       const double total = time + waking + (awake ? 0.0 : std::max(0.0, count * time - alone));
-      if (total < least) best = {rows, count, by_rows}, least = total;
+      // What is left for waking, in each generation of helpers.
+      const double within = wake.latency_us + (alone - total) / std::floor(std::log2(count));
+      if (total < least) best = {rows, count, by_rows, within}, least = total;
     };
     // 2, 3, 4, 6, 8, 12, ..., and all.
     for (unsigned count = 2;; count += std::has_single_bit(count) ? count / 2 : count / 3) {
@@ -177,7 +180,11 @@ Planner::Splits Planner::search(const CostModel& cost, bool streamed, unsigned t
     }
     const Split& last = splits.back();
     if (last.by_rows && !best.by_rows) continue;
-    if (best.threads > last.threads || best.by_rows != last.by_rows) splits.push_back(best);
+    const bool gains_more =
+        best.threads == last.threads && best.wake_within_us > kWorthAnEntry * last.wake_within_us;
+    if (best.threads > last.threads || best.by_rows != last.by_rows || (gains_more && !awake)) {
+      splits.push_back(best);
+    }
   }
   return splits;
 }
@@ -193,10 +200,13 @@ Plan Planner::plan(std::size_t rows, unsigned threads, bool awake) const {
   const Split& split = find(awake ? awake_ : asleep_, rows);
   threads = std::min(threads, split.threads);
   if (threads == 1) return plan_alone(rows);
-  if (!split.by_rows) return {rows <= kGemvRows ? Strategy::kGemv : Strategy::kLayerByLayer, threads, rows};
+  if (!split.by_rows) {
+    return {rows <= kGemvRows ? Strategy::kGemv : Strategy::kLayerByLayer, threads, rows,
+            split.wake_within_us};
+  }
   const std::size_t each = (rows + threads - 1) / threads;
   const std::size_t block = std::max(each / kBlocksPerThread, kLeastTiles * tile_rows_);
-  return {Strategy::kRowBlock, threads, std::min(block, max_block_rows_)};
+  return {Strategy::kRowBlock, threads, std::min(block, max_block_rows_), split.wake_within_us};
 }
 
 Plan Planner::plan_alone(std::size_t rows) const {

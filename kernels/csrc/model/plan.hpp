@@ -25,6 +25,8 @@ struct Plan {
   Strategy strategy;
   unsigned threads;
   std::size_t block_rows;  // for kRowBlock
+  double wake_within_us =
+      0;  // of several threads, with helpers that sleep: if waking takes longer, one is better
 };
 
 // Columns are split in multiples of so many panels: a tile of few rows computes four of them at once.
@@ -44,6 +46,7 @@ class Planner {
     std::size_t from_rows;
     unsigned threads;
     bool by_rows;
+    double wake_within_us = 0;  // see Plan
   };
   using Splits = std::vector<Split>;  // the first is for one row
 

@@ -3,6 +3,7 @@
 #include "model/kernel.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "check.hpp"
 #include "model/scratch.hpp"
 #include "profile/phases.hpp"
+#include "threads/pool.hpp"
 #include "tile/layer.hpp"
 #include "tile/microkernel.hpp"
 
@@ -187,6 +189,28 @@ void threads_are_used_where_they_pay() {
     }
     CHECK(some);
   }
+}
+
+// By what the pool's own wake-ups took, whatever was measured at load.
+void sleeping_helpers_are_woken_where_that_pays() {
+  const Model model = demo();
+  const MlpKernel kernel(model.program(), 2, nullptr, &kFreeWake);
+  const auto x = random_floats(784);
+  std::vector<float> y(10);
+  Pool& pool = Pool::shared();
+  const auto jobs_of_50_calls = [&](std::int64_t latency_ns) {
+    const std::uint64_t before = pool.jobs();
+    for (int i = 0; i < 50; ++i) {
+      for (int n = 0; n < 100; ++n) pool.wake_latency().record(latency_ns);
+      const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
+      while (std::chrono::steady_clock::now() < until) {  // helpers fall asleep
+      }
+      kernel.run(x.get(), 1, y.data());
+    }
+    return pool.jobs() - before;
+  };
+  CHECK(jobs_of_50_calls(1'000) == 50);
+  CHECK(jobs_of_50_calls(100'000) == 0);
 }
 
 // Every participant finds a piece of the layer that is its own.
@@ -473,6 +497,7 @@ int main() {
   shapes_around_registers_and_panels();
   threads_agree();
   threads_are_used_where_they_pay();
+  sleeping_helpers_are_woken_where_that_pays();
   more_than_64_threads_find_work();
   large_scratch_is_freed_when_it_is_not_used();
   callers_share_a_kernel();

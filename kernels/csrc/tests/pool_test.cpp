@@ -1,6 +1,7 @@
 // The pool does every piece of work once, with any number of helpers; callers never wait for each other.
 #include "threads/pool.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -136,6 +137,63 @@ void a_call_follows_closely_after_a_short_gap_only() {
   CHECK(!follows());
 }
 
+// As many wake-ups that took so long.
+void record(Pool& pool, std::int64_t us) {
+  for (int i = 0; i < 100; ++i) pool.wake_latency().record(us * 1000);
+}
+
+void helpers_that_wake_too_late_are_not_woken() {
+  Pool pool;
+  Pool::CallerScope caller(pool);
+  CHECK(caller.worth_waking(0.5));  // nothing is known yet
+  record(pool, 40);
+  pool.wake_latency().record(5'000'000);  // one that was descheduled
+  CHECK(caller.worth_waking(60));
+  unsigned trials = 0;
+  for (unsigned i = 0; i < 4 * WakeLatency::kTrial; ++i) trials += caller.worth_waking(15) ? 1 : 0;
+  CHECK(trials == 4);
+  record(pool, 5);
+  CHECK(caller.worth_waking(15));
+}
+
+void sleeping_helpers_are_timed() {
+  Pool pool;
+  check_run(pool, 1);
+  while (pool.wake_latency().us() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the helper falls asleep
+    check_run(pool, 1);
+  }
+}
+
+// Event loops must not wait for the helper of a worker that lets them go first.
+void helpers_step_back_with_their_caller() {
+  struct Priorities {
+    std::atomic<int> nice[2] = {-1, -1};
+    static void task(void* self, unsigned participant) {
+      auto* job = static_cast<Priorities*>(self);
+      job->nice[participant] = current_turns().nice;
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (job->nice[1 - participant] < 0 && std::chrono::steady_clock::now() < end) {
+        std::this_thread::yield();
+      }
+    }
+  };
+  Pool pool;
+  const int usual = current_turns().nice;
+  const auto nice_of_helper = [&pool] {
+    Priorities job;
+    pool.run(1, Priorities::task, &job);
+    return job.nice[1].load();
+  };
+  CHECK(nice_of_helper() == usual);
+  std::thread([&] {
+    Turns mine = current_turns(), nicer = mine;
+    nicer.nice = std::min(mine.nice + 3, 19);
+    step_back_to(nicer, mine);
+    CHECK(nice_of_helper() == nicer.nice);
+  }).join();
+}
+
 void waking_costs_something() {
   const WakeCost& cost = measured_wake_cost();
   CHECK(cost.latency_us >= 1 && cost.latency_us <= 50);
@@ -168,6 +226,9 @@ int main() {
   helpers_wake_helpers();
   a_call_follows_closely_after_a_short_gap_only();
   waking_costs_something();
+  helpers_that_wake_too_late_are_not_woken();
+  sleeping_helpers_are_timed();
+  helpers_step_back_with_their_caller();
   a_busy_pool_lets_the_caller_work_alone();
   check_run(Pool::shared(), 1);
 }

@@ -22,8 +22,14 @@ class Doorbell {
     if ((word_.exchange(number << 1, std::memory_order_release) & kAsleep) != 0) wake();
   }
 
-  // From the owner only. Returns the last number rung, once it is another than `seen` (at first 0).
-  std::uint32_t wait(std::uint32_t seen, int spins) noexcept {
+  // From the owner only. Returns the last number rung, once it is another than `seen` (at first 0), and
+  // whether the owner slept until then.
+  struct Ring {
+    std::uint32_t number;
+    bool slept;
+  };
+  Ring wait(std::uint32_t seen, int spins) noexcept {
+    bool slept = false;
     const std::uint32_t quiet = seen << 1;
     std::uint32_t now = word_.load(std::memory_order_acquire);
     for (int i = 0; i < spins && now == quiet; ++i) {
@@ -34,9 +40,10 @@ class Doorbell {
       if (now == quiet && !word_.compare_exchange_strong(now, quiet | kAsleep, std::memory_order_acquire))
         continue;
       sleep(quiet | kAsleep);
+      slept = true;
       now = word_.load(std::memory_order_acquire);
     }
-    return now >> 1;
+    return {now >> 1, slept};
   }
 
  private:

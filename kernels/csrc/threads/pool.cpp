@@ -38,6 +38,9 @@ void Pool::run(unsigned helpers, Task task, void* job) {
   if (helpers == 0 || !lock.try_lock()) return task(job, 0);
   if (helpers_.size() < helpers) grow(helpers);
 
+  // Read once per thread: a system call. Threads choose their turns when they begin.
+  static thread_local const Turns turns = current_turns();
+  job_turns_ = turns;
   task_ = task;
   job_ = job;
   job_helpers_ = static_cast<unsigned>(std::min<std::size_t>(helpers, helpers_.size()));
@@ -46,6 +49,10 @@ void Pool::run(unsigned helpers, Task task, void* job) {
   for (unsigned child = 0; child < std::min(kChildren, job_helpers_); ++child) {
     if (helpers_[child].cpu.load(std::memory_order_relaxed) == cpu) move_off(cpu, helpers_[child]);
   }
+  jobs_.fetch_add(1, std::memory_order_relaxed);
+  // Helpers that spin need no measuring, and reading the clock would be a part of a short job.
+  rung_at_.store(spinning_pays_.load(std::memory_order_relaxed) ? kNotTimed : now(),
+                 std::memory_order_relaxed);
   admission_.store(0, std::memory_order_release);
   wake_children(0);
 
@@ -108,17 +115,25 @@ void Pool::grow(unsigned helpers) {
 
 void Pool::serve(Helper& self, unsigned participant) {
   std::uint32_t seen = 0;
+  Turns turns = current_turns();
   while (true) {
     self.cpu.store(this_cpu(), std::memory_order_relaxed);
     // With several callers, spinning would take a core from one of them.
     const bool spins =
         spinning_pays_.load(std::memory_order_relaxed) && callers_.load(std::memory_order_relaxed) <= 1;
-    seen = self.bell.wait(seen, spins ? kSpins : 0);
+    const Doorbell::Ring ring = self.bell.wait(seen, spins ? kSpins : 0);
+    seen = ring.number;
     if (stopping_.load(std::memory_order_relaxed)) return;
+    // The caller wakes the first helpers itself. A job that they miss counts as well: they were too late for
+    // it.
+    const std::int64_t rung_at = rung_at_.load(std::memory_order_relaxed);
+    if (ring.slept && participant <= kChildren && rung_at != kNotTimed) wake_latency_.record(now() - rung_at);
     if (!join_job()) continue;
     // A helper that is late for the job it was woken for may have joined the next one, which may want fewer.
     if (participant <= job_helpers_) {
       wake_children(participant);
+      // A helper of a worker that lets event loops go first does so as well.
+      step_back_to(job_turns_, turns);
       task_(job_, participant);
     }
     leave_job();

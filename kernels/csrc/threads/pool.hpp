@@ -12,6 +12,8 @@
 #include <thread>
 
 #include "threads/doorbell.hpp"
+#include "threads/turns.hpp"
+#include "threads/wake_latency.hpp"
 
 namespace fused_mlp {
 
@@ -64,12 +66,18 @@ class Pool {
       pool_.spinning_pays_.store(close, std::memory_order_relaxed);
       return close;
     }
+    // Whether to wake helpers that sleep for a job that gains by them if they run within that time.
+    bool worth_waking(double within_us) const noexcept { return pool_.wake_latency_.worth_waking(within_us); }
 
    private:
     Pool& pool_;
     unsigned others_;  // other callers at construction
     bool timed_ = false;
   };
+
+  WakeLatency& wake_latency() noexcept { return wake_latency_; }
+  // Those for which helpers were woken.
+  std::uint64_t jobs() const noexcept { return jobs_.load(std::memory_order_relaxed); }
 
   // The pool of this process. Never destroyed: its threads sleep until exit. A forked child makes its own.
   static Pool& shared();
@@ -98,6 +106,7 @@ class Pool {
   static constexpr unsigned kMaxLateWakeups = 8;
   static constexpr std::int64_t kBackoffNs = 20'000'000;
   static constexpr std::int64_t kNoBackoff = 0;
+  static constexpr std::int64_t kNotTimed = 0;
   static constexpr std::int64_t kCloseNs = 20'000;  // less than a helper spins
   static constexpr std::uint32_t kClosed = 1u << 31;
   static constexpr std::uint32_t kOneJoined = 1u << 16;
@@ -112,9 +121,13 @@ class Pool {
   Task task_ = nullptr;
   void* job_ = nullptr;
   unsigned job_helpers_ = 0;
+  Turns job_turns_;               // of its caller
   std::uint32_t job_number_ = 0;  // what their bells ring with
   std::atomic<std::int64_t> last_end_{std::numeric_limits<std::int64_t>::min() / 2};  // of a call
   std::atomic<bool> spinning_pays_{false};
+  std::atomic<std::int64_t> rung_at_{kNotTimed};  // when the caller woke helpers
+  std::atomic<std::uint64_t> jobs_{0};
+  WakeLatency wake_latency_;
   std::atomic<unsigned> callers_{0};
   std::atomic<bool> contended_{false};  // another caller or busy thread was seen since the last late wake-up
   std::atomic<std::int64_t> backoff_until_{kNoBackoff};

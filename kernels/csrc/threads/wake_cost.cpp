@@ -41,7 +41,7 @@ struct Sleeper {
   void work() {
     double first = 0;
     for (std::uint32_t seen = 0; seen < kSamples;) {
-      seen = bell.wait(seen, 0);
+      seen = bell.wait(seen, 0).number;
       woken_at = Clock::now();
       if (seen == 1) first = thread_cpu_us();
       if (seen == kSamples) cpu_us = thread_cpu_us() - first;

@@ -43,7 +43,7 @@ void register_router(nb::module_& m) {
           "__init__",
           [](RouteEntry* self, std::string model, std::int64_t version, std::shared_ptr<Lane> fused,
              std::shared_ptr<Lane> unfused, Variant variant, bool allow_override, bool ready, bool loading,
-             bool on_demand, std::size_t in_features, std::size_t out_features,
+             bool on_demand, bool no_room, std::size_t in_features, std::size_t out_features,
              std::uint32_t max_request_rows, double split, bool withdrawn,
              const std::vector<std::tuple<std::string, std::size_t, bool>>& outputs,
              std::vector<std::int64_t> input_shape) {
@@ -62,6 +62,7 @@ void register_router(nb::module_& m) {
                                   ready,
                                   loading,
                                   on_demand,
+                                  no_room,
                                   in_features,
                                   out_features,
                                   max_request_rows,
@@ -74,8 +75,9 @@ void register_router(nb::module_& m) {
           nb::kw_only(), nb::arg("model"), nb::arg("version"), nb::arg("fused") = nb::none(),
           nb::arg("unfused") = nb::none(), nb::arg("variant") = Variant::fused,
           nb::arg("allow_override") = false, nb::arg("ready") = true, nb::arg("loading") = false,
-          nb::arg("on_demand") = false, nb::arg("in_features"), nb::arg("out_features"),
-          nb::arg("max_request_rows") = 4096, nb::arg("split") = 0.0, nb::arg("withdrawn") = false,
+          nb::arg("on_demand") = false, nb::arg("no_room") = false, nb::arg("in_features"),
+          nb::arg("out_features"), nb::arg("max_request_rows") = 4096, nb::arg("split") = 0.0,
+          nb::arg("withdrawn") = false,
           nb::arg("outputs") = std::vector<std::tuple<std::string, std::size_t, bool>>{},
           nb::arg("input_shape") = std::vector<std::int64_t>{});
 

@@ -16,13 +16,12 @@ constexpr std::size_t kMostBatches = 16;  // few enough for a linear search
 std::size_t LoopQueue::keep(std::span<Submission> list) {
   const std::lock_guard lock(mutex_);
   if (closed_) return list.size();
-  const Nanos budget = a_core_is_free() ? kBudget : kBusyBudget;
   std::uint64_t kept = 0, of_lane = 0, rows_of_lane = 0;
   for (std::size_t i = 0; i < list.size(); ++i) {
     Submission& each = list[i];
     if (each.status == Status::ok) {
       const std::uint32_t rows = each.ticket->rows();
-      if (Batch* const batch = add_rows(*each.lane, rows, budget)) {
+      if (Batch* const batch = add_rows(*each.lane, rows)) {
         batch->tickets.push_back(std::move(each.ticket));  // add_rows has made room
         ++of_lane;
         rows_of_lane += rows;
@@ -40,7 +39,7 @@ std::size_t LoopQueue::keep(std::span<Submission> list) {
 }
 
 // The batch that a ticket of so many rows joins, with room for it. Null: it is not for this loop.
-LoopQueue::Batch* LoopQueue::add_rows(Lane& lane, std::uint32_t rows, Nanos budget) noexcept {
+LoopQueue::Batch* LoopQueue::add_rows(Lane& lane, std::uint32_t rows) noexcept {
   if (lane.needs_worker_ || lane.options_.max_wait_us != 0) return nullptr;
   Batch* batch = nullptr;
   for (std::size_t i = last_; i-- > first_;) {
@@ -54,7 +53,10 @@ LoopQueue::Batch* LoopQueue::add_rows(Lane& lane, std::uint32_t rows, Nanos budg
   }
   const Nanos before = batch ? batch->estimate : 0;
   const Nanos estimate = lane.cost_.of((batch ? batch->rows : 0) + rows);
-  if (estimate > kLongest || estimate_ - before + estimate > budget) return nullptr;
+  const Nanos all = estimate_ - before + estimate;
+  if (estimate > kLongest || all > kBusyBudget) return nullptr;
+  // Looked at last: all threads write to that line, and most rounds are short.
+  if (all > kBudget && a_core_is_free()) return nullptr;
   try {
     if (batch == nullptr) {
       if (first_ == last_ || last_ == kMostBatches) {  // those that were taken make room

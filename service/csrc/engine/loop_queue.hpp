@@ -55,7 +55,7 @@ class alignas(64) LoopQueue {
     std::uint64_t rows = 0;
     Nanos estimate = 0;
   };
-  Batch* add_rows(Lane& lane, std::uint32_t rows, Nanos budget) noexcept;
+  Batch* add_rows(Lane& lane, std::uint32_t rows) noexcept;
   std::shared_ptr<Lane> reference(Lane& lane);
 
   std::mutex mutex_;

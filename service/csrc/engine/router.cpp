@@ -96,7 +96,8 @@ std::shared_ptr<const RouteTable::Model> RouteTable::make_model(std::vector<Rout
   model->preferred = &model->versions.back();
   for (RouteEntry& entry : model->versions) {
     entry.sampler = sampler;
-    if (entry.ready || entry.on_demand) model->preferred = &entry;  // ends at the highest that can answer
+    // Ends at the highest that can answer, now or once there is room: a shortage does not change the default.
+    if (entry.ready || entry.on_demand || entry.no_room) model->preferred = &entry;
   }
   return model;
 }
@@ -202,9 +203,11 @@ Route RouteTable::resolve(const RouteQuery& query) const {
       route.entry = &entry;
       return route;
     }
-    return refuse(
-        Status::not_ready,
-        label(entry) + (entry.loading ? " is still loading" : " could not be loaded; GetModel says why"));
+    return refuse(Status::not_ready,
+                  label(entry) + (entry.loading   ? " is still loading"
+                                  : entry.no_room ? " is not loaded: the models that fill "
+                                                    "FUSED_MLP_MAX_LOADED_BYTES are in use; retry later"
+                                                  : " could not be loaded; GetModel says why"));
   }
 
   // Naming the default variant is not an override.

@@ -42,6 +42,7 @@ struct RouteEntry {
   bool ready = true;
   bool loading = false;    // not ready yet, but about to be
   bool on_demand = false;  // not loaded: the first request for it has it loaded, and waits
+  bool no_room = false;    // not loaded on demand for now: refused, but a default all the same
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::uint32_t max_request_rows = 4096;

@@ -141,6 +141,21 @@ TEST(a_version_on_demand_is_chosen_and_named) {
   CHECK_EQ(table.resolve({"digits", 3}).status, Status::not_ready);
 }
 
+TEST(a_default_without_room_is_refused_and_stays_the_default) {
+  Rig rig;
+  auto lane = rig.add_lane();
+  RouteEntry crowded_out = entry(2, nullptr);
+  crowded_out.ready = false;
+  crowded_out.no_room = true;
+  const RouteTable table({entry(1, lane), crowded_out});
+  const Route route = table.resolve({"digits"});
+  CHECK_EQ(route.status, Status::not_ready);
+  CHECK(route.error.find("version 2") != std::string::npos);
+  CHECK(route.error.find("FUSED_MLP_MAX_LOADED_BYTES") != std::string::npos);
+  CHECK_EQ(table.resolve({"digits", 1}).lane, lane.get());
+  CHECK(table.unloaded("digits", 2) == nullptr);
+}
+
 TEST(every_status_has_a_code_and_a_name) {
   CHECK_EQ(grpc_code(Status::ok), 0);
   CHECK_EQ(grpc_code(Status::invalid_input), 3);

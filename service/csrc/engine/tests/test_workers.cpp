@@ -49,6 +49,23 @@ TEST(a_small_request_of_the_same_lane_runs_between_slices) {
   CHECK_EQ(rig.stages[0]->batches[1], 1u);
 }
 
+// A gateway sends the requests of many callers on one connection.
+TEST(a_small_request_goes_before_the_rest_of_a_large_one_of_its_connection) {
+  Rig rig(1);
+  auto lane = rig.add_lane(costing(0, 200));
+  Ref<Probe> small;
+  auto large = rig.of_flow(1, 48);
+  rig.stages[0]->during = [&] {
+    if (small) return CHECK_EQ(large->completed.load(), 0);
+    small = rig.of_flow(1, 1);
+    CHECK_EQ(rig.submit(*lane, small), Status::ok);
+  };
+  CHECK_EQ(rig.submit(*lane, large), Status::ok);
+  rig.inbox.wait_for(2);
+  const std::lock_guard lock(rig.stages[0]->mutex);
+  CHECK_EQ(rig.stages[0]->batches, (Sizes{16, 1, 16, 16}));
+}
+
 TEST(a_worker_gives_large_buffers_back_when_it_was_idle_for_a_second) {
   Rig rig(1);
   auto lane = rig.add_lane();
