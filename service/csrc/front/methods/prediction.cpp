@@ -267,7 +267,7 @@ void Prediction::count(int code) {
   if (lane_ != nullptr) {
     lane_->record(code, duration_ns);
   } else {
-    owner_.count_unrouted(code, duration_ns);
+    owner_.count_unserved(input_.model, code, duration_ns);
   }
 }
 
