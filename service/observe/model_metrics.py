@@ -135,6 +135,14 @@ def _queued(scrape: Scrape) -> Iterator[tuple[str, float]]:
                 yield label_text(model=v.model, variant=variant, version=str(v.version)), lane.queued_rows
 
 
+def _loads(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield "", scrape.metrics.catalog.changes.loads
+
+
+def _unloads(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield "", scrape.metrics.catalog.changes.unloads
+
+
 def _loaded_bytes(scrape: Scrape) -> Iterator[tuple[str, float]]:
     yield "", sum(v.memory_bytes for model in scrape.models for v in model.ready)
 
@@ -282,12 +290,12 @@ FAMILIES: tuple[Family[Scrape], ...] = (
     Counter(
         "fused_mlp_loads",
         "Versions loaded, or built anew for another policy.",
-        lambda s: [("", s.metrics.catalog.changes.loads)],
+        _loads,
     ),
     Counter(
         "fused_mlp_unloads",
         "Versions unloaded: to make room, on request, or replaced.",
-        lambda s: [("", s.metrics.catalog.changes.unloads)],
+        _unloads,
     ),
     Gauge("fused_mlp_loaded_bytes", "Memory of the kernels of all loaded versions.", _loaded_bytes),
     Gauge(

@@ -166,5 +166,7 @@ def test_a_deadline_that_passes_while_a_model_waits_for_room_counts_under_its_na
         server.service.catalog.load("m000")  # it has not run, so that it stays
         with pytest.raises(PredictError):
             server.client.predict("two", X, timeout_s=0.2)
-        server.wait_for(lambda: unserved(server, "two", "DEADLINE_EXCEEDED") == 1)
-        assert unserved(server, "", "DEADLINE_EXCEEDED") == 0
+        # Either side may be the first to see that the time is up.
+        codes = "DEADLINE_EXCEEDED", "CANCELLED"
+        server.wait_for(lambda: sum(unserved(server, "two", code) for code in codes) == 1)
+        assert sum(unserved(server, "", code) for code in codes) == 0
