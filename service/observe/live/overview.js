@@ -3,7 +3,7 @@
 const PER_PAGE = 10;
 const COLUMNS = [
   { key: "name", title: "model", text: r => r.name, down: false },
-  { key: "rate", title: "requests/s", text: r => number(r.rate), down: true },
+  { key: "rate", title: "req/s", text: r => number(r.rate), down: true },
   { key: "p50", title: "p50", text: r => time(r.p50), down: true },
   { key: "p99", title: "p99", text: r => time(r.p99), down: true },
   { key: "failed", title: "errors", text: r => number(r.failed), down: true },
