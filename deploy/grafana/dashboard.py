@@ -228,7 +228,6 @@ def trust() -> Iterator[Any]:
         "bytes",
         query(f"max by (version) ({select('fused_mlp_kernel_memory_bytes')})", "{{version}}"),
         query('max(fused_mlp_loaded_bytes{job=~"$job"})', "all models"),
-        query('max(fused_mlp_loaded_limit_bytes{job=~"$job"})', "limit"),
         span=SIXTH,
     )
     yield facts("Kernels", "What runs, and where.", select("fused_mlp_kernel_info"), ("model",), THIRD)
