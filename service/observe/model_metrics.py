@@ -17,7 +17,7 @@ from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.ledger import ModelCounters
 from fused_mlp.service.catalog.records import REASONS, ServedModel, ServedVersion
 from fused_mlp.service.errors import Code
-from fused_mlp.service.observe.exposition import Counter, Family, Gauge, Histogram, label_text
+from fused_mlp.service.observe.exposition import PER_PIECE, Counter, Family, Gauge, Histogram, label_text
 from fused_mlp.service.settings.policy import Policy
 
 # The model of series that belong to none: requests that named no model we serve, and what holds for those without
@@ -75,6 +75,11 @@ class Scrape:
             for (version, variant), metrics in sorted(counters.lanes.items())
             if metrics.used
         ]
+
+    def free(self) -> None:
+        """In pieces: to free ten thousand snapshots at once holds the GIL for 20 ms."""
+        while lanes := vars(self).get("lanes"):
+            del lanes[-PER_PIECE:]
 
     @cached_property
     def shadows(self) -> list[tuple[str, _engine.ShadowSnapshot]]:
@@ -397,3 +402,4 @@ class ModelMetrics:
         scrape = Scrape(self, coarse=(buckets or self._usual) == "coarse")
         for family in FAMILIES:
             yield from family.text(scrape, names, openmetrics)
+        scrape.free()
