@@ -12,7 +12,7 @@ from fused_mlp.service.variant import Variant
 SWEEP_FROM = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ModelCounters:
     """`unserved`: of requests that reached none of its lanes."""
 
