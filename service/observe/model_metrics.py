@@ -149,7 +149,7 @@ def _unloads(scrape: Scrape) -> Iterator[tuple[str, float]]:
 
 
 def _loaded_bytes(scrape: Scrape) -> Iterator[tuple[str, float]]:
-    yield "", sum(v.memory_bytes for model in scrape.models for v in model.ready)
+    yield "", sum(v.memory_bytes for model in scrape.models for v in model.versions)
 
 
 def _loaded_limit(scrape: Scrape) -> Iterator[tuple[str, float]]:
