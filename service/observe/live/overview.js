@@ -30,7 +30,7 @@ function overviewRow(name, place, shown, scrape) {
 // Which variants answered; without an answer, the state, unless it is the usual one.
 function variantText(counts, versions) {
   const total = counts[0] + counts[1];
-  if (total) return counts[0] && counts[1] ? `fused ${percent(Math.round(100 * counts[0] / total) / 100)}` : VARIANTS[counts[0] ? 0 : 1];
+  if (total) return counts[0] && counts[1] ? `fused ${percent(Math.round(100 * counts[0] / total) / 100).replace(" ", "\u00a0")}` : VARIANTS[counts[0] ? 0 : 1];
   const best = versions?.findLast(v => v.answers) ?? versions?.[0];
   return !best || best.state === "READY" ? "" : best.state.toLowerCase().replace("_", " ");
 }
