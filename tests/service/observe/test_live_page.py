@@ -232,7 +232,7 @@ def test_overview_of_ten_thousand_models(browser: Chrome, opened) -> None:
     page = opened(scripted)
     assert page.model == "model-19"
     assert page.listed() == [f"model-{i}" for i in (19, 18, 17, 16, 15, 3, 14, 13, 12, 11)]
-    assert page.cell("model-3", 6) == "fused 25 %"
+    assert page.cell("model-3", 6) == "fused 25\u00a0%"
     count = "#overview-count"
     page.wait_text(count, "1\u201310 of 20 with requests")
     page.click("#overview-next")
