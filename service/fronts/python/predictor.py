@@ -126,7 +126,7 @@ class Predictor:
             duration = self._engine.now() - started
             if lane is not None:
                 lane.record(code, duration)
-            elif not self._router.record_unserved(request.model, code, duration):
+            elif request.error or not self._router.record_unserved(request.model, code, duration):
                 self._engine.record_unrouted(code, duration)
 
     async def _route(

@@ -64,6 +64,7 @@ void Prediction::join(Call& call) {
 bool Prediction::decode() {
   const std::string problem = codec_->decode(message_.data(), message_.size(), input_);
   if (!problem.empty()) {
+    input_.model = {};  // may be anything: it is counted under no model
     fail(Status::invalid_input, problem);
     return false;
   }
