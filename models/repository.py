@@ -95,12 +95,14 @@ class Repository:
             )
         return models
 
+    def has(self, name: str) -> bool:
+        return (self.root / check_name(name)).is_dir()
+
     def find(self, name: str) -> FoundModel:
         """One model by name."""
-        path = self.root / check_name(name)
-        if not path.is_dir():
+        if not self.has(name):
             raise ModelLoadError(f"model {name!r} is not in repository {self.root}")
-        return self._find(path, True)
+        return self._find(self.root / name, True)
 
     def load(self, name: str, version: int | None = None) -> Mlp:
         """A version's model; the highest usable one when none is named."""

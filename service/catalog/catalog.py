@@ -15,13 +15,14 @@ from fused_mlp.models.repository import FoundModel, Repository
 from fused_mlp.service import _engine
 from fused_mlp.service._engine import Verdict
 from fused_mlp.service.catalog.building import KernelBuilder, check_torch
+from fused_mlp.service.catalog.ledger import Ledger, ModelCounters
 from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.catalog.referee import Dispute, Referee
-from fused_mlp.service.catalog.room import estimated_bytes
+from fused_mlp.service.catalog.room import bytes_to_build, estimated_bytes
 from fused_mlp.service.catalog.successors import Successors
-from fused_mlp.service.catalog.table import ModelTable
+from fused_mlp.service.catalog.table import Changes, ModelTable
 from fused_mlp.service.errors import ModelNotFound
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy
 from fused_mlp.service.settings.settings import Settings
@@ -35,10 +36,11 @@ class Catalog:
     def __init__(self, settings: Settings, engine: _engine.Engine, router: _engine.Router) -> None:
         self._settings = settings
         self._repository = Repository(settings.model_repository)
-        self._builder = KernelBuilder(settings, engine)
+        self._ledger = Ledger(self._repository.has)
+        self._builder = KernelBuilder(settings, engine, self._ledger)
         self._default_policy = settings.default_policy
         self._policies: dict[str, Policy] = {}  # set at run time: they outlive a reload
-        self._table = ModelTable(settings, engine, router, self._start_referee)
+        self._table = ModelTable(settings, engine, router, self._ledger, self._start_referee)
         self.referee = Referee(self._table.owner, self._settle)
         self._loader = Loader(self._repository, self._builder, self.policy, self._table.release)
         self._lazy = settings.load == "lazy"
@@ -57,6 +59,14 @@ class Catalog:
 
     def models(self) -> list[ServedModel]:
         return sorted(self._table.all(), key=lambda model: model.name)
+
+    @property
+    def changes(self) -> Changes:
+        return self._table.changes
+
+    def counters(self) -> list[tuple[str, ModelCounters]]:
+        """By name, of all models that are served, or were and are still in the repository."""
+        return self._ledger.models(self._table.models)
 
     def get(self, name: str) -> ServedModel:
         try:
@@ -144,6 +154,7 @@ class Catalog:
                     self._table.release(served.versions)  # they were never published
                     raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
                 self._install({name: served})
+                self._ledger.keep_versions(name, [v.version for v in served.versions])
                 self.on_demand.forget(name)
             finally:
                 self.on_demand.room.give_back(name)
@@ -189,6 +200,7 @@ class Catalog:
                 self._table.publish({}, removed=[name])
             self._table.release(versions)
             self.on_demand.forget(name)
+            self._ledger.unloaded(self._table.models)
             self._notify([name])
 
     def policy(self, name: str) -> Policy:
@@ -286,6 +298,9 @@ class Catalog:
                     self._table.publish(new)
                     break
             for name in incomplete:
+                have = loaded[name].versions
+                size = sum(v.memory_bytes + bytes_to_build(v, policies[name]) for v in have)
+                self.on_demand.room.take(name, size)
                 versions = tuple(self._builder.complete(v, policies[name]) for v in loaded[name].versions)
                 for before, after in zip(loaded[name].versions, versions, strict=True):
                     self._table.remove(before.lanes_without(after))

@@ -145,6 +145,11 @@ class ServedModel:
         return bool(self.versions) and len(self.answering) == len(self.versions)
 
     @property
+    def well(self) -> bool:
+        """Whether it is complete, and no load of it failed last."""
+        return self.complete and not any(v.failed for v in self.versions)
+
+    @property
     def default(self) -> ServedVersion | None:
         """The highest version that can answer."""
         return self.answering[-1] if self.answering else None

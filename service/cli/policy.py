@@ -86,7 +86,7 @@ def change(
         weight=weight,
         precision=cast("Precision | None", precision),
     )
-    _show(policies, as_json)
+    _show(policies, as_json, summary=True)
 
 
 def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:
@@ -95,13 +95,13 @@ def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:
         raise typer.BadParameter(f"{option}: expected {expected}, got {value!r}")
 
 
-def _show(policies: list[PolicyInfo], as_json: bool) -> None:
+def _show(policies: list[PolicyInfo], as_json: bool, *, summary: bool = False) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(policy) for policy in policies]))
         return
     from fused_mlp.service.cli.rendering import policy_table, print_table
 
-    print_table(policy_table(policies))
+    print_table(policy_table(policies, summary=summary))
 
 
 app.command("get")(connected_to_admin(get))

@@ -1,6 +1,7 @@
 #include "bindings/metrics.hpp"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -57,7 +58,6 @@ LaneSnapshot snapshot(const LaneMetrics& metrics) {
   }
   result.rows = metrics.rows();
   result.kernel_errors = read(metrics.kernel_errors);
-  result.queued_rows = read(metrics.queued_rows);
   result.in_flight = metrics.in_flight();
   return result;
 }
@@ -89,6 +89,16 @@ void register_metrics(nb::module_& m) {
       .def_ro("buckets", &HistogramSnapshot::buckets)
       .def_ro("count", &HistogramSnapshot::count)
       .def_ro("sum", &HistogramSnapshot::sum);
+  nb::class_<RequestMetrics>(m, "RequestMetrics", "Requests by gRPC code.")
+      .def(nb::init<>())
+      .def("snapshot", [](const RequestMetrics& metrics) { return snapshot(metrics); });
+  nb::class_<LaneMetrics>(m, "LaneMetrics", "What a lane, and those after it, have counted.")
+      .def(nb::init<>())
+      .def_prop_ro("used", &LaneMetrics::used)
+      .def("snapshot", [](const LaneMetrics& metrics) { return snapshot(metrics); });
+  nb::class_<ShadowMetrics>(m, "ShadowMetrics", "What a shadow, and those after it, have counted.")
+      .def(nb::init<>())
+      .def("snapshot", [](const ShadowMetrics& metrics) { return snapshot(metrics); });
   nb::class_<RequestSnapshot>(m, "RequestSnapshot")
       .def_ro("codes", &RequestSnapshot::codes)
       .def_ro("duration", &RequestSnapshot::duration);
@@ -103,7 +113,6 @@ void register_metrics(nb::module_& m) {
       .def_ro("compute_ns", &LaneSnapshot::compute_ns)
       .def_ro("rows", &LaneSnapshot::rows)
       .def_ro("kernel_errors", &LaneSnapshot::kernel_errors)
-      .def_ro("queued_rows", &LaneSnapshot::queued_rows)
       .def_ro("in_flight", &LaneSnapshot::in_flight);
   nb::class_<ShadowSnapshot>(m, "ShadowSnapshot")
       .def_ro("batches", &ShadowSnapshot::batches)

@@ -24,7 +24,6 @@ struct LaneSnapshot {
   std::uint64_t compute_ns = 0;
   std::uint64_t rows = 0;
   std::uint64_t kernel_errors = 0;
-  std::uint64_t queued_rows = 0;
   std::uint64_t in_flight = 0;
 };
 

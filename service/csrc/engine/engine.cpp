@@ -112,8 +112,9 @@ std::shared_ptr<Lane> Engine::add_lane(LaneOptions options, std::unique_ptr<Kern
 void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.remove(lane); }
 
 std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
-                                           const std::shared_ptr<Lane>& unfused, ShadowTime time) {
-  auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time);
+                                           const std::shared_ptr<Lane>& unfused, ShadowTime time,
+                                           std::shared_ptr<ShadowMetrics> metrics) {
+  auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time, std::move(metrics));
   core_->shadow.add(shadow);
   for (Lane* const lane : {fused.get(), unfused.get()}) {
     lane->shadow_owner_ = shadow;

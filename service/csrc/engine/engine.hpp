@@ -55,9 +55,10 @@ class Engine {
   void remove_lane(const std::shared_ptr<Lane>& lane);
 
   // Pairs the two lanes of a model version for comparison. Call it once per pair; they may have traffic
-  // already.
+  // already. `metrics`: of an earlier pair, to go on with; null: new ones.
   std::shared_ptr<Shadow> add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
-                                     const std::shared_ptr<Lane>& unfused, ShadowTime time = ShadowTime::cpu);
+                                     const std::shared_ptr<Lane>& unfused, ShadowTime time = ShadowTime::cpu,
+                                     std::shared_ptr<ShadowMetrics> metrics = nullptr);
   // Runs that share of the pair's batches again on the other variant, after the responses. A relative
   // difference above the tolerance counts as a mismatch. The shadow's thread starts on first use; it works
   // for at most the largest of all shares of the time. Throws std::invalid_argument unless 0 <= share <= 1.

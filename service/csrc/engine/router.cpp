@@ -181,6 +181,11 @@ const RouteEntry* RouteTable::unloaded(std::string_view name, std::int64_t versi
   return entry == nullptr || entry->ready || !entry->on_demand ? nullptr : entry;
 }
 
+RequestMetrics* RouteTable::unserved(std::string_view name) const noexcept {
+  const Model* const model = find(name);
+  return model == nullptr ? nullptr : model->versions.front().unserved.get();
+}
+
 Route RouteTable::resolve(const RouteQuery& query) const {
   const Model* const model = find(query.model);
   if (model == nullptr) {

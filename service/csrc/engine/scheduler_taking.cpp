@@ -81,7 +81,7 @@ void Scheduler::take(Lane& lane, Nanos now, const Limits& limits, TakenBatch& ba
   batch.estimate = lane.cost_.of(batch.rows);
   batch.from_queue = true;
   ++lane.running_;
-  lane.metrics_.queued_rows.store(queue.rows(), std::memory_order_relaxed);
+  lane.queued_rows_.store(queue.rows(), std::memory_order_relaxed);
   if (queue.empty()) {
     batch.lane = std::move(lane.self_);
     lanes_with_workers_ -= std::exchange(lane.worker_called_, false);
