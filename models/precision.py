@@ -4,6 +4,7 @@ rows, bounded, and layer by layer where the whole costs too much. numpy only."""
 from __future__ import annotations
 
 import math
+import warnings
 from bisect import bisect_left
 from collections.abc import Collection
 from typing import get_args
@@ -24,12 +25,14 @@ from fused_mlp.models.quantization import (
     to_bfloat16,
     to_int8,
 )
+from fused_mlp.models.spec import Step
 from fused_mlp.models.weights import Mlp
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 RANDOM_ROWS = 64
 MOST_ROWS = 4096  # of those given: more tell nothing new, and float64 is slow
 MAX_ERROR = 0.05  # of the size of a row's outputs
+_NONE_FITS = f"{{}}: no matrix of the model can be kept in it (int8 takes up to {MOST_INPUTS} inputs)"
 
 
 def check_precision(precision: str) -> Precision:
@@ -41,7 +44,7 @@ def check_precision(precision: str) -> Precision:
 
 def to_precision(mlp: Mlp, precision: Precision, keep: frozenset[str] = frozenset()) -> Mlp:
     """Unmeasured. `keep`: names of steps whose weights stay as they are. So do those that the precision cannot hold:
-    too many inputs for int8, numbers too large for bfloat16."""
+    too many inputs for int8, numbers too large for bfloat16. A warning if that leaves none."""
     check_precision(precision)
     if precision == mlp.precision:
         return mlp
@@ -50,7 +53,10 @@ def to_precision(mlp: Mlp, precision: Precision, keep: frozenset[str] = frozense
         return plain
     if mlp.reduced:
         raise ModelLoadError(f"the model is in {mlp.precision} already: expected its float32 weights")
-    return plain.with_reduced(_without(mlp, _reduce_all(mlp, precision), keep))
+    reduced = _without(mlp, _reduce_all(mlp, precision), keep)
+    if not reduced and not keep and _products(mlp):
+        warnings.warn(f"{_NONE_FITS.format(precision)}: it stays in float32", stacklevel=2)
+    return plain.with_reduced(reduced)
 
 
 def reduce_precision(
@@ -64,7 +70,7 @@ def reduce_precision(
     int8 for the matrices that are int8 there, and nothing else."""
     if max_error is not None and not max_error > 0:  # NaN neither
         raise ModelLoadError(f"max_error=...: expected a number above 0, got {max_error}")
-    steps = _products(mlp)
+    steps = [step.name for step in _products(mlp)]
     if precision is None and mlp.quantized and not mlp.reduced:
         precision = "int8"
         steps = [step.name for step in mlp.spec.steps if f"{step.prefix}.weight" in mlp.quantized]
@@ -84,8 +90,8 @@ def _nothing_to_measure(mlp: Mlp, precision: Precision | None) -> str:
     return f"{text}: say precision='int8' or precision='bfloat16'"
 
 
-def _products(mlp: Mlp) -> list[str]:
-    return [step.name for step in mlp.spec.steps if step.op in ("linear", "gated")]
+def _products(mlp: Mlp) -> list[Step]:
+    return [step for step in mlp.spec.steps if step.op in ("linear", "gated")]
 
 
 def _in_float32(mlp: Mlp) -> Mlp:
@@ -98,8 +104,8 @@ def _in_float32(mlp: Mlp) -> Mlp:
 def _reduce_all(mlp: Mlp, precision: Precision) -> dict[str, ReducedMatrix]:
     """Every matrix that the precision can hold, by name; of a gated step both or none."""
     reduced: dict[str, ReducedMatrix] = {}
-    for step in mlp.spec.steps:
-        if step.op not in ("linear", "gated") or f"{step.prefix}.weight" in reduced:
+    for step in _products(mlp):
+        if f"{step.prefix}.weight" in reduced:
             continue
         made: dict[str, ReducedMatrix] = {}
         for half in ("", "gate_"):
@@ -180,22 +186,20 @@ class _Reduction:
         self.plain, self.precision, self.max_error = _in_float32(mlp), precision, max_error
         self.x, self.calibrated = _check_rows(mlp, rows), rows is not None
         self.exact = evaluate(mlp, self.x.astype(np.float64))
-        others = [name for name in _products(mlp) if name not in steps]
+        others = [step.name for step in _products(mlp) if step.name not in steps]
         self.reduced = _without(mlp, _reduce_all(mlp, precision), others)
         # Steps that share their weights are reduced together: one stands for all.
         self.steps = list(
             {
                 step.prefix: step.name
-                for step in reversed(mlp.spec.steps)
-                if f"{step.prefix}.weight" in self.reduced and step.op in ("linear", "gated")
+                for step in reversed(_products(mlp))
+                if f"{step.prefix}.weight" in self.reduced
             }.values()
         )[::-1]
 
     def run(self) -> Mlp:
         if not self.steps:
-            raise ModelLoadError(
-                f"{self.precision}: no matrix of the model can be kept in it (int8 takes up to {MOST_INPUTS} inputs)"
-            )
+            raise ModelLoadError(_NONE_FITS.format(self.precision))
         found = self._measured(())
         if self._is_within(found):
             return found
@@ -226,11 +230,7 @@ class _Reduction:
     def _measured(self, costly: Collection[str], every: int = 1) -> Mlp:
         """Over one of `every` rows."""
         found = self.plain.with_reduced(_without(self.plain, self.reduced, costly))
-        kept = tuple(
-            step.name
-            for step in found.spec.steps
-            if step.op in ("linear", "gated") and f"{step.prefix}.weight" not in found.reduced
-        )
+        kept = tuple(step.name for step in _products(found) if f"{step.prefix}.weight" not in found.reduced)
         found.error = measure(found, self.exact[::every], self.x[::every], self.calibrated, kept)
         return found
 

@@ -1,7 +1,7 @@
 """The fused CPU kernel against eager PyTorch, torch.compile, ONNX Runtime and OpenVINO, and against the
 limits of the machine. Run as `python -m bench.kernels`; engines take turns, each in a process of its own.
 `--precision` compares int8 and bfloat16 weights instead, with the int8 of the others. `--beside 0.4` compares the
-medians of two threads beside a process that uses that share of a core.
+medians of two threads beside a process that uses that share of a core, `--burst-ms 100` in long bursts.
 
 A full run takes about ten minutes, most of it torch.compile; `--quick` a minute, without it.
 An interrupted run goes on where it stopped with `--resume`."""
@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.kernels.engines import ENGINES, FLOAT_ENGINES, PRECISION_ENGINES, versions
 from bench.kernels.neighbour import neighbour
 from bench.kernels.precision_report import precision_summary, precision_table
-from bench.kernels.report import beside_summary, markdown_table, plot, show, summary
+from bench.kernels.report import BESIDE_US, beside_summary, markdown_table, plot, show, summary
 from bench.kernels.shapes import (
     ALL,
     BATCHES,
@@ -44,7 +44,9 @@ RESULTS = Path(__file__).parent.parent / "results" / "kernels.json"
 PRECISION_RESULTS = RESULTS.with_name("kernels-int8.json")
 BESIDE_RESULTS = RESULTS.with_name("kernels-beside.json")
 ROUNDS, TURN_S = 4, 0.04  # turns of each engine per cell
-BESIDE_ROUNDS, BESIDE_TURN_S = 6, 0.1  # each contains several bursts of the other process
+BESIDE_TURN_S = 0.1  # at least, and so many times the longest burst: several of them, and of their pauses
+BESIDE_TURN_BURSTS = 4
+BURST_MS = 12.0
 QUICK_BATCHES = (1, 8, 32, 128)
 QUICK_ENGINES = ("fused", "eager", "ONNX Runtime")
 # Where engines disagree by more than this, one of them computes something else, and the race is void.
@@ -95,14 +97,15 @@ def measure_shape(
     threads: int,
     batches: tuple[int, ...],
     progress: Any,
-    beside: float,
+    burst_s: float,
 ) -> list[dict[str, Any]]:
-    rounds, turn_s = (BESIDE_ROUNDS, BESIDE_TURN_S) if beside else (ROUNDS, TURN_S)
+    """`burst_s`: of the other process, 0 if there is none. Beside it, points below BESIDE_US are left out."""
+    turn_s = max(BESIDE_TURN_S, BESIDE_TURN_BURSTS * burst_s) if burst_s else TURN_S
     for worker in workers:
         progress(f"{worker.engine} loads {shape}", 0)
         worker.ask(do="load", shape=shape)
     # What norms and additions cost: the same products without them, in one more process of the fused kernel.
-    plain = Worker("fused", threads) if shape in WITHOUT_NORMS else None
+    plain = Worker("fused", threads) if shape in WITHOUT_NORMS and not burst_s else None
     if plain is not None:
         plain.ask(do="load", shape=WITHOUT_NORMS[shape])
     weights = 4 * multiply_adds(shape)
@@ -110,6 +113,10 @@ def measure_shape(
     for batch in batches:
         samples = {w.engine: w.ask(do="bind", batch=batch)["sample"] for w in workers}
         _check_agreement(shape, batch, samples)
+        quick = workers[0].ask(do="time", batch=batch, budget_s=0.01, realtime=realtime)
+        if burst_s and quick["median"] < BESIDE_US * 1e-6:
+            progress("", 1)
+            continue
         best = {worker.engine: math.inf for worker in workers}
         medians: dict[str, list[float]] = {worker.engine: [] for worker in workers}
         flops, read_s, plain_s = 0.0, math.inf, math.inf
@@ -117,7 +124,7 @@ def measure_shape(
         int8 = any(worker.engine == "fused int8" for worker in workers)
         if plain is not None:
             plain.ask(do="bind", batch=batch)
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             if realtime:
                 set_priority(True)
             flops = max(flops, probe.flops(threads, samples=2))
@@ -188,6 +195,13 @@ def _arguments() -> argparse.Namespace:
         help="of a core, used by another process meanwhile",
     )
     parser.add_argument(
+        "--burst-ms",
+        type=float,
+        default=BURST_MS,
+        metavar="MS",
+        help="its longest burst; the shortest is a 30th",
+    )
+    parser.add_argument(
         "--precision", action="store_true", help="int8 and bfloat16 weights, ours and others'"
     )
     parser.add_argument("--shapes", nargs="+", choices=list(ALL), default=None, metavar="SHAPE")
@@ -204,6 +218,8 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if not 0 <= arguments.beside <= 1:
         parser.error(f"--beside: expected a share of a core from 0 to 1, got {arguments.beside:g}")
+    if not 0.1 <= arguments.burst_ms <= 1000:
+        parser.error(f"--burst-ms: expected 0.1 to 1000 ms, got {arguments.burst_ms:g}")
     output, shapes, threads = RESULTS, tuple(SHAPES), [1, 2]
     if arguments.precision:
         output, shapes = PRECISION_RESULTS, PRECISION_SHAPES
@@ -254,6 +270,7 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
         "command": " ".join(["python -m bench.kernels", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "beside": arguments.beside,
+        "burst_ms": arguments.burst_ms if arguments.beside else 0,
         "engines": engines,
         "cells": [],
     }
@@ -263,8 +280,9 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
     todo = [(t, s) for t in arguments.threads for s in arguments.shapes if (t, s) not in done]
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     probe = MachineProbe()
+    burst_s = arguments.burst_ms * 1e-3 if arguments.beside else 0.0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar, neighbour(arguments.beside):
+    with Progress(*columns, console=console) as bar, neighbour(arguments.beside, burst_s):
         task = bar.add_task("starting", total=len(todo) * len(batches))
 
         def progress(text: str, advance: int) -> None:
@@ -280,7 +298,7 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
                 os.sched_setaffinity(0, {min(affinity)})  # the probe, on the core the engines use
             for shape in shapes:
                 result["cells"] += measure_shape(
-                    arguments.realtime, shape, workers, probe, threads, batches, progress, arguments.beside
+                    arguments.realtime, shape, workers, probe, threads, batches, progress, burst_s
                 )
                 partial.write_text(json.dumps(result))
             os.sched_setaffinity(0, affinity)

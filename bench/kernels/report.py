@@ -98,7 +98,8 @@ def beside_summary(result: dict[str, Any]) -> list[str]:
         ]
         slower = [c for c in cells if _median_ratio(c) < 1 - NOISE]
         lines.append(
-            f"beside {result['beside']:.0%} of a core, {threads} threads, medians from {BESIDE_US} us on: "
+            f"beside {result['beside']:.0%} of a core, bursts of up to {result.get('burst_ms', 12):g} ms, "
+            f"{threads} threads, medians from {BESIDE_US} us on: "
             f"{geometric_mean([_median_ratio(c) for c in cells]):.2f}x the best other, over {NOISE:.0%} slower at "
             f"{len(slower)} of {len(cells)} points"
             + "".join(f"; {c['shape']} batch {c['batch']} {_median_ratio(c):.2f}x" for c in slower)

@@ -12,7 +12,9 @@ from typing import Any
 from fused_mlp import kernels
 from fused_mlp.kernels import Kernel, KernelError, KernelRefuted, KernelUnavailable
 from fused_mlp.models import Mlp, ModelLoadError
-from fused_mlp.models.precision import reduce_precision
+from fused_mlp.models.precision import reduce_precision, to_precision
+from fused_mlp.models.precision_error import PrecisionError
+from fused_mlp.models.quantization import Precision
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.ledger import Ledger
 from fused_mlp.service.catalog.placement import build_placed
@@ -23,6 +25,7 @@ from fused_mlp.service.settings.settings import Settings
 from fused_mlp.service.variant import VARIANTS, Variant
 
 log = logging.getLogger(__name__)
+MOST_MEASURED = 4096  # errors that are remembered, of a few hundred bytes each
 
 
 class KernelBuilder:
@@ -30,6 +33,8 @@ class KernelBuilder:
         self._settings = settings
         self._engine = engine
         self._ledger = ledger
+        # By weights, program and precision: the error, or why it was refused.
+        self._measured: dict[tuple[bytes | None, str, Precision], PrecisionError | str] = {}
 
     def build(
         self, name: str, stored: StoredWeights, saved: Mlp, policy: Policy, *, strict: bool = False
@@ -40,7 +45,7 @@ class KernelBuilder:
         mlp, reason = saved, ""
         if policy.precision not in ("float32", saved.precision) and not saved.reduced:
             try:
-                mlp = reduce_precision(saved, policy.precision)
+                mlp = self._reduced(stored, saved, policy.precision)
                 log.info("%s in %s: %s", label, mlp.precision, mlp.error)
             except ModelLoadError as error:
                 if strict:
@@ -60,6 +65,27 @@ class KernelBuilder:
             precision_error=mlp.error,
         )
         return self.with_kernels(served, policy, mlp)
+
+    def _reduced(self, stored: StoredWeights, saved: Mlp, precision: Precision) -> Mlp:
+        """The error is measured once for the same weights, however often they are loaded."""
+        key = (stored.digest, saved.spec.model_dump_json(), precision)
+        known = self._measured.get(key)
+        if isinstance(known, PrecisionError):
+            mlp = to_precision(saved, precision, frozenset(known.kept))
+            mlp.error = known
+            return mlp
+        if known is not None:
+            raise ModelLoadError(known)
+        if len(self._measured) >= MOST_MEASURED:
+            self._measured.pop(next(iter(self._measured)), None)
+        try:
+            mlp = reduce_precision(saved, precision)
+        except ModelLoadError as error:
+            self._measured[key] = str(error)
+            raise
+        if mlp.error is not None:
+            self._measured[key] = mlp.error
+        return mlp
 
     def complete(self, served: ServedVersion, policy: Policy, *, strict: bool = False) -> ServedVersion:
         """What the version lacks under the policy, built: further kernels beside those it has, or all of them anew in

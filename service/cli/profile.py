@@ -42,6 +42,9 @@ def command(
     gated: Annotated[
         bool, _option("Gated hidden layers (GeGLU, SwiGLU), with --dims.", _SHAPE, "--gated")
     ] = False,
+    precision: Annotated[
+        str, _option("Of the weights, with --dims.", _SHAPE, metavar="float32|bfloat16|int8")
+    ] = "float32",
     batch: Annotated[str, _option("Batch sizes by commas.", _SHAPE, metavar="1,8,64,512")] = "1,8,64,512",
     device: Annotated[str, _option("Where to run it.", _SHAPE, metavar="cpu|cuda")] = "cpu",
     threads: Annotated[
@@ -138,7 +141,7 @@ def command(
         fail(f"--variants: expected some of {', '.join(PROFILED)} by commas, got {variants!r}")
     try:
         guesses = parse_expectation(expect) if expect else {}
-        mlp = _model(model, dims, activation, gated)
+        mlp = _model(model, dims, activation, gated, precision)
         for width in widths if sweep else ():  # before minutes of measuring
             equally_wide(mlp.spec, width)
         options = Options(
@@ -193,9 +196,10 @@ def _numbers(option: str, text: str) -> list[int]:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def _model(path: Path | None, dims: str | None, activation: str, gated: bool) -> Mlp:
+def _model(path: Path | None, dims: str | None, activation: str, gated: bool, precision: str) -> Mlp:
     from fused_mlp.kernels.profile import random_mlp
     from fused_mlp.models import Activation, ModelLoadError, load
+    from fused_mlp.models.precision import PRECISIONS, check_precision, to_precision
 
     if path is not None:
         try:
@@ -207,7 +211,10 @@ def _model(path: Path | None, dims: str | None, activation: str, gated: bool) ->
         fail(f"--activation: expected one of {', '.join(get_args(Activation))}; got {activation!r}")
     if gated and len(widths) < 3:
         fail(f"--gated: expected a hidden layer, such as --dims 768,3072,768; got --dims {dims}")
-    return random_mlp(widths, cast("Activation", activation), gated)
+    if precision not in PRECISIONS:
+        fail(f"--precision: expected one of {', '.join(PRECISIONS)}; got {precision!r}")
+    mlp = random_mlp(widths, cast("Activation", activation), gated)
+    return to_precision(mlp, check_precision(precision))
 
 
 def _parts(dims: str) -> list[str]:

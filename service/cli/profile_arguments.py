@@ -8,7 +8,7 @@ from fused_mlp.service.cli.failure import fail
 
 _OF_LIVE = ("seconds", "tls_ca", "tls_cert", "tls_key", "token_file")
 _OF_SWEEP = ("sweep_widths", "sweep_batches", "sweep_file")
-_OF_DIMS = ("activation", "gated")
+_OF_DIMS = ("activation", "gated", "precision")
 _WITH_LIVE = ("live", "trace_dir", "as_json", *_OF_LIVE)
 _MOST_THREADS = 1024
 

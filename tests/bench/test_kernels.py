@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx.reference
 import pytest
 
+from bench.kernels.__main__ import main
 from bench.kernels.engines import last_row
+from bench.kernels.neighbour import work
 from bench.kernels.onnx_export import onnx_bytes
+from bench.kernels.report import beside_summary
 from bench.kernels.shapes import SHAPES, build
 from fused_mlp import from_onnx, kernels
 from fused_mlp.kernels.profile.shapes import with_random_weights
@@ -70,3 +75,60 @@ def test_the_onnx_model_of_a_program_is_the_same_program(shape: str) -> None:
     # Both in float32, in other orders of summation.
     expected = evaluate(mlp, x)[-1]
     np.testing.assert_allclose(last_row(session.run(None, {"input": x})), expected, rtol=1e-4, atol=1e-4)
+
+
+class Pauses:
+    """A stop event that counts the pauses instead of waiting."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.bursts: list[float] = []
+        self.pauses: list[float] = []
+        self._last = time.thread_time()
+
+    def is_set(self) -> bool:
+        return len(self.pauses) == self.most
+
+    def wait(self, seconds: float) -> None:
+        now = time.thread_time()
+        self.bursts.append(now - self._last)
+        self.pauses.append(seconds)
+        self._last = now
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 1.0])
+def test_the_other_process_uses_its_share_in_bursts(share: float) -> None:
+    pauses = Pauses(12)
+    work(share, 0.006, pauses)  # type: ignore[arg-type]
+    busy, idle = sum(pauses.bursts), sum(pauses.pauses)
+    # A burst ends with the first look at the clock after its end: a little later.
+    assert busy / (busy + idle) == pytest.approx(share, rel=0.2)
+    assert 0.006 / 30 <= min(pauses.bursts) < max(pauses.bursts) / 2
+    assert max(pauses.pauses) <= (1 - share) / share * 0.006
+
+
+def test_medians_beside_other_work_are_judged_from_100_us_on() -> None:
+    def cell(batch: int, fused: float, other: float) -> dict[str, Any]:
+        medians = {"fused": fused, "eager": 9e9, "ONNX Runtime": other}
+        return {"threads": 2, "shape": "64-10", "batch": batch, "median_us": medians, "best_us": medians}
+
+    cells = [cell(1, 50.0, 1.0), cell(33, 150.0, 300.0), cell(200, 1000.0, 900.0)]
+    (line,) = beside_summary({"beside": 0.4, "burst_ms": 100.0, "cells": cells})
+    assert "over 3% slower at 1 of 2 points; 64-10 batch 200 0.90x" in line
+    assert "40% of a core, bursts of up to 100 ms" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--beside", "1.5"], "--beside: expected a share of a core from 0 to 1, got 1.5"),
+        (["--beside", "0.4", "--burst-ms", "0"], "--burst-ms: expected 0.1 to 1000 ms, got 0"),
+    ],
+)
+def test_shares_and_bursts_out_of_range_are_refused(
+    options: list[str], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench.kernels", *options])
+    with pytest.raises(SystemExit):
+        main()
+    assert text in capsys.readouterr().err

@@ -14,7 +14,7 @@ from fused_mlp.models import Mlp, MlpSpec
 from fused_mlp.models.evaluation import Arithmetic, evaluate
 from fused_mlp.models.precision import to_precision
 from fused_mlp.models.quantization import Int8Matrix, ReducedMatrix
-from fused_mlp.models.spec import INPUT, Elementwise, Gated, Linear, Norm, Softmax
+from fused_mlp.models.spec import INPUT, Concat, Elementwise, Gated, Linear, Norm, Softmax
 from tests.support.random_programs import random_mlp, random_rows, random_weights
 
 ISAS = _cpu.usable_isas(int8=True)
@@ -63,6 +63,27 @@ def test_products_are_those_of_int64(isa: str, gated: bool, widths: tuple[int, .
     for rows in (1, 2, 3, 5, 13, 30):
         x = random_rows(mlp, rows, rows)
         assert same_bits(kernel(x), evaluate(mlp, x, Int64Products()))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_rows_are_quantized_once_for_all_products_that_read_them(threads: int, rows: int) -> None:
+    steps = [
+        Linear(name="a", input=INPUT, out_features=300),
+        Elementwise(name="f", input="a", function="tanh"),
+        Linear(name="b", input=INPUT, out_features=40),
+        Elementwise(name="g", input="b", function="relu"),  # another function: no product of both
+        Concat(name="both", inputs=("f", "g")),
+    ]
+    mlp = to_precision(random_weights(MlpSpec(in_features=200, steps=steps)), "int8")
+    kernel = CpuKernel(mlp, threads)
+    x = random_rows(mlp, rows, rows)
+    assert same_bits(kernel(x), CpuKernel(mlp, 1, "portable")(x))
+    if threads == 1:
+        _cpu.start_recording_phases(100)
+        kernel(x)
+        spans, _ = _cpu.stop_recording_phases()
+        assert [span[0] for span in spans].count("quantize") == 1
 
 
 @pytest.mark.parametrize("seed", range(24))

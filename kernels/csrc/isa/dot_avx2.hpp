@@ -24,6 +24,10 @@ struct Avx2Integers {
     return _mm_cvtsi128_si32(_mm_max_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
   }
   static __m256 to_float(Sum v) { return _mm256_cvtepi32_ps(v); }
+  static __m128i rounded(__m256 v) {  // to int16
+    const __m256i whole = _mm256_cvtps_epi32(v);
+    return _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  }
   using Inputs = __m256i;
   static Inputs broadcast(const std::uint32_t* p) { return _mm256_set1_epi32(static_cast<int>(*p)); }
 };
@@ -43,8 +47,7 @@ struct AvxVnni : Avx2Integers {
     return sum;
   }
   static void store_rounded(Value* p, __m256 v) {
-    const __m256i whole = _mm256_cvtps_epi32(v);
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    const __m128i words = rounded(v);
     const __m128i bytes = _mm_xor_si128(_mm_packs_epi16(words, words), _mm_set1_epi8(-128));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), bytes);
   }
@@ -63,9 +66,7 @@ struct Avx2Madd : Avx2Integers {
   }
   static Sum dot(Sum sum, Inputs x, Weights w) { return _mm256_add_epi32(sum, _mm256_madd_epi16(x, w)); }
   static void store_rounded(Value* p, __m256 v) {
-    const __m256i whole = _mm256_cvtps_epi32(v);
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), words);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), rounded(v));
   }
 };
 

@@ -87,9 +87,12 @@ void Program::add(const ProductSource& source, const Isa& isa) {
   layers_.push_back(pack_layer(layer, isa));
   Region in = source.in;
   if (layer.precision == Precision::kInt8) in = quantize(source.in, layer.in, isa);
+  const std::size_t quantized_by = last_quantization_;
+  if (source.out.buffer == quantized_.buffer) last_quantization_ = kNone;
   Op op{.product = true,
         .quantizes = false,
         .number = number_,
+        .quantized_by = quantized_by,
         .padded = false,
         .in = {},
         .out = {},
@@ -115,15 +118,22 @@ void Program::add(const ProductSource& source, const Isa& isa) {
   regions_.push_back({in, source.out, source.other.value_or(in)});
 }
 
-// Adds the operation that quantizes a product's input, into a buffer that all of them share: what is in it is
-// used at once.
+// Adds the operation that quantizes a product's input, into a buffer that all of them share. Products of the
+// same rows, one after the other, share the operation too.
 Region Program::quantize(const Region& in, std::size_t width, const Isa& isa) {
   const Region out{quantized_buffer_, 0};
+  if (last_quantization_ != kNone && ops_[last_quantization_].row.width == width &&
+      in.buffer == quantized_.buffer && in.column == quantized_.column) {
+    return out;
+  }
+  quantized_ = in;
+  last_quantization_ = ops_.size();
   const std::size_t values = (width + isa.panel - 1) / isa.panel * isa.panel;  // whole registers
   quantized_floats_ = std::max(quantized_floats_, kQuantizedHeader + values / isa.group);
   Op op{.product = false,
         .quantizes = true,
         .number = number_,
+        .quantized_by = kNone,
         .padded = false,
         .in = {},
         .out = {},
@@ -141,9 +151,11 @@ void Program::add(const RowSource& source, const Isa& isa) {
   check(source.out, source.width, true);
   expect(source.other.has_value() == (source.kind == RowKind::kCombine), "two values where one is combined");
   if (source.other) check(*source.other, source.width, false);
+  if (source.out.buffer == quantized_.buffer) last_quantization_ = kNone;
   ops_.push_back({.product = false,
                   .quantizes = false,
                   .number = number_,
+                  .quantized_by = kNone,
                   .padded = false,
                   .in = {},
                   .out = {},

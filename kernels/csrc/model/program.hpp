@@ -71,9 +71,10 @@ struct Location {
 
 struct Op {
   bool product;
-  bool quantizes;      // if no product: writes quantized rows of row.width, and nothing else
-  std::size_t number;  // of the operation in the source
-  bool padded;         // for a product: whole panels fit into its region
+  bool quantizes;            // if no product: writes quantized rows of row.width, and nothing else
+  std::size_t number;        // of the operation in the source
+  std::size_t quantized_by;  // for a product of int8: the operation that quantizes its rows
+  bool padded;               // for a product: whole panels fit into its region
   Location in;
   Location out;
   Location other;     // `in` again where there is none
@@ -115,7 +116,11 @@ class Program {
 
   std::vector<Op> ops_;
   std::vector<Regions> regions_;
-  std::size_t number_ = 0;            // of the operation that is added
+  std::size_t number_ = 0;  // of the operation that is added
+  // The last operation that quantizes, while the rows that it has read are as they were, and these rows.
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::size_t last_quantization_ = kNone;
+  Region quantized_;
   std::size_t quantized_buffer_ = 0;  // comes after the scratch buffers of the source
   std::size_t quantized_floats_ = 0;  // of the widest quantized row
   std::vector<std::size_t> widths_;   // of the buffers, without padding

@@ -7,6 +7,7 @@
 
 #include "model/kernel.hpp"
 #include "profile/phases.hpp"
+#include "threads/claims.hpp"
 #include "threads/pool.hpp"
 #include "threads/spin.hpp"
 
@@ -36,28 +37,6 @@ Phase phase_of(RowKind kind) {
   }
   return Phase::kMap;
 }
-
-// Pieces of work, each of which one participant claims.
-class Claims {
- public:
-  static constexpr std::size_t kMost = std::size_t{15} * 64;
-
-  // Calls f(piece) for every unclaimed one of `count` pieces, beginning with `start`.
-  template <class F>
-  void each(std::size_t count, std::size_t start, const F& f) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t piece = start + i < count ? start + i : start + i - count;
-      std::atomic<std::uint64_t>& bits = claimed_[piece / 64];
-      const std::uint64_t bit = std::uint64_t{1} << piece % 64;
-      if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
-      if ((bits.fetch_or(bit, std::memory_order_relaxed) & bit) != 0) continue;
-      f(piece);
-    }
-  }
-
- private:
-  std::atomic<std::uint64_t> claimed_[kMost / 64] = {};
-};
 
 }  // namespace
 
@@ -283,7 +262,7 @@ struct MlpKernel::StageJob {
       const std::size_t chunks = (size + step - 1) / step;
       Progress& state = progress(s);
       state.claims.each(chunks, chunks * participant / threads, [&](std::size_t chunk) {
-        if (quantizes) kernel.run_rows(stage.first - 1, frame, 0, frame.rows, copy);
+        if (quantizes) kernel.run_rows(op.quantized_by, frame, 0, frame.rows, copy);
         quantizes = false;
         run_chunk(stage, chunk * step, std::min((chunk + 1) * step, size), copy);
         // Release this chunk's output; the threads that see the stage done acquire it.

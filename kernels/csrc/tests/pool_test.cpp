@@ -1,6 +1,10 @@
 // The pool does every piece of work once, with any number of helpers; callers never wait for each other.
 #include "threads/pool.hpp"
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -8,6 +12,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "threads/claims.hpp"
 #include "threads/wake_cost.hpp"
 
 using namespace fused_mlp;
@@ -215,9 +220,77 @@ void late_helpers_are_skipped_during_a_backoff() {
   while (free_threads() == 1) std::this_thread::yield();
 }
 
+// A participant that loses its core in the middle of a piece keeps that piece alone.
+void pieces_of_a_stalled_participant_are_taken_over() {
+  constexpr std::size_t kPieces = 130, kStalled = 65;
+  Claims claims;
+  std::atomic<bool> begun{false}, others_done{false};
+  int done[kPieces] = {};
+  std::size_t of_the_stalled = 0;
+  std::thread stalled([&] {
+    claims.each(kPieces, kStalled, [&](std::size_t piece) {
+      ++done[piece];
+      ++of_the_stalled;
+      begun.store(true);
+      while (!others_done.load()) std::this_thread::yield();
+    });
+  });
+  while (!begun.load()) std::this_thread::yield();
+  std::size_t taken = 0;
+  claims.each(kPieces, 0, [&](std::size_t piece) { ++done[piece], ++taken; });
+  others_done.store(true);
+  stalled.join();
+  CHECK(of_the_stalled == 1 && taken == kPieces - 1 && done[kStalled] == 1);
+  for (int times : done) CHECK(times == 1);
+}
+
+#if defined(__linux__)
+// A helper that sleeps on its caller's CPU, here because both were bound to it, is moved to the others.
+void a_helper_on_its_callers_cpu_is_moved_off() {
+  cpu_set_t all;
+  CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
+  if (CPU_COUNT(&all) < 2) return;
+  struct Job {
+    cpu_set_t helpers;  // its affinity
+    std::atomic<bool> joined{false};
+    static void task(void* self, unsigned participant) {
+      auto* job = static_cast<Job*>(self);
+      if (participant == 1) {
+        CHECK(sched_getaffinity(0, sizeof job->helpers, &job->helpers) == 0);
+        job->joined.store(true);
+      }
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!job->joined.load() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    }
+  };
+  Pool pool;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
+  bool moved = false;
+  for (int i = 0; i < 100 && !moved; ++i) {
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);  // the first helper inherits it
+    Job bound;
+    pool.run(1, Job::task, &bound);
+    CHECK(sched_setaffinity(0, sizeof all, &all) == 0);
+    Job free;
+    pool.run(1, Job::task, &free);
+    cpu_set_t kept;
+    CPU_AND(&kept, &free.helpers, &one);
+    moved = CPU_COUNT(&kept) == 0;
+    if (moved) CHECK(CPU_COUNT(&free.helpers) == CPU_COUNT(&all) - 1);
+  }
+  CHECK(moved);
+}
+#endif
+
 }  // namespace
 
 int main() {
+#if defined(__linux__)
+  a_helper_on_its_callers_cpu_is_moved_off();
+#endif
+  pieces_of_a_stalled_participant_are_taken_over();
   late_helpers_are_skipped_during_a_backoff();
   callers_and_busy_threads_keep_their_cores();
   every_piece_is_done_once();

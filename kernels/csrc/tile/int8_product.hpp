@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "isa/isa.hpp"
+#include "tile/add_products.hpp"
 
 namespace fused_mlp {
 
@@ -89,28 +90,12 @@ struct Int8Product {
 
     [[gnu::always_inline]] void step(const std::uint32_t* x, std::size_t x_stride, const std::int8_t* w,
                                      std::size_t panel_bytes) {
-      if constexpr (R <= 3) {
-        // Few rows, many columns: keep the inputs in registers and stream the weights.
-        typename D::Inputs in[R];
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) in[r] = D::broadcast(x + static_cast<std::size_t>(r) * x_stride);
-#pragma GCC unroll 16
-        for (int v = 0; v < kRegs; ++v) {
-          const typename D::Weights weight = load(w, panel_bytes, v);
-#pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) sum[r][v] = D::dot(sum[r][v], in[r], weight);
-        }
-      } else {
-        typename D::Weights weight[kRegs];
-#pragma GCC unroll 16
-        for (int v = 0; v < kRegs; ++v) weight[v] = load(w, panel_bytes, v);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          const typename D::Inputs in = D::broadcast(x + static_cast<std::size_t>(r) * x_stride);
-#pragma GCC unroll 16
-          for (int v = 0; v < kRegs; ++v) sum[r][v] = D::dot(sum[r][v], in, weight[v]);
-        }
-      }
+      add_products(
+          sum, [&](int r) { return D::broadcast(x + static_cast<std::size_t>(r) * x_stride); },
+          [&](int v) { return load(w, panel_bytes, v); },
+          [](Sum total, typename D::Inputs in, typename D::Weights weight) {
+            return D::dot(total, in, weight);
+          });
     }
 
     static typename D::Weights load(const std::int8_t* w, std::size_t panel_bytes, int v) {

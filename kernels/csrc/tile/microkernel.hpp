@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "isa/isa.hpp"
+#include "tile/add_products.hpp"
 
 namespace fused_mlp {
 
@@ -109,29 +110,14 @@ struct FloatProduct {
     template <int Depth>
     [[gnu::always_inline]] void step(const float* x, std::size_t x_stride, const Element* w,
                                      std::size_t panel_stride) {
-      if constexpr (R <= 3) {
-        // Few rows, many columns: keep the inputs in registers and stream the weights.
-        Reg in[R];
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) in[r] = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
-#pragma GCC unroll 16
-        for (int v = 0; v < kRegs; ++v) {
-          Reg weight = load<Depth>(w, panel_stride, v);
-          if constexpr (R > 1) V::pin(weight);
-#pragma GCC unroll 16
-          for (int r = 0; r < R; ++r) sum[r][v] = V::multiply_add(in[r], weight, sum[r][v]);
-        }
-      } else {
-        Reg weight[kRegs];
-#pragma GCC unroll 16
-        for (int v = 0; v < kRegs; ++v) weight[v] = load<Depth>(w, panel_stride, v);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          const Reg in = V::broadcast(x + static_cast<std::size_t>(r) * x_stride);
-#pragma GCC unroll 16
-          for (int v = 0; v < kRegs; ++v) sum[r][v] = V::multiply_add(in, weight[v], sum[r][v]);
-        }
-      }
+      add_products(
+          sum, [&](int r) { return V::broadcast(x + static_cast<std::size_t>(r) * x_stride); },
+          [&](int v) {
+            Reg weight = load<Depth>(w, panel_stride, v);
+            if constexpr (R == 2 || R == 3) V::pin(weight);
+            return weight;
+          },
+          [](Reg total, Reg in, Reg weight) { return V::multiply_add(in, weight, total); });
     }
 
     // All of a panel row.

@@ -99,6 +99,13 @@ def _check(module: nn.Module) -> None:
             raise ModelLoadError(
                 f"{where} is quantised, which is not read: import the float model it was made from"
             )
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                if str(node.target).startswith("quantized_decomposed."):
+                    raise ModelLoadError(
+                        f"{where} is quantised by pt2e ({node.target}), which is not read: import the float model it "
+                        "was made from, with precision='int8'"
+                    )
         if isinstance(part, torch.jit.ScriptModule):
             raise ModelLoadError(
                 f"{where} is TorchScript: save it and import the file, or pass the module it was made from"

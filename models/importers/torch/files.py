@@ -3,6 +3,7 @@ makes a module. Each becomes a module, which from_torch reads."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -31,6 +32,9 @@ _WRAPPED = ("module.", "_orig_mod.")
 
 def read_exported(path: Path, *, dtype: Dtype | None = None) -> Mlp:
     """A file of torch.export.save. No code in it is run."""
+    # Registers the operators of pt2e, so that a quantised program is refused as one.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch.ao.quantization.fx._decomposed")
     try:
         with only_tensors(path):
             program = torch.export.load(str(path))

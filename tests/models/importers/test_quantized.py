@@ -3,6 +3,7 @@ become int8 models with the same weights."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -228,3 +229,28 @@ def test_weights_on_a_grid_keep_it() -> None:
             np.abs(to_int8(weights).widened() - weights)
             <= 0.501 * np.abs(weights).max(axis=1, keepdims=True) / 127
         ).all()
+
+
+class Pt2e(nn.Module):
+    """What prepare_pt2e and convert_pt2e leave of a linear: quantised and dequantised rows around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        span = (0.1, 0, -128, 127, torch.int8)
+        whole = torch.ops.quantized_decomposed.quantize_per_tensor(x, *span)
+        return self.linear(torch.ops.quantized_decomposed.dequantize_per_tensor(whole, *span))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_graphs_of_pt2e_are_refused_in_one_line(tmp_path: Path) -> None:
+    importlib.import_module("torch.ao.quantization.fx._decomposed")  # registers the operators
+    program = torch.export.export(Pt2e().eval(), (torch.zeros(2, 6),))
+    line = r"quantised by pt2e \(quantized_decomposed.quantize_per_tensor.default\), which is not read: import"
+    with pytest.raises(ModelLoadError, match=line):
+        models.from_torch(program.module())
+    torch.export.save(program, tmp_path / "m.pt2")
+    with pytest.raises(ModelLoadError, match=line):
+        import_model(tmp_path / "m.pt2", tmp_path / "repo", "m")

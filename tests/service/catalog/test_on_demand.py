@@ -22,7 +22,7 @@ import pytest
 from fused_mlp import kernels, models
 from fused_mlp.kernels import Backend, Kernel, KernelUnavailable
 from fused_mlp.kernels.backends.cpu import CpuKernel
-from fused_mlp.models import LayerSpec, Mlp, MlpSpec
+from fused_mlp.models import LayerSpec, Mlp, MlpSpec, precision
 from fused_mlp.protos import open_inference_pb2 as pb
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.catalog import on_demand, room
@@ -326,6 +326,22 @@ def test_a_policy_that_shrinks_a_model_needs_no_room_beside_it(tmp_path: Path, g
         assert lazy.client.model("wide").version().state == "ON_DEMAND"
         lazy.client.predict("wide", x)
         assert lazy.service.catalog.find("wide").precision == "int8"
+
+
+def test_the_error_is_measured_once_for_the_same_weights(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.save(wide_mlp(), tmp_path / "wide" / "1")
+    x, measured, errors = np.ones((1, 64), np.float32), [], []
+    measure = precision.measure
+    monkeypatch.setattr(precision, "measure", lambda *given: measured.append(1) or measure(*given))
+    with Lazy("native", tmp_path) as lazy:
+        for wanted in ("int8", "float32", "int8"):
+            lazy.service.catalog.set_policy({"precision": wanted}, "wide")
+            lazy.client.predict("wide", x)
+            errors.append(lazy.service.catalog.find("wide").precision_error)
+    assert len(measured) == 1
+    assert errors[0] == errors[2] != errors[1]
 
 
 def test_loading_a_model_loads_its_default_only(tmp_path: Path, gate: Gate) -> None:

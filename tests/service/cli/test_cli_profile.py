@@ -53,6 +53,12 @@ def test_json_has_everything(cli, tmp_path):
     assert len(said["advice"]) == 1
 
 
+def test_widths_are_profiled_in_a_precision(cli):
+    outcome = cli("profile", "--dims", "64,64,10", "--precision", "int8", "--batch", "1", *QUICK, "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["precision"] == "int8"
+
+
 MATRICES = {"layers.0": (600, 400), "layers.1": (400, 300), "layers.2": (300, 10)}
 
 
@@ -137,6 +143,8 @@ def test_the_table_says_what_is_compared_with_what(cli, tmp_path):
         (("--dims", "4,4", "--batch", "0"), "--batch: expected whole numbers from 1 by commas"),
         (("--dims", "4,4", "--batch", "1,,2"), "--batch: expected whole numbers from 1 by commas"),
         (("--dims", "4,4", "--activation", "sine"), "--activation: expected one of identity, relu,"),
+        (("--dims", "4,4", "--precision", "int4"), "--precision: expected one of float32, bfloat16, int8; got 'int4'"),
+        (("somewhere", "--precision", "int8"), "--precision: expected with --dims only, got a MODEL"),
         (("--dims", "4,4", "--gated"), "--gated: expected a hidden layer, such as --dims 768,3072,768; got --dims 4,4"),
         (("--dims", "4,4", "--device", "tpu"), "--device: expected cpu or cuda, got 'tpu'"),
         (("--dims", "4,4", "--variants", "quick"), "--variants: expected some of eager, compile, fused by commas"),
