@@ -248,7 +248,9 @@ class Pt2e(nn.Module):
 def test_graphs_of_pt2e_are_refused_in_one_line(tmp_path: Path) -> None:
     importlib.import_module("torch.ao.quantization.fx._decomposed")  # registers the operators
     program = torch.export.export(Pt2e().eval(), (torch.zeros(2, 6),))
-    line = r"quantised by pt2e \(quantized_decomposed.quantize_per_tensor.default\), which is not read: import"
+    line = (
+        r"quantised by pt2e \(quantized_decomposed.quantize_per_tensor.default\), which is not read: import"
+    )
     with pytest.raises(ModelLoadError, match=line):
         models.from_torch(program.module())
     torch.export.save(program, tmp_path / "m.pt2")
