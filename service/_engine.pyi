@@ -341,7 +341,8 @@ class RouteEntry:
     `outputs`: name, width and whether to squeeze, in the order of columns; none: one, `output`. `input_shape`: of a
     row, as the model itself takes it; none: [in_features]. `on_demand`: not loaded; requests for it are refused as
     not_loaded, which a front takes for "have it loaded and ask again". `no_room`: others fill the memory; requests for
-    it are refused, but no other version takes its place as the default. `unserved`: of the model, see Router.record_unserved."""
+    it are refused, but no other version takes its place as the default. `unserved`: of the model,
+    see Router.record_unserved."""
 
     def __init__(
         self,
