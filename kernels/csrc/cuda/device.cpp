@@ -6,6 +6,16 @@
 
 namespace fused_mlp::cuda {
 
+namespace {
+
+// Errors that never outlast their cause, however often they come: memory is freed, and a recording of a
+// graph, by any library of this process, ends.
+bool passes(CUresult code) {
+  return code == kOutOfMemory || (code >= kFirstCaptureError && code <= kLastCaptureError);
+}
+
+}  // namespace
+
 int Device::count() {
   int count = 0;
   check(Driver::get().device_count(&count), "count the GPUs");
@@ -48,7 +58,7 @@ void Device::on_lost(std::function<void(const std::string&)> tell) {
 }
 
 void Device::judge(CUresult code) noexcept {
-  if (code == kOutOfMemory) return;
+  if (code == kSuccess || passes(code)) return;
   CUevent event = nullptr;
   const CUresult verdict = driver_.event_create(&event, kEventDisableTiming);
   if (verdict == kSuccess) driver_.event_destroy(event);

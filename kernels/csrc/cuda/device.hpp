@@ -32,14 +32,14 @@ class Device {
   // An error that the context does not recover from: every later call fails, and only a new process helps.
   // 0 while there was none.
   CUresult sticky_error() const noexcept { return sticky_.load(std::memory_order_relaxed); }
-  // The first one is told to whatever asked for it, on the thread that met it.
-  void set_sticky(CUresult code) noexcept;
-  // Asks whether an error was a sticky one: then another call fails with it too.
+  // After a failed call: asks the driver whether its error was a sticky one. The first such is told to
+  // on_lost, on the calling thread. The context must be current.
   void judge(CUresult code) noexcept;
   void on_lost(std::function<void(const std::string&)> tell);
 
  private:
   explicit Device(int ordinal);
+  void set_sticky(CUresult code) noexcept;
 
   const Driver& driver_;
   CUdevice device_ = 0;

@@ -72,7 +72,7 @@ CudaKernel::CudaKernel(std::shared_ptr<Device> device, Plan plan, unsigned conte
   try {
     loaded_ = std::make_unique<LoadedPlan>(device_->driver(), std::move(plan));
     for (unsigned i = 0; i < std::max(1u, contexts); ++i) {
-      contexts_.push_back(std::make_unique<LaunchContext>(device_->driver(), *loaded_));
+      contexts_.push_back(std::make_unique<LaunchContext>(*device_, *loaded_));
       free_.push_back(contexts_.back().get());
     }
   } catch (const std::exception& error) {
@@ -163,8 +163,6 @@ void CudaKernel::give_back(LaunchContext* context) {
   given_back_.notify_one();
 }
 
-void CudaKernel::clean_up(LaunchContext* context) noexcept {
-  if (const CUresult verdict = context->abandon(); verdict != kSuccess) device_->set_sticky(verdict);
-}
+void CudaKernel::clean_up(LaunchContext* context) noexcept { device_->judge(context->abandon()); }
 
 }  // namespace fused_mlp::cuda

@@ -31,17 +31,17 @@ std::size_t capacity_of(const Plan& plan) {
 
 }  // namespace
 
-LaunchContext::LaunchContext(const Driver& driver, const LoadedPlan& plan)
-    : driver_(driver),
+LaunchContext::LaunchContext(const Device& device, const LoadedPlan& plan)
+    : driver_(device.driver()),
       plan_(plan),
       capacity_(capacity_of(plan.plan())),
-      host_x_(driver, plan.x_bytes(capacity_)),
-      host_y_(driver, plan.y_bytes(capacity_)),
-      stream_(make_stream(driver)),
-      done_(make_event(driver, kEventBlockingSync | kEventDisableTiming)) {
+      host_x_(driver_, plan.x_bytes(capacity_)),
+      host_y_(driver_, plan.y_bytes(capacity_)),
+      stream_(make_stream(driver_)),
+      done_(make_event(driver_, kEventBlockingSync | kEventDisableTiming)) {
   std::memset(host_x_.host(), 0, plan.x_bytes(capacity_));
   const auto reserve = [&](std::size_t bytes) {
-    memory_.push_back(allocate(driver, bytes));
+    memory_.push_back(allocate(driver_, bytes));
     device_bytes_ += bytes;
     return memory_.back().get();
   };
@@ -50,71 +50,53 @@ LaunchContext::LaunchContext(const Driver& driver, const LoadedPlan& plan)
   for (const std::size_t row_bytes : plan.plan().scratch_row_bytes) {
     scratch_.push_back(reserve(std::max<std::size_t>(1, row_bytes * capacity_)));
   }
-  // Before anything is recorded: the driver may load code and reserve local memory with a kernel's first
-  // launch, which a capture does not survive. Its results are not read.
-  enqueue(1, false, true);
-  check(driver.stream_synchronize(stream_.get()), "run on the GPU for the first time");
-  record_graphs();
+  make_graphs(device);
+  // The driver may load code and reserve local memory with a kernel's first launch: not in a request. Its
+  // results are not read.
+  StreamSink stream(driver_, stream_.get());
+  enqueue(stream, 1, false);
+  check(driver_.stream_synchronize(stream_.get()), "run on the GPU for the first time");
 }
 
 bool LaunchContext::is_mapped(std::size_t rows) const noexcept {
   return rows <= kMappedRows && plan_.traffic(rows) <= kMappedBytes;
 }
 
-void LaunchContext::record_graphs() {
+void LaunchContext::make_graphs(const Device& device) {
   for (const std::size_t rows : kGraphRows) {
     const bool mapped = is_mapped(rows);
     if (mapped && plan_.plan().launches.size() == 1)
       continue;  // as cheap without a graph, and for exactly its rows
-    graphs_.push_back({rows, record(rows, mapped, !mapped)});
+    GraphSink graph(device);
+    enqueue(graph, rows, mapped);
+    graphs_.push_back({rows, graph.instantiate()});
+    check(driver_.graph_upload(graphs_.back().graph.get(), stream_.get()), "upload a graph");
   }
 }
 
-GraphExec LaunchContext::record(std::size_t rows, bool mapped, bool copied) {
-  check(driver_.begin_capture(stream_.get(), kCaptureThreadLocal), "record a graph");
-  CUgraph captured = nullptr;
-  try {
-    enqueue(rows, mapped, copied);
-  } catch (...) {
-    if (driver_.end_capture(stream_.get(), &captured) == kSuccess) driver_.graph_destroy(captured);
-    throw;
-  }
-  check(driver_.end_capture(stream_.get(), &captured), "record a graph");
-  const Graph graph(driver_, captured);
-  CUgraphExec executable = nullptr;
-  check(driver_.graph_instantiate(&executable, captured, 0), "make a graph executable");
-  GraphExec made(driver_, executable);
-  check(driver_.graph_upload(executable, stream_.get()), "upload a graph");
-  return made;
-}
-
-void LaunchContext::enqueue(std::size_t rows, bool mapped, bool copied) {
-  if (copied) {
-    check(driver_.copy_in_async(x_, host_x_.host(), plan_.x_bytes(rows), stream_.get()), "copy the input");
-  }
-  plan_.enqueue(stream_.get(), {mapped ? host_x_.device() : x_, mapped ? host_y_.device() : y_, scratch_},
+void LaunchContext::enqueue(WorkSink& sink, std::size_t rows, bool mapped) const {
+  if (!mapped) sink.copy_in(x_, host_x_.host(), plan_.x_bytes(rows));
+  plan_.enqueue(sink, {mapped ? host_x_.device() : x_, mapped ? host_y_.device() : y_, scratch_},
                 static_cast<std::uint32_t>(rows));
-  if (copied) {
-    check(driver_.copy_out_async(host_y_.host(), y_, plan_.y_bytes(rows), stream_.get()), "copy the output");
-  }
+  if (!mapped) sink.copy_out(host_y_.host(), y_, plan_.y_bytes(rows));
 }
 
-const LaunchContext::Recorded* LaunchContext::graph_for(std::size_t rows) const noexcept {
+const LaunchContext::Prepared* LaunchContext::graph_for(std::size_t rows) const noexcept {
   // Few enough for a linear search. Direct ones come first, so a smaller batch than the first graph has none.
   if (is_mapped(rows) && plan_.plan().launches.size() == 1) return nullptr;
   const auto found =
-      std::find_if(graphs_.begin(), graphs_.end(), [&](const Recorded& g) { return g.rows >= rows; });
+      std::find_if(graphs_.begin(), graphs_.end(), [&](const Prepared& g) { return g.rows >= rows; });
   return found == graphs_.end() ? nullptr : &*found;
 }
 
 void LaunchContext::start(const float* x, std::size_t rows) {
   std::memcpy(host_x_.host(), x, plan_.x_bytes(rows));
   rows_ = rows;
-  if (const Recorded* const recorded = graph_for(rows)) {
-    check(driver_.graph_launch(recorded->graph.get(), stream_.get()), "launch a graph");
+  if (const Prepared* const prepared = graph_for(rows)) {
+    check(driver_.graph_launch(prepared->graph.get(), stream_.get()), "launch a graph");
   } else {
-    const bool mapped = is_mapped(rows);
-    enqueue(rows, mapped, !mapped);
+    StreamSink stream(driver_, stream_.get());
+    enqueue(stream, rows, is_mapped(rows));
   }
 }
 

@@ -12,8 +12,8 @@ namespace fused_mlp::cuda {
 
 class LaunchContext {
  public:
-  // Allocates everything a batch will need and records the graphs: serving allocates nothing.
-  LaunchContext(const Driver& driver, const LoadedPlan& plan);
+  // Allocates everything a batch will need and makes the graphs: serving allocates nothing.
+  LaunchContext(const Device& device, const LoadedPlan& plan);
 
   // The most rows that can be in flight here.
   std::size_t capacity() const noexcept { return capacity_; }
@@ -28,7 +28,7 @@ class LaunchContext {
   CUresult abandon() noexcept;
 
  private:
-  struct Recorded {
+  struct Prepared {
     std::size_t rows;
     GraphExec graph;
   };
@@ -36,10 +36,9 @@ class LaunchContext {
   // True if kernels read and write the host's memory: what crosses the bus is so little that copies would
   // take longer.
   bool is_mapped(std::size_t rows) const noexcept;
-  void record_graphs();
-  GraphExec record(std::size_t rows, bool mapped, bool copied);
-  void enqueue(std::size_t rows, bool mapped, bool copied);
-  const Recorded* graph_for(std::size_t rows) const noexcept;
+  void make_graphs(const Device& device);
+  void enqueue(WorkSink& sink, std::size_t rows, bool mapped) const;
+  const Prepared* graph_for(std::size_t rows) const noexcept;
 
   const Driver& driver_;
   const LoadedPlan& plan_;
@@ -52,7 +51,7 @@ class LaunchContext {
   CUdeviceptr x_ = 0, y_ = 0;
   Stream stream_;
   Event done_;
-  std::vector<Recorded> graphs_;  // by rows. Before the stream and the buffers in destruction: they hold both
+  std::vector<Prepared> graphs_;  // by rows. Before the stream and the buffers in destruction: they hold both
 };
 
 }  // namespace fused_mlp::cuda

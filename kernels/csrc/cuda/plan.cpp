@@ -46,7 +46,7 @@ Module load(const Driver& driver, const KernelCode& kernel) {
 
 }  // namespace
 
-LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : driver_(driver), plan_(std::move(plan)) {
+LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : plan_(std::move(plan)) {
   check_plan(plan_);
   for (const KernelCode& kernel : plan_.kernels) {
     modules_.push_back(load(driver, kernel));
@@ -75,7 +75,7 @@ std::size_t LoadedPlan::traffic(std::size_t rows) const noexcept {
   return bytes;
 }
 
-void LoadedPlan::enqueue(CUstream stream, const Buffers& buffers, std::uint32_t rows) const {
+void LoadedPlan::enqueue(WorkSink& sink, const Buffers& buffers, std::uint32_t rows) const {
   for (const Launch& launch : plan_.launches) {
     std::array<std::uint64_t, kMostArguments> values{};
     std::array<void*, kMostArguments> addresses;
@@ -104,9 +104,7 @@ void LoadedPlan::enqueue(CUstream stream, const Buffers& buffers, std::uint32_t 
     }
     const KernelCode& kernel = plan_.kernels[launch.kernel];
     const unsigned blocks = (rows + launch.block_rows - 1) / launch.block_rows * launch.column_blocks;
-    check(driver_.launch(functions_[launch.kernel], blocks, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes,
-                         stream, addresses.data(), nullptr),
-          "launch a kernel");
+    sink.launch(functions_[launch.kernel], blocks, kernel.threads, kernel.shared_bytes, addresses.data());
   }
 }
 

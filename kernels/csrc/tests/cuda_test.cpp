@@ -19,14 +19,32 @@ using namespace fused_mlp::cuda;
 
 namespace {
 
-const fake_cuda_control& fake() {
-  static const fake_cuda_control* const found = [] {
-    const char* const name = std::getenv("FUSED_MLP_LIBCUDA");
-    void* const library = name != nullptr ? dlopen(name, RTLD_NOW) : nullptr;
-    CHECK(library != nullptr);
-    return reinterpret_cast<decltype(&fake_cuda_controls)>(dlsym(library, "fake_cuda_controls"))();
+// A function of the fake driver, which the launcher need not know.
+template <class Function>
+Function* symbol(const char* name) {
+  static void* const library = [] {
+    const char* const path = std::getenv("FUSED_MLP_LIBCUDA");
+    return path != nullptr ? dlopen(path, RTLD_NOW) : nullptr;
   }();
+  CHECK(library != nullptr);
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+const fake_cuda_control& fake() {
+  static const fake_cuda_control* const found = symbol<const fake_cuda_control*()>("fake_cuda_controls")();
   return *found;
+}
+
+// What torch calls when it records a graph.
+CUresult synchronize_device() { return symbol<CUresult()>("cuCtxSynchronize")(); }
+CUresult begin_capture(CUstream stream) {
+  return symbol<CUresult(CUstream, int)>("cuStreamBeginCapture_v2")(stream, 1);  // thread-local
+}
+CUresult end_capture(CUstream stream) {
+  CUgraph graph = nullptr;
+  const CUresult code = symbol<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph);
+  if (code == kSuccess) Driver::get().graph_destroy(graph);
+  return code;
 }
 
 constexpr std::size_t kIn = 5, kOut = 3;
@@ -219,6 +237,40 @@ void many_threads_share_a_kernel() {
   for (std::thread& caller : callers) caller.join();
 }
 
+// torch waits for the whole device before it records a graph, and records while other threads load and serve.
+void a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device() {
+  const Weights weights(2);
+  std::atomic<bool> stop{false}, recording{false};
+  CUresult recorded = 0;
+  std::thread waiting([&] {
+    const CurrentContext current(*weights.device);
+    while (!stop) CHECK(synchronize_device() == kSuccess);
+  });
+  for (int i = 0; i < 10; ++i) {
+    CudaKernel kernel(weights.device, two_launches(weights), 2);
+    check_batch(kernel, 100, 1, 2, 1);
+  }
+  stop = true;
+  waiting.join();
+  stop = false;
+  std::thread recorder([&] {
+    const CurrentContext current(*weights.device);
+    const Stream stream = make_stream(Driver::get());
+    CHECK(begin_capture(stream.get()) == kSuccess);
+    recording = true;
+    while (!stop) std::this_thread::yield();
+    recorded = end_capture(stream.get());
+  });
+  while (!recording) std::this_thread::yield();
+  {
+    CudaKernel kernel(weights.device, two_launches(weights), 2);
+    check_batch(kernel, 100, 1, 2, 1);
+  }
+  stop = true;
+  recorder.join();
+  CHECK(recorded == kSuccess);
+}
+
 void a_slow_device_is_waited_for_asleep() {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
@@ -243,6 +295,31 @@ void a_failed_call_fails_its_batch_only() {
     CHECK(code_of(kernel, rows) == 701);
     CHECK(weights.device->sticky_error() == kSuccess);
     check_batch(kernel, rows, 9, 2);
+  }
+  fake().reset();
+}
+
+// Neither in a batch nor at load, and even if waiting for the stream meets them as well.
+void a_passing_error_does_not_break_the_device() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 1);
+  for (const CUresult code : {2, 701, 900, 901, 906, 908}) {
+    for (const char* also : {"cuStreamSynchronize", "cuEventCreate"}) {
+      fake().reset();
+      fake().fail("cuLaunchKernel", code, 0, 1);
+      fake().fail("cuStreamSynchronize", code, 0, 1);
+      if (code != 701) fake().fail(also, code, 0, 1);
+      CHECK(code_of(kernel, 8) == code);
+      CHECK(weights.device->sticky_error() == kSuccess);
+      check_batch(kernel, 8, 9, 2);
+      fake().fail("cuModuleLoadData", code, 0, 1);
+      if (code != 701) fake().fail(also, code, 0, 1);
+      try {
+        const CudaKernel refused(weights.device, one_launch(weights), 1);
+      } catch (const DriverError&) {
+      }
+      CHECK(weights.device->sticky_error() == kSuccess);
+    }
   }
   fake().reset();
 }
@@ -280,8 +357,8 @@ void memory_that_runs_out_at_load_leaves_nothing_behind() {
   const Weights weights(2);
   const fake_cuda_alive before = fake().alive();
   for (int allocation = 0; allocation < 6; ++allocation) {
-    for (const char* symbol :
-         {"cuMemAlloc_v2", "cuMemHostAlloc", "cuGraphInstantiateWithFlags", "cuStreamCreate"}) {
+    for (const char* symbol : {"cuMemAlloc_v2", "cuMemHostAlloc", "cuGraphAddMemcpyNode",
+                               "cuGraphInstantiateWithFlags", "cuStreamCreate"}) {
       fake().reset();
       fake().fail(symbol, kOutOfMemory, allocation, 1);
       CUresult code = kSuccess;
@@ -394,14 +471,19 @@ void the_fake_refuses_what_cuda_would() {
     freed = gone.get();
   }
   CHECK(driver.copy_in_async(freed, pinned.host(), 4, stream.get()) == 1);
-  CHECK(driver.begin_capture(stream.get(), kCaptureThreadLocal) == kSuccess);
+  CHECK(begin_capture(stream.get()) == kSuccess);
   CHECK(driver.stream_synchronize(stream.get()) == 900);
-  CUgraph graph = nullptr;
-  CHECK(driver.end_capture(stream.get(), &graph) == 901);
-  CHECK(driver.begin_capture(stream.get(), kCaptureThreadLocal) == kSuccess);
+  CHECK(end_capture(stream.get()) == 901);
+  CHECK(begin_capture(stream.get()) == kSuccess);
   CUdeviceptr address = 0;
   CHECK(driver.memory_alloc(&address, 64) == 900);
-  CHECK(driver.end_capture(stream.get(), &graph) == 901);
+  CHECK(end_capture(stream.get()) == 901);
+  CHECK(begin_capture(stream.get()) == kSuccess);
+  std::thread([&] {
+    const CurrentContext same(*weights.device);
+    CHECK(synchronize_device() == 900);
+  }).join();
+  CHECK(end_capture(stream.get()) == 901);
   const std::shared_ptr<Device> second = Device::open(1);
   {
     const CurrentContext other(*second);
@@ -424,8 +506,10 @@ int main() {
   several_launches_are_one_graph_at_any_size();
   batches_beyond_the_graphs_are_launched_directly_on_two_streams();
   many_threads_share_a_kernel();
+  a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device();
   a_slow_device_is_waited_for_asleep();
   a_failed_call_fails_its_batch_only();
+  a_passing_error_does_not_break_the_device();
   a_failed_kernel_breaks_the_device_for_good();
   memory_that_runs_out_at_load_leaves_nothing_behind();
   everything_is_freed_with_the_kernel();
