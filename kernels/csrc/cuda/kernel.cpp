@@ -20,6 +20,15 @@ std::chrono::nanoseconds spin_beside(unsigned busy) {
   return busy != UINT_MAX && busy >= cores ? kSpinAmongBusy : kSpin;
 }
 
+// Of a large batch: one part for each stream at least, about equal, of whole blocks of the largest tile.
+constexpr std::size_t kRowsTogether = 128;
+
+std::size_t part_rows(std::size_t rows, std::size_t streams, std::size_t most) {
+  const std::size_t count = std::max(streams, (rows + most - 1) / most);
+  const std::size_t even = (rows + count - 1) / count;
+  return std::min((even + kRowsTogether - 1) / kRowsTogether * kRowsTogether, most);
+}
+
 // For the lifetime of the process, as kernel_api.h wants it. There are few labels.
 const char* interned(const std::string& text) {
   static std::mutex mutex;
@@ -108,7 +117,7 @@ void CudaKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) 
   const CurrentContext current(*device_);
   const std::chrono::nanoseconds spin = spin_beside(busy);
   const Borrowed first(*this, borrow(true));
-  if (rows <= first.get()->capacity()) {
+  if (rows <= LaunchContext::kGraphRowsMost) {
     first.get()->start(x, rows);
     first.get()->finish(y, spin);
     return;
@@ -126,16 +135,22 @@ void CudaKernel::run_parts(LaunchContext& first, LaunchContext* second, const fl
   };
   const std::size_t streams = second != nullptr ? 2 : 1;
   Part parts[] = {{&first, 0}, {second, 0}};
-  const std::size_t in = plan().in_features, out = plan().out_features, most = first.capacity();
+  std::size_t size = part_rows(rows, streams, LaunchContext::part_limit(plan()));
+  if (size > LaunchContext::kGraphRowsMost) {
+    std::size_t room = first.make_room();
+    if (second != nullptr) room = std::min(room, second->make_room());
+    size = part_rows(rows, streams, room);
+  }
+  const std::size_t in = plan().in_features, out = plan().out_features;
   const auto finish = [&](const Part& part) {
     if (part.context->in_flight()) part.context->finish(y + part.at * out, spin);
   };
   std::size_t turn = 0;
-  for (std::size_t at = 0; at < rows; at += most, ++turn) {
+  for (std::size_t at = 0; at < rows; at += size, ++turn) {
     Part& part = parts[turn % streams];
     finish(part);
     part.at = at;
-    part.context->start(x + at * in, std::min(most, rows - at));
+    part.context->start(x + at * in, std::min(size, rows - at));
   }
   for (std::size_t i = 0; i < streams; ++i) finish(parts[(turn + i) % streams]);
 }

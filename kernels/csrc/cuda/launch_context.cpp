@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "threads/spin.hpp"
 
@@ -16,46 +17,48 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMappedRows = 64;
 constexpr std::size_t kMappedBytes = 128 * 1024;
 // A batch runs in the smallest graph that holds it; rows beyond the batch hold what an earlier one left.
-// Larger batches are launched directly: then launching takes less time than computing.
 constexpr std::size_t kGraphRows[] = {16, 32, 64, 128, 256, 384, 512, 640, 768, 896, 1024};
-constexpr std::size_t kLargestGraph = 1024;
-// Parts of larger batches: as many rows as this holds, so that a wide model does not fill the GPU with
-// buffers.
-constexpr std::size_t kPartBytes = 8 << 20;
+static_assert(kGraphRows[std::size(kGraphRows) - 1] == LaunchContext::kGraphRowsMost);
+// Parts of larger batches, launched directly: then launching takes less time than computing. As many rows as
+// this holds on the device, so that a wide model does not fill it with buffers.
+constexpr std::size_t kPartBytes = 32 << 20;
 constexpr std::size_t kMostPartRows = 8192;
 
-std::size_t capacity_of(const Plan& plan) {
-  const std::size_t row_bytes = (plan.in_features + plan.out_features) * sizeof(float);
-  return std::clamp(kPartBytes / row_bytes / kLargestGraph * kLargestGraph, kLargestGraph, kMostPartRows);
-}
-
 }  // namespace
+
+std::size_t LaunchContext::part_limit(const Plan& plan) noexcept {
+  std::size_t row_bytes = (plan.in_features + plan.out_features) * sizeof(float);
+  for (const std::size_t bytes : plan.scratch_row_bytes) row_bytes += bytes;
+  return std::clamp(kPartBytes / row_bytes / kGraphRowsMost * kGraphRowsMost, kGraphRowsMost, kMostPartRows);
+}
 
 LaunchContext::LaunchContext(const Device& device, const LoadedPlan& plan)
     : driver_(device.driver()),
       plan_(plan),
-      capacity_(capacity_of(plan.plan())),
-      host_x_(driver_, plan.x_bytes(capacity_)),
-      host_y_(driver_, plan.y_bytes(capacity_)),
+      memory_(driver_, plan, kGraphRowsMost),
       stream_(make_stream(driver_)),
       done_(make_event(driver_, kEventBlockingSync | kEventDisableTiming)) {
-  std::memset(host_x_.host(), 0, plan.x_bytes(capacity_));
-  const auto reserve = [&](std::size_t bytes) {
-    memory_.push_back(allocate(driver_, bytes));
-    device_bytes_ += bytes;
-    return memory_.back().get();
-  };
-  x_ = reserve(plan.x_bytes(capacity_));
-  y_ = reserve(plan.y_bytes(capacity_));
-  for (const std::size_t row_bytes : plan.plan().scratch_row_bytes) {
-    scratch_.push_back(reserve(std::max<std::size_t>(1, row_bytes * capacity_)));
-  }
+  device_bytes_ = memory_.device_bytes();
   make_graphs(device);
   // The driver may load code and reserve local memory with a kernel's first launch: not in a request. Its
   // results are not read.
   StreamSink stream(driver_, stream_.get());
-  enqueue(stream, 1, false);
+  memory_.enqueue(stream, plan_, 1, false);
   check(driver_.stream_synchronize(stream_.get()), "run on the GPU for the first time");
+}
+
+std::size_t LaunchContext::make_room() {
+  const std::size_t rows = part_limit(plan_.plan());
+  if (!large_ && !no_room_ && rows > kGraphRowsMost) {
+    try {
+      large_.emplace(driver_, plan_, rows);
+      device_bytes_ += large_->device_bytes();
+    } catch (const DriverError& error) {
+      if (error.code() != kOutOfMemory) throw;
+      no_room_ = true;
+    }
+  }
+  return large_ ? rows : kGraphRowsMost;
 }
 
 bool LaunchContext::is_mapped(std::size_t rows) const noexcept {
@@ -68,17 +71,10 @@ void LaunchContext::make_graphs(const Device& device) {
     if (mapped && plan_.plan().launches.size() == 1)
       continue;  // as cheap without a graph, and for exactly its rows
     GraphSink graph(device);
-    enqueue(graph, rows, mapped);
+    memory_.enqueue(graph, plan_, rows, mapped);
     graphs_.push_back({rows, graph.instantiate()});
     check(driver_.graph_upload(graphs_.back().graph.get(), stream_.get()), "upload a graph");
   }
-}
-
-void LaunchContext::enqueue(WorkSink& sink, std::size_t rows, bool mapped) const {
-  if (!mapped) sink.copy_in(x_, host_x_.host(), plan_.x_bytes(rows));
-  plan_.enqueue(sink, {mapped ? host_x_.device() : x_, mapped ? host_y_.device() : y_, scratch_},
-                static_cast<std::uint32_t>(rows));
-  if (!mapped) sink.copy_out(host_y_.host(), y_, plan_.y_bytes(rows));
 }
 
 const LaunchContext::Prepared* LaunchContext::graph_for(std::size_t rows) const noexcept {
@@ -90,13 +86,14 @@ const LaunchContext::Prepared* LaunchContext::graph_for(std::size_t rows) const 
 }
 
 void LaunchContext::start(const float* x, std::size_t rows) {
-  std::memcpy(host_x_.host(), x, plan_.x_bytes(rows));
+  used_ = rows > kGraphRowsMost ? &*large_ : &memory_;
+  std::memcpy(used_->host_x(), x, plan_.x_bytes(rows));
   rows_ = rows;
   if (const Prepared* const prepared = graph_for(rows)) {
     check(driver_.graph_launch(prepared->graph.get(), stream_.get()), "launch a graph");
   } else {
     StreamSink stream(driver_, stream_.get());
-    enqueue(stream, rows, is_mapped(rows));
+    used_->enqueue(stream, plan_, rows, is_mapped(rows));
   }
 }
 
@@ -114,7 +111,7 @@ void LaunchContext::finish(float* y, std::chrono::nanoseconds spin) {
     state = driver_.event_synchronize(done_.get());
   }
   check(state, "run on the GPU");
-  std::memcpy(y, host_y_.host(), plan_.y_bytes(rows_));
+  std::memcpy(y, used_->host_y(), plan_.y_bytes(rows_));
   rows_ = 0;
 }
 

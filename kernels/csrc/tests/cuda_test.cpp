@@ -200,15 +200,20 @@ void several_launches_are_one_graph_at_any_size() {
   check_batch(kernel, 1025, 5, 2, 1);
 }
 
-// 5 inputs and 3 outputs: parts of 8192 rows.
-void batches_beyond_the_graphs_are_launched_directly_on_two_streams() {
+void batches_beyond_the_graphs_are_parts_on_two_streams() {
   const Weights weights(1);
   CudaKernel kernel(weights.device, one_launch(weights), 2);
-  for (std::size_t rows : {1025u, 8192u, 8193u, 20000u}) {
+  struct Case {
+    std::size_t rows;
+    unsigned graphs, launches;
+  };
+  // 5 inputs and 3 outputs: parts of up to 8192 rows, at least two. Those of up to 1024 are graphs.
+  for (const auto& [rows, graphs, launches] : std::initializer_list<Case>{
+           {1025, 2, 0}, {2048, 2, 0}, {2049, 1, 1}, {8192, 0, 2}, {16385, 0, 3}, {20000, 0, 3}}) {
     fake().reset();
     check_batch(kernel, rows, 6, 1);
-    CHECK(fake().calls("cuLaunchKernel") == (rows + 8191) / 8192);
-    CHECK(fake().calls("cuGraphLaunch") == 0);
+    CHECK(fake().calls("cuGraphLaunch") == graphs);
+    CHECK(fake().calls("cuLaunchKernel") == launches);
   }
   fake().reset();
   fake().hold(1);
@@ -217,7 +222,52 @@ void batches_beyond_the_graphs_are_launched_directly_on_two_streams() {
   fake().hold(0);
   caller.join();
   CudaKernel alone(weights.device, one_launch(weights), 1);  // one stream: the same, part after part
+  fake().reset();
+  check_batch(alone, 2000, 8, 1);
+  CHECK(fake().calls("cuLaunchKernel") == 1);
   check_batch(alone, 20000, 8, 1);
+}
+
+// As 64-4096-4096-10 has.
+Plan wide(const Weights& weights) {
+  Plan plan = two_launches(weights);
+  plan.scratch_row_bytes = {4096 * sizeof(float), 4096 * sizeof(float)};
+  return plan;
+}
+
+void a_wide_model_takes_memory_for_1024_rows_only() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, wide(weights), 2);
+  const std::size_t at_load = kernel.device_bytes();
+  CHECK(at_load == 2 * 1024 * (2 * 4096 + kIn + kOut) * sizeof(float));
+  fake().reset();
+  check_batch(kernel, 5000, 1, 2, 1);
+  CHECK(fake().calls("cuGraphLaunch") == 5 && fake().calls("cuLaunchKernel") == 0);
+  CHECK(kernel.device_bytes() == at_load);
+}
+
+void buffers_for_large_batches_are_made_with_the_first_of_them() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 2), crowded(weights.device, one_launch(weights), 2);
+  const std::size_t row_bytes = (kIn + kOut) * sizeof(float);
+  CHECK(kernel.device_bytes() == 2 * 1024 * row_bytes);
+  check_batch(kernel, 2048, 1, 2);
+  CHECK(kernel.device_bytes() == 2 * 1024 * row_bytes);
+  check_batch(kernel, 2049, 1, 2);
+  CHECK(kernel.device_bytes() == 2 * (1024 + 8192) * row_bytes);
+  fake().reset();
+  check_batch(kernel, 20000, 1, 2);
+  CHECK(fake().calls("cuMemAlloc_v2") + fake().calls("cuMemHostAlloc") == 0);
+  // Without memory for them, in graphs, for good. Nothing was lost: not the batch, not the device.
+  const std::size_t allocations = fake().alive().allocations;
+  for (const char* symbol : {"cuMemAlloc_v2", "cuMemHostAlloc"}) fake().fail(symbol, kOutOfMemory, 0, 1);
+  check_batch(crowded, 5000, 1, 2);
+  CHECK(fake().calls("cuGraphLaunch") == 5);
+  fake().reset();
+  check_batch(crowded, 5000, 1, 2);
+  CHECK(fake().calls("cuGraphLaunch") == 5 && fake().calls("cuMemAlloc_v2") == 0);
+  CHECK(fake().alive().allocations == allocations);
+  CHECK(weights.device->sticky_error() == kSuccess);
 }
 
 void many_threads_share_a_kernel() {
@@ -382,7 +432,7 @@ void everything_is_freed_with_the_kernel() {
     const CudaKernel kernel(weights.device, two_launches(weights), 3);
     const fake_cuda_alive alive = fake().alive();
     CHECK(alive.streams == 3 && alive.modules == 2 && alive.executables == 3 * 11 && alive.graphs == 0);
-    CHECK(kernel.device_bytes() == 3 * 8192 * (2 * kIn + kOut) * sizeof(float));
+    CHECK(kernel.device_bytes() == 3 * 1024 * (2 * kIn + kOut) * sizeof(float));
   }
   CHECK(nothing_is_alive());
 }
@@ -504,7 +554,9 @@ int main() {
   a_small_batch_is_one_launch_without_copies();
   a_larger_batch_is_one_graph_with_both_copies();
   several_launches_are_one_graph_at_any_size();
-  batches_beyond_the_graphs_are_launched_directly_on_two_streams();
+  batches_beyond_the_graphs_are_parts_on_two_streams();
+  a_wide_model_takes_memory_for_1024_rows_only();
+  buffers_for_large_batches_are_made_with_the_first_of_them();
   many_threads_share_a_kernel();
   a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device();
   a_slow_device_is_waited_for_asleep();
