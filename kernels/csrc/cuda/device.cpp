@@ -103,4 +103,24 @@ MappedMemory::MappedMemory(const Driver& driver, std::size_t bytes) {
   check(driver.host_device_pointer(&address_, memory, 0), "map page-locked memory");
 }
 
+DeviceArray::DeviceArray(std::shared_ptr<Device> device, const void* data, std::size_t bytes)
+    : device_(std::move(device)), bytes_(bytes) {
+  const Driver& driver = device_->driver();
+  const CurrentContext current(*device_);
+  memory_ = allocate(driver, bytes > 0 ? bytes : 1);
+  if (bytes == 0) return;
+  check(driver.copy_in(memory_.get(), data, bytes), "copy weights to the GPU");
+  // Pageable memory is copied through the driver's own, and the call returns before the GPU has all of it.
+  // The launcher's streams do not wait for the null stream.
+  check(driver.stream_synchronize(nullptr), "copy weights to the GPU");
+}
+
+DeviceArray::~DeviceArray() {
+  try {
+    const CurrentContext current(*device_);
+    memory_ = {};
+  } catch (const DriverError&) {  // the driver has shut down before us
+  }
+}
+
 }  // namespace fused_mlp::cuda

@@ -114,4 +114,21 @@ class MappedMemory {
   CUdeviceptr address_ = 0;
 };
 
+// Memory on the device with a copy of an array, which is there when this returns. Makes the context current
+// itself, as does its end.
+class DeviceArray {
+ public:
+  DeviceArray(std::shared_ptr<Device> device, const void* data, std::size_t bytes);
+  ~DeviceArray();
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  CUdeviceptr address() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::shared_ptr<Device> device_;
+  std::size_t bytes_;
+  DeviceMemory memory_;
+};
+
 }  // namespace fused_mlp::cuda

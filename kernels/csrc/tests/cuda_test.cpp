@@ -88,23 +88,16 @@ std::string ptx_of(const std::string& name, int pointers) {
 
 struct Weights {
   std::shared_ptr<Device> device = Device::open(0);
-  DeviceMemory memory;
+  DeviceArray memory;
 
-  // The context is current here only: kernels make it current by themselves.
-  explicit Weights(float factor) {
-    const CurrentContext current(*device);
-    memory = allocate(device->driver(), sizeof(float));
-    check(device->driver().copy_in(memory.get(), &factor, sizeof factor), "copy a weight");
-  }
-  ~Weights() {
-    const CurrentContext current(*device);
-    memory = {};
-  }
+  explicit Weights(float factor) : memory(device, &factor, sizeof factor) {}
 };
 
 Launch project_from(Argument::Kind source, const Weights& weights) {
-  return {
-      0, 16, 1, {{source}, {Argument::kAddress, weights.memory.get()}, {Argument::kY}, {Argument::kRows}}};
+  return {0,
+          16,
+          1,
+          {{source}, {Argument::kAddress, weights.memory.address()}, {Argument::kY}, {Argument::kRows}}};
 }
 
 Plan one_launch(const Weights& weights, const std::string& kernel = "project") {
@@ -268,6 +261,23 @@ void buffers_for_large_batches_are_made_with_the_first_of_them() {
   CHECK(fake().calls("cuGraphLaunch") == 5 && fake().calls("cuMemAlloc_v2") == 0);
   CHECK(fake().alive().allocations == allocations);
   CHECK(weights.device->sticky_error() == kSuccess);
+}
+
+// The launcher's streams do not wait for the null stream, on which weights are copied.
+void weights_are_there_before_a_kernel_reads_them() {
+  fake().set_delay_us(2000);
+  for (float factor = 1; factor < 16; ++factor) {
+    const Weights weights(factor);
+    const CurrentContext current(*weights.device);
+    const Driver& driver = Driver::get();
+    const MappedMemory host(driver, sizeof(float));
+    const Stream stream = make_stream(driver);
+    CHECK(driver.copy_out_async(host.host(), weights.memory.address(), sizeof(float), stream.get()) ==
+          kSuccess);
+    CHECK(driver.stream_synchronize(stream.get()) == kSuccess);
+    CHECK(*host.host() == factor);
+  }
+  fake().set_delay_us(20);
 }
 
 void many_threads_share_a_kernel() {
@@ -513,8 +523,9 @@ void the_fake_refuses_what_cuda_would() {
   const MappedMemory pinned(driver, 64);
   CHECK(pinned.device() != reinterpret_cast<CUdeviceptr>(pinned.host()));
   float unpinned[16] = {};
-  CHECK(driver.copy_in_async(weights.memory.get(), unpinned, 4, stream.get()) == 1);
-  CHECK(driver.copy_in_async(weights.memory.get(), pinned.host(), 8, stream.get()) == 1);  // beyond its end
+  CHECK(driver.copy_in_async(weights.memory.address(), unpinned, 4, stream.get()) == 1);
+  CHECK(driver.copy_in_async(weights.memory.address(), pinned.host(), 8, stream.get()) ==
+        1);  // beyond its end
   CUdeviceptr freed = 0;
   {
     const DeviceMemory gone = allocate(driver, 64);
@@ -557,6 +568,7 @@ int main() {
   batches_beyond_the_graphs_are_parts_on_two_streams();
   a_wide_model_takes_memory_for_1024_rows_only();
   buffers_for_large_batches_are_made_with_the_first_of_them();
+  weights_are_there_before_a_kernel_reads_them();
   many_threads_share_a_kernel();
   a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device();
   a_slow_device_is_waited_for_asleep();

@@ -211,6 +211,14 @@ int check_handle(Table<T>& table, T* handle) {
   return handle->context == current_context() ? kSuccess : kInvalidContext;
 }
 
+// The current context's own, which the launcher's streams do not wait for: they are all non-blocking.
+Stream* null_stream() {
+  const std::lock_guard lock(fake().mutex);
+  Context& context = *current_context();
+  if (!context.null_stream) context.null_stream = std::make_unique<Stream>(context, fake().pace, 0);
+  return context.null_stream.get();
+}
+
 // Work that copies between page-locked memory and the device; empty if it cannot. Checked again as it runs:
 // either may have been freed.
 Work copy(std::uint64_t device, const void* host, std::size_t bytes, bool in) {
@@ -336,10 +344,13 @@ EXPORT int cuDevicePrimaryCtxRetain(Context** context, int device) {
 
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
   ENTER(enter("cuDevicePrimaryCtxRelease_v2", Needs::kNothing));
+  std::unique_ptr<Stream> ended;  // outside of the lock: it waits for its work
   const std::lock_guard lock(fake().mutex);
   Context& context = fake().contexts[static_cast<std::size_t>(device)];
   if (context.references == 0) return kInvalidContext;
-  if (--context.references == 0) context.sticky = 0;
+  if (--context.references > 0) return kSuccess;
+  context.sticky = 0;
+  ended = std::move(context.null_stream);
   return kSuccess;
 }
 
@@ -435,11 +446,17 @@ EXPORT int cuMemHostGetDevicePointer_v2(std::uint64_t* address, void* memory, un
   return kSuccess;
 }
 
+// Pageable memory is read at once, but the device may have the bytes later: in the order of the null stream.
 EXPORT int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
   ENTER(enter_unsafe("cuMemcpyHtoD_v2"));
   const std::size_t offset = fake().memory.offset_of_device(to);
   if (!fake().memory.holds(offset, bytes)) return kInvalidValue;
-  std::memcpy(fake().memory.host_address(offset), from, bytes);
+  const auto* const first = static_cast<const std::uint8_t*>(from);
+  null_stream()->enqueue([offset, staged = std::vector<std::uint8_t>(first, first + bytes)] {
+    if (!fake().memory.holds(offset, staged.size())) return static_cast<int>(kIllegalAddress);
+    std::memcpy(fake().memory.host_address(offset), staged.data(), staged.size());
+    return static_cast<int>(kSuccess);
+  });
   return kSuccess;
 }
 
@@ -455,8 +472,9 @@ EXPORT int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes,
   return enqueue(stream, copy(from, to, bytes, false));
 }
 
-EXPORT int cuStreamCreate(Stream** stream, unsigned) {
+EXPORT int cuStreamCreate(Stream** stream, unsigned flags) {
   ENTER(enter("cuStreamCreate"));
+  if (flags != 1) return kInvalidValue;  // only those that do not wait for the null stream
   const auto seed = static_cast<unsigned>(fake().numbers++);
   *stream = fake().streams.add(std::make_unique<Stream>(*current_context(), fake().pace, seed));
   return kSuccess;
@@ -483,7 +501,11 @@ EXPORT int cuStreamQuery(Stream* stream) {
 
 EXPORT int cuStreamSynchronize(Stream* stream) {
   ENTER(enter("cuStreamSynchronize"));
-  ENTER(check_stream(stream));
+  if (stream == nullptr) {
+    stream = null_stream();
+  } else {
+    ENTER(check_stream(stream));
+  }
   if (stream->capturing()) return stream->invalidate(), kCaptureUnsupported;
   stream->wait_idle();
   return current_context()->sticky.load();
@@ -496,6 +518,7 @@ EXPORT int cuCtxSynchronize() {
   fake().streams.visit([](Stream& stream) {
     if (&stream.context() == current_context()) stream.wait_idle();
   });
+  null_stream()->wait_idle();
   return current_context()->sticky.load();
 }
 

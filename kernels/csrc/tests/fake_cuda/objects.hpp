@@ -22,7 +22,9 @@ struct Context {
   int device = 0;
   int references = 0;
   std::atomic<int> sticky{0};
-  std::unique_ptr<class Stream> null_stream;  // while it is retained
+  std::unique_ptr<class Stream> null_stream;  // once it was used, while the context is retained
+  Context();
+  ~Context();
 };
 
 // A piece of work: returns a CUresult.
