@@ -97,7 +97,8 @@ CudaKernel::CudaKernel(std::shared_ptr<Device> device, Plan plan, unsigned conte
           .in_features = loaded_->plan().in_features,
           .out_features = loaded_->plan().out_features,
           .run = run_batch,
-          .strategy = strategy_of};
+          .strategy = strategy_of,
+          .most_at_once = static_cast<std::uint32_t>(contexts_.size())};
 }
 
 CudaKernel::~CudaKernel() {
