@@ -127,6 +127,7 @@ NB_MODULE(_cuda, m) {
            nb::arg("out_features"), nb::arg("scratch_row_bytes"), nb::arg("kernels"), nb::arg("launches"),
            nb::arg("contexts"), nb::arg("owner"), nb::keep_alive<1, 10>())
       .def("run", run, nb::arg("x").noconvert(), nb::arg("y").noconvert())
+      .def("replay_graphs", &CudaKernel::replay_graphs, nb::call_guard<nb::gil_scoped_release>())
       .def("capsule", capsule)
       .def_prop_ro("device_bytes", &CudaKernel::device_bytes);
   m.def("unavailable", unavailable);

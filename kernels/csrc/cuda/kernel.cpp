@@ -128,6 +128,16 @@ void CudaKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) 
   run_parts(*first.get(), second.get(), x, rows, y, spin);
 }
 
+void CudaKernel::replay_graphs() {
+  const CurrentContext current(*device_);
+  try {
+    for (const auto& context : contexts_) context->replay_graphs();
+  } catch (const DriverError& error) {
+    device_->judge(error.code());
+    throw;
+  }
+}
+
 void CudaKernel::run_parts(LaunchContext& first, LaunchContext* second, const float* x, std::size_t rows,
                            float* y, std::chrono::nanoseconds spin) {
   struct Part {

@@ -47,6 +47,13 @@ LaunchContext::LaunchContext(const Device& device, const LoadedPlan& plan)
   check(driver_.stream_synchronize(stream_.get()), "run on the GPU for the first time");
 }
 
+void LaunchContext::replay_graphs() {
+  for (const Prepared& each : graphs_) {
+    check(driver_.graph_launch(each.graph.get(), stream_.get()), "launch a graph");
+  }
+  check(driver_.stream_synchronize(stream_.get()), "run a graph for the first time");
+}
+
 std::size_t LaunchContext::make_room() {
   const std::size_t rows = part_limit(plan_.plan());
   if (!large_ && !no_room_ && rows > kGraphRowsMost) {

@@ -20,6 +20,9 @@ class LaunchContext {
   // Allocates what a batch of that size needs and makes the graphs: serving such allocates nothing.
   LaunchContext(const Device& device, const LoadedPlan& plan);
 
+  // Launches every graph once, as batches will: what the driver does the first time only is then done.
+  // Results are not read. Nothing is in flight.
+  void replay_graphs();
   // Makes buffers for parts of larger batches, if there are none, as many rows as `part_limit` says. Returns
   // how many rows can be in flight then: kGraphRowsMost if the device has no memory for more.
   std::size_t make_room();

@@ -263,6 +263,24 @@ void buffers_for_large_batches_are_made_with_the_first_of_them() {
   CHECK(weights.device->sticky_error() == kSuccess);
 }
 
+void graphs_are_replayed_once_before_traffic() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, two_launches(weights), 2);
+  fake().reset();
+  kernel.replay_graphs();
+  CHECK(fake().calls("cuGraphLaunch") == 2 * 11);
+  check_batch(kernel, 100, 1, 2, 1);
+  fake().fail("kernel", 719, 30, 1);
+  CUresult code = kSuccess;
+  try {
+    kernel.replay_graphs();
+  } catch (const DriverError& error) {
+    code = error.code();
+  }
+  CHECK(code == 719 && weights.device->sticky_error() == 719);
+  fake().reset();
+}
+
 // The launcher's streams do not wait for the null stream, on which weights are copied.
 void weights_are_there_before_a_kernel_reads_them() {
   fake().set_delay_us(2000);
@@ -568,6 +586,7 @@ int main() {
   batches_beyond_the_graphs_are_parts_on_two_streams();
   a_wide_model_takes_memory_for_1024_rows_only();
   buffers_for_large_batches_are_made_with_the_first_of_them();
+  graphs_are_replayed_once_before_traffic();
   weights_are_there_before_a_kernel_reads_them();
   many_threads_share_a_kernel();
   a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device();
