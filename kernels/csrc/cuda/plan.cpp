@@ -67,10 +67,13 @@ LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : plan_(std::move(plan))
 std::size_t LoadedPlan::traffic(std::size_t rows) const noexcept {
   std::size_t bytes = 0;
   for (const Launch& launch : plan_.launches) {
-    for (const Argument& argument : launch.arguments) {
-      if (argument.kind == Argument::kX) bytes += launch.column_blocks * x_bytes(rows);
-      if (argument.kind == Argument::kY) bytes += y_bytes(rows);
-    }
+    // Once for a launch: its input stands again where a value to combine with would be.
+    const auto touches = [&](Argument::Kind kind) {
+      return std::any_of(launch.arguments.begin(), launch.arguments.end(),
+                         [&](const Argument& argument) { return argument.kind == kind; });
+    };
+    if (touches(Argument::kX)) bytes += launch.column_blocks * x_bytes(rows);
+    if (touches(Argument::kY)) bytes += y_bytes(rows);
   }
   return bytes;
 }

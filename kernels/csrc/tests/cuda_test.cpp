@@ -170,6 +170,20 @@ void a_small_batch_is_one_launch_without_copies() {
   kernel.run(nullptr, 0, nullptr);
 }
 
+// A launch of `layered` that combines its result with no other value has its input in that place again.
+void an_input_that_is_passed_twice_crosses_the_bus_once() {
+  const Weights weights(2);
+  Plan plan = one_launch(weights);
+  plan.launches[0].arguments.push_back({Argument::kX});
+  for (const auto& [column_blocks, launches] : {std::pair{60u, 1u}, {120u, 0u}}) {  // of 1280 bytes each
+    plan.launches[0].column_blocks = column_blocks;
+    CudaKernel kernel(weights.device, plan, 1);
+    fake().reset();
+    CHECK(code_of(kernel, 64) == kSuccess);
+    CHECK(fake().calls("cuLaunchKernel") == launches && fake().calls("cuGraphLaunch") == 1 - launches);
+  }
+}
+
 void a_larger_batch_is_one_graph_with_both_copies() {
   const Weights weights(3);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
@@ -581,6 +595,7 @@ int main() {
   fake().add_kernel("increment", increment);
   fake().add_kernel("overrun", overrun);
   a_small_batch_is_one_launch_without_copies();
+  an_input_that_is_passed_twice_crosses_the_bus_once();
   a_larger_batch_is_one_graph_with_both_copies();
   several_launches_are_one_graph_at_any_size();
   batches_beyond_the_graphs_are_parts_on_two_streams();
