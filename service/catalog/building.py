@@ -151,6 +151,7 @@ class KernelBuilder:
 
     def _add_lane(self, model: str, name: str, kernel: Kernel) -> _engine.Lane:
         capsule: Any = kernel.capsule()
+        info = kernel.describe()
         return self._engine.add_lane(
             model=model,
             name=name,
@@ -160,7 +161,7 @@ class KernelBuilder:
             max_batch_rows=self._settings.max_batch_rows,
             max_wait_us=self._settings.max_wait_us,
             queue_rows=self._settings.queue_rows,
-            one_core=kernel.describe().threads == 1,
+            one_core=info.device == "cpu" and info.threads == 1,
         )
 
 

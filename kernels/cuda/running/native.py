@@ -91,6 +91,12 @@ class NativeKernel(Kernel):
             )
         return self._info.strategy
 
+    def replay_graphs(self) -> None:
+        try:
+            self._compiled.replay_graphs()
+        except _cuda.DriverError as error:
+            raise KernelError(f"CUDA failed on a graph: {error}") from error
+
     def capsule(self) -> object:
         return self._compiled.capsule()
 

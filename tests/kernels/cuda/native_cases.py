@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -88,6 +89,31 @@ def chosen_by_torch(strategy: str, program: EagerProgram) -> kernels.Kernel:
     return with_native_launcher(CudaKernel(SMALL.spec, info, ContextPool([context])))
 
 
+class Wavering(NativeKernel):
+    """Its results depend on the size of the batch: `rows` and more are off."""
+
+    rows = 0
+    replayed: ClassVar[list[str]] = []
+
+    def run(self, x: np.ndarray, y: np.ndarray) -> str:
+        strategy = super().run(x, y)
+        y += np.float32(x.shape[0] >= self.rows)
+        return strategy
+
+    def replay_graphs(self) -> None:
+        super().replay_graphs()
+        self.replayed.append(self.describe().strategy)
+
+
+def handed_over_wavering(rows: int) -> kernels.Kernel:
+    Wavering.rows = rows
+    steady, native.NativeKernel = native.NativeKernel, Wavering  # type: ignore[misc]
+    try:
+        return chosen_by_torch("whole/16", ProgramOnDriver(SMALL))
+    finally:
+        native.NativeKernel = steady  # type: ignore[misc]
+
+
 def cases() -> Iterator[dict[str, object]]:
     kernel = kernels.compile(SMALL, device="cuda", backend="triton")
     assert isinstance(kernel, NativeKernel)
@@ -108,6 +134,11 @@ def cases() -> Iterator[dict[str, object]]:
         "error": error_of(handed_over, SMALL, 17),
         "native": [isinstance(kernel, NativeKernel) for kernel in (handed_over, in_torch)],
         "reasons": [kernel.describe().reason for kernel in (handed_over, in_torch)],
+    }
+    yield {
+        "case": "wavering",
+        "reasons": {rows: handed_over_wavering(rows).describe().reason for rows in (33, 200, 1025, 1026)},
+        "replayed": Wavering.replayed,
     }
     with failing("cuMemAlloc_v2", 2):
         refused = message(lambda: kernels.compile(SMALL, device="cuda", backend="triton"))

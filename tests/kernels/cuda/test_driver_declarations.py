@@ -24,12 +24,46 @@ CONSTANTS = {
     "kEventDisableTiming": "CU_EVENT_DISABLE_TIMING",
     "kHostPortable": "CU_MEMHOSTALLOC_PORTABLE",
     "kHostDeviceMap": "CU_MEMHOSTALLOC_DEVICEMAP",
-    "kCaptureThreadLocal": "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL",
+    "kHostMemory": "CU_MEMORYTYPE_HOST",
+    "kDeviceMemory": "CU_MEMORYTYPE_DEVICE",
+    "kFirstCaptureError": "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+    "kLastCaptureError": "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
     "kComputeCapabilityMajor": "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR",
     "kComputeCapabilityMinor": "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR",
     "kMaxDynamicSharedBytes": "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
 }
+# By member: a structure with all of them at the same offsets is the same.
+STRUCTURES = {
+    ("CopyParameters", "CUDA_MEMCPY3D"): {
+        "from_x": "srcXInBytes",
+        "from_type": "srcMemoryType",
+        "from_host": "srcHost",
+        "from_device": "srcDevice",
+        "from_pitch": "srcPitch",
+        "from_height": "srcHeight",
+        "to_x": "dstXInBytes",
+        "to_type": "dstMemoryType",
+        "to_host": "dstHost",
+        "to_device": "dstDevice",
+        "to_pitch": "dstPitch",
+        "to_height": "dstHeight",
+        "bytes": "WidthInBytes",
+        "height": "Height",
+        "depth": "Depth",
+    },
+    ("KernelNodeParameters", "CUDA_KERNEL_NODE_PARAMS"): {
+        "function": "func",
+        "grid_x": "gridDimX",
+        "block_x": "blockDimX",
+        "shared_bytes": "sharedMemBytes",
+        "parameters": "kernelParams",
+        "extra": "extra",
+        "kernel": "kern",
+        "context": "ctx",
+    },
+}
 PROGRAM = """
+#include <cstddef>
 #include <cuda.h>
 #include <type_traits>
 #include "cuda/driver.hpp"
@@ -50,13 +84,19 @@ def test_declarations_agree_with_nvidias_header(tmp_path: Path) -> None:
     if not (include / "cuda.h").exists() or compiler is None:
         pytest.skip("needs cuda.h and a C++ compiler")
     functions = re.findall(r'F\((\w+), "(\w+)"', DECLARATIONS.read_text())
-    assert len(functions) == 39
+    assert len(functions) == 40
     lines = [f"static_assert(ours::{ours} == {theirs});" for ours, theirs in CONSTANTS.items()]
     # cuda.h declares what is newest under the plain name.
     lines += [
         f"static_assert(alike(decltype(&{symbol}){{}}, decltype(ours::Driver::{member}){{}}));"
         for member, symbol in ((member, re.sub(r"_v\d$", "", symbol)) for member, symbol in functions)
     ]
+    for (ours, theirs), members in STRUCTURES.items():
+        lines.append(f"static_assert(sizeof(ours::{ours}) == sizeof({theirs}));")
+        lines += [
+            f"static_assert(offsetof(ours::{ours}, {mine}) == offsetof({theirs}, {its}));"
+            for mine, its in members.items()
+        ]
     source = tmp_path / "declarations.cpp"
     source.write_text(PROGRAM + "\n".join(lines) + "\n")
     command = [compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", f"-I{ROOT / 'kernels' / 'csrc'}"]

@@ -61,6 +61,15 @@ def test_what_torch_has_chosen_is_handed_over_and_cublas_stays_in_python(
     ]
 
 
+def test_what_depends_on_the_batch_is_not_launched_natively(results: dict[str, dict[str, Any]]) -> None:
+    """Of the launches that only the native launcher makes: mapped memory, graphs with copies, parts on two streams."""
+    found = results["wavering"]
+    refused = "the fastest; launched from Python (a row's result depends on the rows beside it)"
+    steady = "the fastest; launched natively"
+    assert found["reasons"] == {"33": refused, "200": refused, "1025": refused, "1026": steady}
+    assert found["replayed"] == ["whole/16"]
+
+
 def test_no_room_at_load_is_one_line_that_names_it(results: dict[str, dict[str, Any]]) -> None:
     assert "no room on the GPU for 0.0 MiB of weights" in results["no memory"]["message"]
     assert "CUDA_ERROR_OUT_OF_MEMORY" in results["no memory"]["message"]
