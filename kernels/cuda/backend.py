@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from fused_mlp.kernels.base import Kernel, KernelInfo
+from fused_mlp.kernels.cuda import kernel_cache
 from fused_mlp.kernels.cuda.example.compiling import find_nvcc
 from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
 from fused_mlp.kernels.cuda.planning.architectures import Architecture
@@ -46,20 +45,11 @@ def triton_unavailable(mlp: Mlp) -> str | None:
         return why
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (it comes with CUDA builds of torch): pip install triton"
-    if (unusable := _unusable_cache()) is not None:
+    if (unusable := kernel_cache.unusable()) is not None:
         return unusable
     if (_runtime().architecture if why is None else native.architecture(0)) is None:
         major, minor = torch.cuda.get_device_capability() if why is None else native.capability(0)
         return f"no tiles for compute capability {major}.{minor}: expected 8.x, 9.x, 10.x or 12.x"
-    return None
-
-
-def _unusable_cache() -> str | None:
-    """Triton loads a library of its own from its cache."""
-    cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
-    there = next(path for path in (cache, *cache.parents) if path.exists())
-    if os.statvfs(there).f_flag & os.ST_NOEXEC:
-        return f"Triton's cache {cache} is on a file system mounted noexec: set TRITON_CACHE_DIR to another directory"
     return None
 
 
