@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 
 # Two batches in flight: one computes while the other is copied. More would only queue on the device.
 LAUNCH_CONTEXTS = 2
+OLDEST_TRITON = (3, 5)  # the first with constexpr_function, which the kernels use
 # The batch the rule assumes when candidates are put in order: a service under moderate load.
 TYPICAL_ROWS = 64
 
@@ -45,11 +48,22 @@ def triton_unavailable(mlp: Mlp) -> str | None:
         return why
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (it comes with CUDA builds of torch): pip install triton"
+    if (old := _old_triton()) is not None:
+        return f"triton: expected {'.'.join(map(str, OLDEST_TRITON))} or newer, which comes with torch 2.9, got {old}"
     if (unusable := kernel_cache.unusable()) is not None:
         return unusable
     if (_runtime().architecture if why is None else native.architecture(0)) is None:
         major, minor = torch.cuda.get_device_capability() if why is None else native.capability(0)
         return f"no tiles for compute capability {major}.{minor}: expected 8.x, 9.x, 10.x or 12.x"
+    return None
+
+
+def _old_triton() -> str | None:
+    """The version of a triton that cannot compile the kernels; None if it can, or has no version that we know of."""
+    for name in ("triton", "pytorch-triton"):  # the latter beside nightly builds of torch
+        with suppress(PackageNotFoundError, ValueError):
+            found = version(name)
+            return found if tuple(map(int, found.split(".")[:2])) < OLDEST_TRITON else None
     return None
 
 

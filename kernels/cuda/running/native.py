@@ -5,6 +5,7 @@ NVIDIA's driver, not a CUDA build of torch."""
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -121,21 +122,9 @@ def hand_over(
     kernels: list[tuple[bytes, str, str, int, int]] = []
     launches: list[tuple[int, int, int, list[tuple[str, int]]]] = []
     for index, (launch, binary) in enumerate(zip(forward.launches, binaries, strict=True)):
-        metadata = binary.metadata
-        extras = metadata.global_scratch_size or metadata.profile_scratch_size or metadata.launch_pdl
-        if extras or metadata.launch_cooperative_grid or metadata.num_ctas != 1:
-            raise KernelError("a kernel that needs more than its arguments is launched by Triton only")
-        kernels.append(
-            (
-                binary.asm["cubin"],
-                binary.asm["ptx"],
-                metadata.name,
-                32 * metadata.num_warps,
-                metadata.shared,
-            )
-        )
         # After their arguments Triton's kernels have two of Triton's own, which these do not use.
         arguments = [_argument(each, addresses) for each in launch.arguments] + [("null", 0)] * 2
+        kernels.append(_machine_code(binary, len(arguments)))
         launches.append((index, launch.plan.block_m, launch.plan.column_blocks, arguments))
     element = TORCH_DTYPES[spec.dtype].itemsize
     try:
@@ -153,6 +142,27 @@ def hand_over(
     except (_cuda.DriverError, ValueError) as error:
         raise KernelError(f"native launcher: {error}") from error
     return NativeKernel(spec, info, compiled, sum(tensor.nbytes for tensor in tensors), on_device)
+
+
+def _machine_code(binary: Any, arguments: int) -> tuple[bytes, str, str, int, int]:
+    """As `_cuda.Kernel` takes it. Refuses what a launch needs besides its arguments, or what another Triton calls
+    differently: Triton launches that."""
+    metadata, ptx = binary.metadata, binary.asm["ptx"]
+    try:
+        extras = metadata.global_scratch_size or metadata.profile_scratch_size or metadata.launch_pdl
+        extras = extras or metadata.launch_cooperative_grid or metadata.num_ctas != 1
+        code = (binary.asm["cubin"], ptx, metadata.name, 32 * metadata.num_warps, metadata.shared)
+    except AttributeError as error:
+        raise KernelError(f"this version of Triton describes its kernels differently: {error}") from error
+    entry = re.search(rf"\.entry\s+{re.escape(metadata.name)}\s*\(([^)]*)\)", ptx)
+    declared = entry.group(1).count(".param") if entry else 0
+    if extras:
+        raise KernelError(f"kernel {metadata.name} needs more than its arguments: Triton launches it")
+    if declared != arguments:
+        raise KernelError(
+            f"kernel {metadata.name}: expected {arguments} parameters, Triton declares {declared}"
+        )
+    return code
 
 
 def upload(ordinal: int, tensors: Sequence[torch.Tensor]) -> list[_cuda.DeviceArray]:

@@ -79,6 +79,18 @@ class ProgramOnDriver(EagerProgram):
         self.binaries = [SimpleNamespace(compiled=each) for each in compile_forward(self.forward, 80)]
 
 
+class OfAnotherTriton(ProgramOnDriver):
+    """Its compiled kernels have other metadata, or other parameters."""
+
+    def __init__(self, mlp: Mlp, fields: dict[str, object], parameters: str = "") -> None:
+        super().__init__(mlp)
+        for binary in self.binaries:
+            compiled = binary.compiled
+            asm = compiled.asm | {"ptx": compiled.asm["ptx"].replace("(\n", f"({parameters}\n", 1)}
+            named = fields | {"name": compiled.metadata.name}
+            binary.compiled = SimpleNamespace(asm=asm, metadata=SimpleNamespace(**named))
+
+
 def chosen_by_torch(strategy: str, program: EagerProgram) -> kernels.Kernel:
     """As `backend` hands it over after the race."""
     runtime = CpuRuntime()
@@ -108,6 +120,17 @@ def cases() -> Iterator[dict[str, object]]:
         "error": error_of(handed_over, SMALL, 17),
         "native": [isinstance(kernel, NativeKernel) for kernel in (handed_over, in_torch)],
         "reasons": [kernel.describe().reason for kernel in (handed_over, in_torch)],
+    }
+    needs = dict.fromkeys(("global_scratch_size", "profile_scratch_size", "launch_pdl"), 0)
+    needs |= {"launch_cooperative_grid": False, "num_ctas": 1, "num_warps": 4, "shared": 0}
+    others = [
+        OfAnotherTriton(SMALL, {}),
+        OfAnotherTriton(SMALL, needs | {"launch_pdl": True}),
+        OfAnotherTriton(SMALL, needs, ".param .u64 more, "),
+    ]
+    yield {
+        "case": "another triton",
+        "reasons": [chosen_by_torch("whole/16", program).describe().reason for program in others],
     }
     with failing("cuMemAlloc_v2", 2):
         refused = message(lambda: kernels.compile(SMALL, device="cuda", backend="triton"))

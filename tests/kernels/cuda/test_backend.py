@@ -61,6 +61,21 @@ def test_missing_triton_and_old_gpus_are_named(monkeypatch: pytest.MonkeyPatch) 
     assert triton_unavailable(MLP) == "no tiles for compute capability 7.5: expected 8.x, 9.x, 10.x or 12.x"
 
 
+@pytest.mark.parametrize(
+    ("found", "old"), [("3.4.0", True), ("3.5.1", False), ("4.0.0+git1", False), ("?", False)]
+)
+def test_triton_that_cannot_compile_the_kernels_is_named(
+    monkeypatch: pytest.MonkeyPatch, found: str, old: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(backend, "version", lambda name: found)
+    said = f"triton: expected 3.5 or newer, which comes with torch 2.9, got {found}" if old else None
+    assert triton_unavailable(MLP) == said
+
+
 def test_cache_that_nothing_can_be_loaded_from_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -99,6 +114,13 @@ def test_tf32_switched_on_through_torch_is_seen(switch: str) -> None:
     else:
         torch.backends.cuda.matmul.fp32_precision = "tf32"
     assert multiplies_in_tf32()
+
+
+def test_tf32_is_read_from_an_older_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.9 there is no `fp32_precision`."""
+    for on in (False, True):
+        monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=on))
+        assert multiplies_in_tf32() == on
 
 
 class Rounded(EagerKernel):

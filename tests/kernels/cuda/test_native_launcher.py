@@ -61,6 +61,13 @@ def test_what_torch_has_chosen_is_handed_over_and_cublas_stays_in_python(
     ]
 
 
+def test_kernel_of_another_triton_is_left_to_it(results: dict[str, dict[str, Any]]) -> None:
+    unnamed, dependent, longer = results["another triton"]["reasons"]
+    assert "launched from Python (this version of Triton describes its kernels differently: " in unnamed
+    assert "kernel whole_kernel needs more than its arguments: Triton launches it)" in dependent
+    assert "kernel whole_kernel: expected 7 parameters, Triton declares 8)" in longer
+
+
 def test_no_room_at_load_is_one_line_that_names_it(results: dict[str, dict[str, Any]]) -> None:
     assert "no room on the GPU for 0.0 MiB of weights" in results["no memory"]["message"]
     assert "CUDA_ERROR_OUT_OF_MEMORY" in results["no memory"]["message"]
