@@ -17,6 +17,7 @@ from fused_mlp.kernels.cuda.example.compiling import find_nvcc
 from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
 from fused_mlp.kernels.cuda.planning.architectures import Architecture
 from fused_mlp.kernels.cuda.planning.plans import precision_of
+from fused_mlp.kernels.cuda.planning.reduced import dtype_on_gpu
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.running import native
@@ -105,10 +106,12 @@ def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
 
 
 def _as_it_runs(mlp: Mlp) -> tuple[Mlp, str]:
-    """int8 weights are dequantised to bfloat16, which has the range of float32; the reason for `describe()`."""
-    if mlp.precision != "int8":
+    """Weights in fewer bits in the dtype in which a GPU runs them; the reason for `describe()`."""
+    dtype = dtype_on_gpu(mlp.spec, mlp.precision, kept=mlp.reduced_share < 1)
+    if dtype == mlp.spec.dtype:
         return mlp, ""
-    return mlp.rounded_to("bfloat16"), "int8 weights, dequantised to bfloat16"
+    how = "int8 weights, dequantised to" if mlp.precision == "int8" else "bfloat16 weights, in"
+    return mlp.rounded_to(dtype), f"{how} {dtype}"
 
 
 def example_unavailable(mlp: Mlp) -> str | None:

@@ -22,6 +22,7 @@ from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
 from fused_mlp.models.precision import to_precision
+from fused_mlp.models.quantization import Precision
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
@@ -147,8 +148,10 @@ def test_tf32_kernel_is_held_to_eagers_error_in_tf32(widths: tuple[int, ...]) ->
             check_against_float64(Rounded(mlp, 10, "float32"), mlp)
 
 
-def test_int8_weights_run_dequantised_to_bfloat16_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a double of the runtime, with eager layers for cublas: its own products are not batch-invariant on a CPU."""
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> list[Mlp]:
+    """cublas on a double of the runtime, with eager layers: its own products are not batch-invariant on a CPU. Holds
+    the models that were run."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     monkeypatch.setattr(backend, "_runtime", CpuRuntime)
     made: list[Mlp] = []
@@ -158,12 +161,31 @@ def test_int8_weights_run_dequantised_to_bfloat16_and_say_so(monkeypatch: pytest
         return Candidate("cublas", lambda: EagerProgram(mlp))
 
     monkeypatch.setattr(backend, "_cublas_candidate", candidate)
-    mlp = to_precision(make_mlp(make_spec((40, 64, 10))), "int8")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("precision", "says"),
+    [("int8", "int8 weights, dequantised to bfloat16; "), ("bfloat16", "bfloat16 weights, in bfloat16; ")],
+)
+def test_weights_in_fewer_bits_run_in_bfloat16_and_say_so(
+    on_cpu: list[Mlp], precision: Precision, says: str
+) -> None:
+    mlp = to_precision(make_mlp(make_spec((40, 64, 10))), precision)
     kernel = backend.build_cublas(mlp)
-    (ran,) = made
+    (ran,) = on_cpu
     assert (ran.spec.dtype, dict(ran.reduced)) == ("bfloat16", {})
     info = kernel.describe()
     assert info.dtype == "bfloat16"
-    assert info.reason.startswith("int8 weights, dequantised to bfloat16; ")
+    assert info.reason.startswith(says)
     check_against_float64(kernel, mlp)  # as the registry does, with the model that was asked for
-    assert "int8" not in backend.build_cublas(make_mlp(make_spec((40, 64, 10)))).describe().reason
+
+
+def test_bfloat16_version_with_layers_in_float32_keeps_them(on_cpu: list[Mlp]) -> None:
+    mlp = make_mlp(make_spec((40, 64, 10)))
+    mixed = to_precision(mlp, "bfloat16", keep=frozenset({mlp.spec.steps[0].name}))
+    for given in (mlp, mixed):
+        info = backend.build_cublas(given).describe()
+        assert info.dtype == "float32"
+        assert "weights" not in info.reason
+    assert [ran.spec.dtype for ran in on_cpu] == ["float32", "float32"]

@@ -15,8 +15,11 @@ from types import SimpleNamespace
 import pytest
 
 from fused_mlp.kernels.cuda.kernel_cache import private_directory, unusable
+from fused_mlp.models.precision import to_precision
+from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import Repository
 from fused_mlp.models.version_directory import save
+from fused_mlp.service.cli.warm import specs_to_run
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 ROOT = Path(__file__).parents[3]
@@ -96,6 +99,25 @@ def test_what_is_not_in_a_read_only_cache_is_compiled_elsewhere(repository: Path
     (tmp_path / "cache").write_text("")
     for expected in (False, True):
         assert load(repository, tmp_path / "cache", tmp_path, 1) == str([expected])
+
+
+@pytest.mark.parametrize(
+    ("saved", "policy", "dtypes"),
+    [
+        ("float32", "float32", ["float32"]),
+        ("int8", "float32", ["bfloat16"]),
+        ("bfloat16", "int8", ["bfloat16"]),
+        ("float32", "int8", ["float32", "bfloat16"]),  # which stays in float32 if int8 costs too much
+    ],
+)
+def test_versions_are_compiled_as_the_server_runs_them(
+    tmp_path: Path, saved: Precision, policy: Precision, dtypes: list[str]
+) -> None:
+    save(to_precision(make_mlp(make_spec((8, 3))), saved), tmp_path / "tiny" / "1")
+    default = Repository(tmp_path).find("tiny").default
+    assert default is not None
+    assert default.model_file is not None
+    assert [spec.dtype for spec in specs_to_run(default.model_file, policy)] == dtypes
 
 
 @pytest.fixture
