@@ -123,6 +123,23 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
         return _choose(mlp, candidates, backend, threads, f"{variant} {{}} on {device}")
 
 
+def compile_like(kernel: Kernel, mlp: Mlp, device: str, backend: str = "auto") -> Kernel:
+    """The kernel's backend on another GPU, with its strategy, so that equal GPUs give equal bits: timing it there might
+    choose another one. Where it cannot run there, a new choice of `backend`, which the log tells."""
+    info = kernel.describe()
+    found = [b for b in backends(info.variant, "cuda") if b.name == info.backend]
+    if info.backend == "triton":
+        build = _later("cuda.backend", "build_triton")
+        found = [replace(b, build=lambda mlp, threads: build(mlp, threads, info.strategy)) for b in found]
+    _, index = parse_device(device)
+    try:
+        with _later("cuda.running.presence", "current_device")(index):
+            return _compile_named(mlp, found, info.backend, None, f"{info.variant} backend on {device}")
+    except KernelUnavailable as error:
+        log.warning("%s does not run %s of %s as %s does: %s", device, info.strategy, mlp, info.device, error)
+        return compile(mlp, variant=info.variant, device=device, backend=backend)
+
+
 def parse_device(device: str) -> tuple[Device | Literal["auto"], int | None]:
     """`cuda:1` is ("cuda", 1)."""
     kind, _, index = device.partition(":")

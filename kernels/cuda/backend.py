@@ -8,6 +8,7 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 
 import torch
 
@@ -27,6 +28,7 @@ from fused_mlp.kernels.cuda.running.program import Program
 from fused_mlp.kernels.cuda.running.runtime import TorchRuntime
 from fused_mlp.kernels.cuda.running.selection import Candidate, select
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
+from fused_mlp.kernels.errors import KernelError
 from fused_mlp.models import Mlp
 
 log = logging.getLogger(__name__)
@@ -53,8 +55,10 @@ def triton_unavailable(mlp: Mlp) -> str | None:
         return f"triton: expected {'.'.join(map(str, OLDEST_TRITON))} or newer, which comes with torch 2.9, got {old}"
     if (unusable := kernel_cache.unusable()) is not None:
         return unusable
-    if (_runtime().architecture if why is None else native.architecture(0)) is None:
-        major, minor = torch.cuda.get_device_capability() if why is None else native.capability(0)
+    if (_runtime().architecture if why is None else native.architecture(native.current())) is None:
+        major, minor = (
+            torch.cuda.get_device_capability() if why is None else native.capability(native.current())
+        )
         return f"no tiles for compute capability {major}.{minor}: expected 8.x, 9.x, 10.x or 12.x"
     return None
 
@@ -68,17 +72,34 @@ def _old_triton() -> str | None:
     return None
 
 
-def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
+def build_triton(
+    mlp: Mlp, threads: int | None = None, strategy: str | None = None, *, timed: bool = True
+) -> Kernel:
     """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
-    usable one. Where torch has no CUDA but NVIDIA's driver is there, the rule's choice, launched natively."""
+    usable one. `strategy`: that one only. Where torch has no CUDA but NVIDIA's driver is there, the rule's choice,
+    launched natively."""
     mlp, why = _as_it_runs(mlp)
     if not torch.cuda.is_available() and not native.unavailable():
-        architecture = native.architecture(0)
+        ordinal = native.current()
+        architecture = native.architecture(ordinal)
         assert architecture is not None
-        return _told(build_by_rule(mlp, 0, architecture, _ordered_tiles(mlp, architecture)), why)
-    runtime, found = candidates(mlp)
+        tiles = _named(_ordered_tiles(mlp, architecture), strategy)
+        return _told(build_by_rule(mlp, ordinal, architecture, tiles), why)
+    runtime, every = candidates(mlp)
     assert runtime.architecture is not None
+    found = _named(every, strategy)
+    timed = timed and strategy is None
     return _build("triton", runtime.architecture.name, mlp, found, runtime, timed=timed, why=why)
+
+
+_Labelled = TypeVar("_Labelled", Tile, Candidate)
+
+
+def _named(found: list[_Labelled], label: str | None) -> list[_Labelled]:
+    named = [each for each in found if label in (None, each.label)]
+    if not named:
+        raise KernelError(f"strategy {label}: expected one of {', '.join(each.label for each in found)}")
+    return named
 
 
 def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:

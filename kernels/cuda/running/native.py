@@ -4,9 +4,12 @@ NVIDIA's driver, not a CUDA build of torch."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
 
@@ -16,7 +19,7 @@ from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda.planning.architectures import Architecture, architecture_of
 from fused_mlp.kernels.cuda.planning.forward import Argument, ForwardPlan
 from fused_mlp.kernels.cuda.planning.placement import SCRATCH, X, Y
-from fused_mlp.kernels.errors import KernelError, KernelInputError
+from fused_mlp.kernels.errors import KernelError, KernelInputError, KernelUnavailable
 from fused_mlp.kernels.failure import report_failure
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
@@ -46,6 +49,40 @@ def open_device(ordinal: int) -> _cuda.Device:
     device = _cuda.Device(ordinal)
     device.on_lost(partial(_report, ordinal))
     return device
+
+
+def count() -> int:
+    """Of the driver's GPUs, all of which it opens."""
+    if unavailable():
+        return 0
+    for ordinal in itertools.count():
+        try:
+            open_device(ordinal)
+        except ValueError:
+            break
+    return ordinal
+
+
+# The GPU that kernels are built for where torch sees none: what torch.cuda.current_device() is elsewhere.
+_CURRENT: ContextVar[int] = ContextVar("_CURRENT", default=0)
+
+
+def current() -> int:
+    return _CURRENT.get()
+
+
+@contextmanager
+def use(ordinal: int) -> Iterator[None]:
+    """Within it, that GPU is the current one."""
+    try:
+        open_device(ordinal)
+    except ValueError as error:  # says which there are
+        raise KernelUnavailable(f"'cuda:{ordinal}': {error}") from error
+    token = _CURRENT.set(ordinal)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
 
 
 def _report(ordinal: int, error: str) -> None:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
+from fused_mlp.kernels.cuda.running import native
 from fused_mlp.kernels.errors import KernelUnavailable
 from fused_mlp.kernels.failure import report_failure
 
@@ -14,18 +15,20 @@ def sees_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def device_count() -> int:
+    """The GPUs that torch sees, or, where it sees none, those of NVIDIA's driver."""
+    return torch.cuda.device_count() or native.count()
+
+
 def current_device(index: int) -> AbstractContextManager[object]:
     """Within it, `cuda` is that device."""
     count = torch.cuda.device_count()
+    if not count and not native.unavailable():
+        return native.use(index)
     if index >= count:
         found = f"cuda:0 to cuda:{count - 1}" if count > 1 else ("cuda:0" if count else "no CUDA device")
         raise KernelUnavailable(f"device: got 'cuda:{index}', torch sees {found}")
     return torch.cuda.device(index)
-
-
-def free_bytes() -> list[int]:
-    """Of each GPU."""
-    return [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
 
 
 def is_lost(device: torch.device) -> bool:

@@ -30,6 +30,7 @@ from fused_mlp.kernels.cuda.running.native_building import (
 from fused_mlp.kernels.cuda.running.packing import pack
 from fused_mlp.models import Mlp
 from fused_mlp.models.evaluation import evaluate
+from fused_mlp.service.catalog.placement import choose_devices
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
@@ -110,6 +111,15 @@ def cases() -> Iterator[dict[str, object]]:
         "memory": kernel.memory_bytes,
         "has_capsule": kernel.capsule() is not None,
         "wrong shape": message(lambda: kernel.run(rows_for(SMALL, 2), np.empty((2, 4), np.float32))),
+    }
+    second = kernels.compile(SMALL, device="cuda:1", backend="triton")
+    yield {
+        "case": "second",
+        "device": second.describe().device,
+        "error": error_of(second, SMALL, 17),
+        "everywhere": choose_devices("cuda:all"),
+        "third": message(lambda: kernels.compile(SMALL, device="cuda:2", backend="triton")),
+        "like": kernels.registry.compile_like(kernel, SMALL, "cuda:1").describe().strategy,
     }
     half = make_mlp(make_spec((20, 24, 3), dtype="float16", output="softmax"))
     yield {"case": "layered", "errors": [error_of(layered(half), half, rows) for rows in (3, 33)]}
