@@ -3,19 +3,18 @@ A backend asked for by name runs or fails loudly; only `auto` may pass one over,
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import logging
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
 from fused_mlp.kernels.backends import cpu
 from fused_mlp.kernels.base import Device, Kernel, Variant
+from fused_mlp.kernels.cuda.driver_library import has_driver
 from fused_mlp.kernels.errors import KernelError, KernelRefuted, KernelUnavailable
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
@@ -232,17 +231,8 @@ def default_device() -> Device:
     if sys.modules.get("torch") is not None:
         # By a module that imports torch, not by what is there of it: another thread may be importing it.
         return "cuda" if _later("cuda.running.presence", "sees_gpu")() else "cpu"
-    if not _has_driver():
+    if not has_driver():
         return "cpu"
     if importlib.util.find_spec("torch") is None:
         return "cuda"  # its backends say what is missing
     return "cuda" if _later("cuda.backend", "cublas_unavailable")(None) is None else "cpu"
-
-
-@cache
-def _has_driver() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True

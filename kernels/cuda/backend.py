@@ -33,8 +33,6 @@ from fused_mlp.models import Mlp
 
 log = logging.getLogger(__name__)
 
-# Two batches in flight: one computes while the other is copied. More would only queue on the device.
-LAUNCH_CONTEXTS = 2
 OLDEST_TRITON = (3, 5)  # the first with constexpr_function, which the kernels use
 # The batch the rule assumes when candidates are put in order: a service under moderate load.
 TYPICAL_ROWS = 64
@@ -167,7 +165,9 @@ def _build(
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
         threads=1,
     )
-    kernel = with_native_launcher(select(found, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed))
+    kernel = with_native_launcher(
+        select(found, mlp, runtime, info, contexts=native.LAUNCH_CONTEXTS, timed=timed)
+    )
     runtime.release()  # what only the launcher that lost needed
     _told(kernel, why)
     log.info("%s", kernel.describe())

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 LAUNCHER = "launched natively"
 # Two batches in flight: one computes while the other is copied. More would only queue on the device.
-CONTEXTS = 2
+LAUNCH_CONTEXTS = 2
 
 OnDevice = Callable[[torch.Tensor, torch.Tensor], None]
 
@@ -173,7 +173,7 @@ def hand_over(
             [size * element for size in forward.scratch],
             kernels,
             launches,
-            CONTEXTS,
+            LAUNCH_CONTEXTS,
             list(tensors),
         )
     except (_cuda.DriverError, ValueError) as error:

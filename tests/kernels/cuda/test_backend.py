@@ -17,6 +17,7 @@ from fused_mlp.kernels import KernelInfo, KernelUnavailable
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.cuda import backend
 from fused_mlp.kernels.cuda.backend import triton_unavailable
+from fused_mlp.kernels.cuda.driver_library import has_driver, load_driver
 from fused_mlp.kernels.cuda.running.selection import Candidate
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.selfcheck import check_against_float64
@@ -26,6 +27,7 @@ from fused_mlp.models.quantization import Precision
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support import fake_cuda
 
 ROOT = Path(__file__).parents[3]
 MLP = make_mlp(make_spec((4, 8, 2)))
@@ -41,6 +43,18 @@ def test_kernels_imports_and_lists_cuda_backends_without_triton() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout.strip() == "['triton', 'cublas', 'cuda-example']"
+
+
+@pytest.mark.parametrize(("library", "found"), [("fake", True), ("/nowhere/libcuda.so", False)])
+def test_driver_that_the_environment_names_is_the_one_looked_for(
+    monkeypatch: pytest.MonkeyPatch, library: str, found: bool
+) -> None:
+    monkeypatch.setenv("FUSED_MLP_LIBCUDA", str(fake_cuda.library()) if library == "fake" else library)
+    load_driver.cache_clear()
+    try:
+        assert has_driver() == found
+    finally:
+        load_driver.cache_clear()
 
 
 @needs_no_gpu
