@@ -118,7 +118,7 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     candidates = [candidate for each in devices for candidate in backends(variant, each)]
     if index is None or _torch_missing(mlp):
         return _choose(mlp, candidates, backend, threads, f"{variant} {{}} on {' or '.join(devices)}")
-    with _later("cuda.running.presence", "current_device")(index):
+    with _later("cuda.running.current", "current_device")(index):
         return _choose(mlp, candidates, backend, threads, f"{variant} {{}} on {device}")
 
 
@@ -132,7 +132,7 @@ def compile_like(kernel: Kernel, mlp: Mlp, device: str, backend: str = "auto") -
         found = [replace(b, build=lambda mlp, threads: build(mlp, threads, info.strategy)) for b in found]
     _, index = parse_device(device)
     try:
-        with _later("cuda.running.presence", "current_device")(index):
+        with _later("cuda.running.current", "current_device")(index):
             return _compile_named(mlp, found, info.backend, None, f"{info.variant} backend on {device}")
     except KernelUnavailable as error:
         log.warning("%s does not run %s of %s as %s does: %s", device, info.strategy, mlp, info.device, error)

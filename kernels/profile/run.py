@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from fused_mlp.kernels.backends.cpu_lowering import narrow_matrices
-from fused_mlp.kernels.cuda.running.presence import current_device
+from fused_mlp.kernels.cuda.running.current import current_device
 from fused_mlp.kernels.profile.capture import capture
 from fused_mlp.kernels.profile.counting import count
 from fused_mlp.kernels.profile.cpu_phases import Recording, recorded_phases, step_times

@@ -18,7 +18,7 @@ def choose_devices(setting: str, taken: Iterable[str] = ()) -> tuple[str, ...]:
     if setting not in ("auto", "cuda", EVERY_GPU) or (setting == "auto" and default_device() == "cpu"):
         return (setting,)
     if setting == EVERY_GPU:
-        count = import_module("fused_mlp.kernels.cuda.running.presence").device_count()
+        count = import_module("fused_mlp.kernels.cuda.running.current").device_count()
         return tuple(f"cuda:{index}" for index in range(count)) if count > 1 else ("cuda",)
     for device in taken:
         if device.startswith("cuda"):
