@@ -17,7 +17,7 @@ from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import Repository
 from fused_mlp.models.version_directory import ModelFile
 from fused_mlp.service.cli.failure import fail
-from fused_mlp.service.settings.settings import load_settings
+from fused_mlp.service.settings.settings import SettingsError, load_settings
 
 
 def specs_to_run(model_file: ModelFile, precision: Precision) -> list[MlpSpec]:
@@ -41,8 +41,9 @@ def command(
 ) -> None:
     """Compile the CUDA kernels of all models of a repository, so that a server starts without compiling.
 
-    No GPU is needed, but the versions of triton and fused-mlp that will serve. Mount the directory wherever you like,
-    read-only if you like, and name it to the server as TRITON_CACHE_DIR.
+    No GPU is needed, but the versions of triton and fused-mlp that will serve, and the server's FUSED_MLP_PRECISION and
+    FUSED_MLP_POLICY where they change a model's precision. Mount the directory wherever you like, read-only if you
+    like, and name it to the server as TRITON_CACHE_DIR.
     """
     if importlib.util.find_spec("triton") is None:
         fail("triton is not installed (it comes with CUDA builds of torch): pip install triton")
@@ -50,11 +51,11 @@ def command(
         architecture = find_architecture(arch)
     except ValueError as error:
         fail(f"--arch: {error}")
-    settings = load_settings()
-    root = repository or settings.model_repository
     try:
+        settings = load_settings()
+        root = repository or settings.model_repository
         found = Repository(root).scan()
-    except ModelLoadError as error:
+    except (SettingsError, ModelLoadError) as error:
         fail(str(error))
     versions = [
         (version.model_file, settings.policy_of(model.name).precision)

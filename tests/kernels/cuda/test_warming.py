@@ -210,3 +210,11 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: tuple[str, ...], says:
     assert done.stderr.startswith("error: ")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_mistake_in_a_setting_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_PRECISION", "int4")
+    done = warm("--arch", "sm_90", "--output", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: FUSED_MLP_PRECISION='int4': ")
+    assert done.stderr.count("\n") == 1
