@@ -80,6 +80,8 @@ def build_by_rule(
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
         threads=1,
     )
+    # Not the table's: code for sm_100 does not run on an sm_103, whose tiles it has.
+    capability = native.open_device(ordinal).capability
     out: list[str] = []
     for tile in tiles:
         forward = plan_forward(mlp.spec, tile)
@@ -87,7 +89,7 @@ def build_by_rule(
         passed_over = f"; out: {'; '.join(out)}" if out else ""
         reason = f"chosen by rule, not timed{passed_over}; {launches}; {native.LAUNCHER}"
         try:
-            binaries = compile_forward(forward, architecture.capability)
+            binaries = compile_forward(forward, capability)
             tensors = native.upload(ordinal, pack(mlp, forward))
             told = replace(info, strategy=tile.label, reason=reason)
             kernel = native.hand_over(mlp.spec, told, ordinal, forward, binaries=binaries, tensors=tensors)

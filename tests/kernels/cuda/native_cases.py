@@ -31,6 +31,7 @@ from fused_mlp.kernels.cuda.running.native_building import (
 from fused_mlp.kernels.cuda.running.packing import pack
 from fused_mlp.models import Mlp
 from fused_mlp.models.evaluation import evaluate
+from fused_mlp.service.catalog.placement import choose_devices
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
@@ -80,6 +81,18 @@ class ProgramOnDriver(EagerProgram):
         self.binaries = [SimpleNamespace(compiled=each) for each in compile_forward(self.forward, 80)]
 
 
+class OfAnotherTriton(ProgramOnDriver):
+    """Its compiled kernels have other metadata, or other parameters."""
+
+    def __init__(self, mlp: Mlp, fields: dict[str, object], parameters: str = "") -> None:
+        super().__init__(mlp)
+        for binary in self.binaries:
+            compiled = binary.compiled
+            asm = compiled.asm | {"ptx": compiled.asm["ptx"].replace("(\n", f"({parameters}\n", 1)}
+            named = fields | {"name": compiled.metadata.name}
+            binary.compiled = SimpleNamespace(asm=asm, metadata=SimpleNamespace(**named))
+
+
 def chosen_by_torch(strategy: str, program: EagerProgram) -> kernels.Kernel:
     """As `backend` hands it over after the race."""
     runtime = CpuRuntime()
@@ -125,6 +138,15 @@ def cases() -> Iterator[dict[str, object]]:
         "has_capsule": kernel.capsule() is not None,
         "wrong shape": message(lambda: kernel.run(rows_for(SMALL, 2), np.empty((2, 4), np.float32))),
     }
+    second = kernels.compile(SMALL, device="cuda:1", backend="triton")
+    yield {
+        "case": "second",
+        "device": second.describe().device,
+        "error": error_of(second, SMALL, 17),
+        "everywhere": choose_devices("cuda:all"),
+        "third": message(lambda: kernels.compile(SMALL, device="cuda:2", backend="triton")),
+        "like": kernels.registry.compile_like(kernel, SMALL, "cuda:1").describe().strategy,
+    }
     half = make_mlp(make_spec((20, 24, 3), dtype="float16", output="softmax"))
     yield {"case": "layered", "errors": [error_of(layered(half), half, rows) for rows in (3, 33)]}
     handed_over = chosen_by_torch("whole/16", ProgramOnDriver(SMALL))
@@ -139,6 +161,17 @@ def cases() -> Iterator[dict[str, object]]:
         "case": "wavering",
         "reasons": {rows: handed_over_wavering(rows).describe().reason for rows in (33, 200, 1025, 1026)},
         "replayed": Wavering.replayed,
+    }
+    needs = dict.fromkeys(("global_scratch_size", "profile_scratch_size", "launch_pdl"), 0)
+    needs |= {"launch_cooperative_grid": False, "num_ctas": 1, "num_warps": 4, "shared": 0}
+    others = [
+        OfAnotherTriton(SMALL, {}),
+        OfAnotherTriton(SMALL, needs | {"launch_pdl": True}),
+        OfAnotherTriton(SMALL, needs, ".param .u64 more, "),
+    ]
+    yield {
+        "case": "another triton",
+        "reasons": [chosen_by_torch("whole/16", program).describe().reason for program in others],
     }
     with failing("cuMemAlloc_v2", 2):
         refused = message(lambda: kernels.compile(SMALL, device="cuda", backend="triton"))

@@ -65,11 +65,32 @@ STRUCTURES = {
 PROGRAM = """
 #include <cstddef>
 #include <cuda.h>
+#include <string_view>
 #include <type_traits>
 #include "cuda/driver.hpp"
 namespace ours = fused_mlp::cuda;
+template <class T> constexpr std::string_view name() {  // without its namespace
+  const std::string_view text = __PRETTY_FUNCTION__;
+  const auto begin = text.find("T = ") + 4;
+  const auto full = text.substr(begin, text.find_first_of(";]", begin) - begin);
+  return full.substr(full.rfind(':') + 1);
+}
+// Theirs and ours. Handles are pointers to undefined structs, which have the same names in our namespace.
 template <class A, class B> constexpr bool alike() {
-  return sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>;
+  if constexpr (std::is_pointer_v<A> && std::is_pointer_v<B>) {
+    using To = std::remove_pointer_t<A>;
+    using Ours = std::remove_pointer_t<B>;
+    if constexpr (std::is_const_v<To> != std::is_const_v<Ours>) return false;
+    else return alike<std::remove_const_t<To>, std::remove_const_t<Ours>>();
+  } else if constexpr (std::is_enum_v<A>) {  // by number
+    return std::is_integral_v<B> && sizeof(A) == sizeof(B);
+  } else if constexpr (std::is_class_v<A> || std::is_class_v<B>) {
+    return std::is_class_v<A> && std::is_class_v<B> && name<A>() == name<B>();
+  } else if constexpr (std::is_integral_v<A> && std::is_integral_v<B>) {
+    return sizeof(A) == sizeof(B) && std::is_signed_v<A> == std::is_signed_v<B>;
+  } else {
+    return std::is_same_v<A, B>;
+  }
 }
 template <class... A, class... B> constexpr bool alike(CUresult (*)(A...), int (*)(B...)) {
   if constexpr (sizeof...(A) == sizeof...(B)) return (alike<A, B>() && ...); else return false;
