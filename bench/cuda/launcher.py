@@ -1,10 +1,12 @@
 """What a batch on a GPU costs the host, apart from the GPU: the native launcher on a driver that does nothing, and the
 Python launcher on a runtime that does nothing, side by side. Needs no GPU. Run as `python -m bench.cuda.launcher`.
-Copies that a GPU would make by itself, from and to page-locked memory, are made by the calling thread in both."""
+The native one as the engine calls it, through the C interface: rows are gathered into page-locked memory and answers
+read from there, both included. What a GPU's copy engines do is in neither."""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
@@ -12,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ ROWS = (1, 16, 64, 256, 1024)
 SPEC = MlpSpec(in_features=64, layers=(LayerSpec(out_features=10, activation="identity"),))
 INFO = KernelInfo("fused", "triton", "cuda", "empty", "sm_80", "float32", 1)
 SECONDS, REPEATS = 0.2, 5
+Prepare = Callable[[np.ndarray, np.ndarray], Callable[[], object]]
 PTX = """.version 8.0
 .target sm_80
 .visible .entry empty(.param .u64 x, .param .u64 y, .param .u32 rows) { ret; }
@@ -84,7 +88,32 @@ class EmptyProgram:
         pass
 
 
-def native_run() -> Callable[[np.ndarray, np.ndarray], object]:
+class Steps(ctypes.Structure):
+    """struct fused_mlp_steps of kernels/csrc/kernel_api.h."""
+
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    _fields_ = (
+        ("begin", ctypes.CFUNCTYPE(pointer, pointer, size, pointer)),
+        ("start", ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, size)),
+        ("finish", ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, ctypes.c_uint, pointer, pointer, size)),
+        ("end", ctypes.CFUNCTYPE(None, pointer, pointer)),
+    )
+
+
+class KernelApi(ctypes.Structure):
+    """struct fused_mlp_kernel, of which only these are used here."""
+
+    _fields_ = (
+        ("abi", ctypes.c_uint32 * 2),
+        ("ctx", ctypes.c_void_p),
+        ("features", ctypes.c_size_t * 2),
+        ("functions", ctypes.c_void_p * 2),
+        ("most_at_once", ctypes.c_uint32),
+        ("steps", ctypes.POINTER(Steps)),
+    )
+
+
+def native_run() -> Prepare:
     from fused_mlp.kernels import _cuda
 
     kernels = [(b"", PTX, "empty", 32, 0)]
@@ -92,25 +121,49 @@ def native_run() -> Callable[[np.ndarray, np.ndarray], object]:
     kernel = _cuda.Kernel(
         _cuda.Device(0), "empty", SPEC.in_features, SPEC.out_features, [], kernels, launches, 2, ()
     )
-    return kernel.run
+    read = ctypes.pythonapi.PyCapsule_GetPointer
+    read.restype, read.argtypes = ctypes.POINTER(KernelApi), [ctypes.py_object, ctypes.c_char_p]
+    capsule = kernel.capsule()
+    api = read(capsule, b"fused_mlp.kernel").contents
+    steps, ctx, move = api.steps.contents, api.ctx, ctypes.memmove
+    begin, start, finish, end = steps.begin, steps.start, steps.finish, steps.end
+    place_x, place_y = ctypes.c_void_p(), ctypes.c_void_p()
+    to_x, to_y = ctypes.addressof(place_x), ctypes.addressof(place_y)
+
+    def prepare(x: np.ndarray, y: np.ndarray) -> Callable[[], object]:
+        rows, request, answer = len(x), x.ctypes.data, y.ctypes.data
+
+        def run(kept: object = capsule) -> None:
+            batch = begin(ctx, rows, to_x)
+            move(place_x.value, request, x.nbytes)
+            if start(ctx, batch, None, 0) or finish(ctx, batch, 0, to_y, None, 0):
+                raise RuntimeError("the fake driver failed")
+            move(answer, place_y.value, y.nbytes)
+            end(ctx, batch)
+
+        return run
+
+    return prepare
 
 
-def python_run() -> Callable[[np.ndarray, np.ndarray], object]:
+def python_run() -> Prepare:
     contexts: Any = [LaunchContext(EmptyRuntime(), EmptyProgram(), SPEC, BUCKETS) for _ in range(2)]  # type: ignore[arg-type]
-    return CudaKernel(SPEC, INFO, ContextPool(contexts)).run
+    kernel = CudaKernel(SPEC, INFO, ContextPool(contexts))
+    return lambda x, y: partial(kernel.run, x, y)
 
 
-def us_per_call(run: Callable[[np.ndarray, np.ndarray], object], rows: int) -> float:
+def us_per_call(prepare: Prepare, rows: int) -> float:
     """The median of a few runs of calls, as the engine's worker makes them: one after the other."""
     x = np.zeros((rows, SPEC.in_features), np.float32)
     y = np.zeros((rows, SPEC.out_features), np.float32)
-    run(x, y)
+    run = prepare(x, y)
+    run()
     found = []
     for _ in range(REPEATS):
         calls, begin = 0, time.perf_counter()
         while time.perf_counter() - begin < SECONDS / REPEATS:
             for _ in range(20):
-                run(x, y)
+                run()
             calls += 20
         found.append((time.perf_counter() - begin) / calls)
     return statistics.median(found) * 1e6
@@ -130,7 +183,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    wanted = fake_cuda.environment(kernels="empty", streams="inline", delay_us=0)
+    wanted = fake_cuda.environment(kernels="empty", streams="drop", delay_us=0)
     if not wanted.items() <= os.environ.items():  # the driver is loaded once per process
         os.execve(
             sys.executable, [sys.executable, "-m", "bench.cuda.launcher", *sys.argv[1:]], os.environ | wanted

@@ -112,7 +112,8 @@ NB_MODULE(_cuda, m) {
       .def_prop_ro("name", &Device::name)
       .def_prop_ro("capability", &Device::capability)
       .def_prop_ro("sticky_error", &Device::sticky_error)
-      .def("on_lost", on_lost, nb::arg("tell"));
+      .def("on_lost", on_lost, nb::arg("tell"))
+      .def("set_cores", &Device::set_cores, nb::arg("cores"));
   nb::class_<DeviceArray>(m, "DeviceArray")
       .def(
           "__init__",

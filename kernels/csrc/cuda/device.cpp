@@ -62,10 +62,16 @@ void Device::judge(CUresult code) noexcept {
   CUevent event = nullptr;
   const CUresult verdict = driver_.event_create(&event, kEventDisableTiming);
   if (verdict == kSuccess) driver_.event_destroy(event);
-  if (verdict == code) set_sticky(code);
+  if (verdict == code) set_sticky(code, driver_.describe(code));
 }
 
-void Device::set_sticky(CUresult code) noexcept {
+void Device::give_up() {
+  const std::string why = "no answer within " + std::to_string(patience().count()) + " ms";
+  set_sticky(kLaunchTimeout, why);
+  throw DriverError(kLaunchTimeout, "cannot run on the GPU: " + why);
+}
+
+void Device::set_sticky(CUresult code, const std::string& why) noexcept {
   if (sticky_.exchange(code, std::memory_order_relaxed) != kSuccess) return;
   try {
     std::function<void(const std::string&)> tell;
@@ -73,7 +79,7 @@ void Device::set_sticky(CUresult code) noexcept {
       const std::lock_guard lock(mutex_);
       tell = on_lost_;
     }
-    if (tell) tell(driver_.describe(code));
+    if (tell) tell(why);
   } catch (const std::exception&) {  // the batch's own error is reported in any case
   }
 }
@@ -116,6 +122,10 @@ DeviceArray::DeviceArray(std::shared_ptr<Device> device, const void* data, std::
 }
 
 DeviceArray::~DeviceArray() {
+  if (device_->hangs()) {
+    memory_.release();
+    return;
+  }
   try {
     const CurrentContext current(*device_);
     memory_ = {};

@@ -59,10 +59,10 @@ constexpr CUresult kOutOfMemory = 2;
 constexpr CUresult kInvalidImage = 200;
 constexpr CUresult kNoBinaryForGpu = 209;
 constexpr CUresult kNotReady = 600;
+constexpr CUresult kLaunchTimeout = 702;
 constexpr CUresult kFirstCaptureError = 900, kLastCaptureError = 908;
 
 constexpr unsigned kStreamNonBlocking = 1;  // no order with the legacy default stream
-constexpr unsigned kEventBlockingSync = 1;  // cuEventSynchronize sleeps
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kHostPortable = 1, kHostDeviceMap = 2;
 constexpr int kHostMemory = 1, kDeviceMemory = 2;                          // of CUmemorytype
@@ -117,8 +117,7 @@ constexpr unsigned kStaticSharedLimit = 48 * 1024;                         // ab
   F(graph_destroy, "cuGraphDestroy", (CUgraph graph))                                                   \
   F(event_create, "cuEventCreate", (CUevent * event, unsigned flags))                                   \
   F(event_destroy, "cuEventDestroy_v2", (CUevent event))                                                \
-  F(event_record, "cuEventRecord", (CUevent event, CUstream stream))                                    \
-  F(event_synchronize, "cuEventSynchronize", (CUevent event))                                           \
+  F(launch_host, "cuLaunchHostFunc", (CUstream stream, void (*function)(void*), void* argument))        \
   F(launch, "cuLaunchKernel",                                                                           \
     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,          \
      unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters,     \
@@ -141,6 +140,7 @@ struct Driver {
 class DriverError : public std::runtime_error {
  public:
   DriverError(CUresult code, const char* action);
+  DriverError(CUresult code, const std::string& text) : std::runtime_error(text), code_(code) {}
   CUresult code() const noexcept { return code_; }
 
  private:

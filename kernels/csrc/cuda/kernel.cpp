@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <cstring>
 #include <set>
 #include <string>
-#include <thread>
 
 namespace fused_mlp::cuda {
 
@@ -14,11 +14,6 @@ namespace {
 // A small forward takes 5 to 30 us; to sleep and wake up costs about as much. Where all cores are busy, a
 // thread that spins keeps another one from working.
 constexpr std::chrono::microseconds kSpin{50}, kSpinAmongBusy{5};
-
-std::chrono::nanoseconds spin_beside(unsigned busy) {
-  static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  return busy != UINT_MAX && busy >= cores ? kSpinAmongBusy : kSpin;
-}
 
 // Of a large batch: one part for each stream at least, about equal, of whole blocks of the largest tile.
 constexpr std::size_t kRowsTogether = 128;
@@ -37,14 +32,15 @@ const char* interned(const std::string& text) {
   return texts->insert(text).first->c_str();
 }
 
-int run_batch(void* ctx, const float* x, std::size_t rows, float* y, unsigned busy, char* error,
-              std::size_t error_size) {
+// Calls the kernel for a caller in C.
+template <class Call>
+int guarded(Call call, char* error, std::size_t error_size) noexcept {
   const auto fail = [&](int code, const char* text) {
     if (error_size > 0) std::snprintf(error, error_size, "%s", text);
     return code;
   };
   try {
-    static_cast<CudaKernel*>(ctx)->run(x, rows, y, busy);
+    call();
     return 0;
   } catch (const DriverError& failure) {
     return fail(failure.code(), failure.what());
@@ -53,7 +49,48 @@ int run_batch(void* ctx, const float* x, std::size_t rows, float* y, unsigned bu
   }
 }
 
-const char* strategy_of(void* ctx, std::size_t) { return static_cast<CudaKernel*>(ctx)->label(); }
+CudaKernel& kernel_of(void* ctx) { return *static_cast<CudaKernel*>(ctx); }
+LaunchContext& batch_of(void* batch) { return *static_cast<LaunchContext*>(batch); }
+
+int run_batch(void* ctx, const float* x, std::size_t rows, float* y, unsigned busy, char* error,
+              std::size_t error_size) {
+  return guarded([&] { kernel_of(ctx).run(x, rows, y, busy); }, error, error_size);
+}
+
+void* begin_batch(void* ctx, std::size_t rows, float** x) {
+  LaunchContext* const batch = kernel_of(ctx).begin(rows);
+  if (batch != nullptr) *x = batch->begin(rows);
+  return batch;
+}
+
+int start_batch(void* ctx, void* batch, char* error, std::size_t error_size) {
+  return guarded([&] { kernel_of(ctx).start(batch_of(batch)); }, error, error_size);
+}
+
+int finish_batch(void* ctx, void* batch, unsigned busy, const float** y, char* error,
+                 std::size_t error_size) {
+  return guarded([&] { *y = kernel_of(ctx).finish(batch_of(batch), busy); }, error, error_size);
+}
+
+void end_batch(void* ctx, void* batch) { kernel_of(ctx).end(batch_of(batch)); }
+
+const char* strategy_of(void* ctx, std::size_t) { return kernel_of(ctx).label(); }
+
+constexpr fused_mlp_steps kSteps = {begin_batch, start_batch, finish_batch, end_batch};
+
+// What a device that hangs may still use. It stays here for as long as the process lives.
+struct Kept {
+  std::shared_ptr<Device> device;
+  std::vector<std::unique_ptr<LaunchContext>> contexts;
+  std::unique_ptr<LoadedPlan> plan;
+};
+
+void keep_for_good(Kept kept) {
+  static std::mutex mutex;
+  static auto* const all = new std::vector<Kept>;
+  const std::lock_guard lock(mutex);
+  all->push_back(std::move(kept));
+}
 
 }  // namespace
 
@@ -62,9 +99,7 @@ class CudaKernel::Borrowed {
  public:
   Borrowed(CudaKernel& kernel, LaunchContext* context) : kernel_(kernel), context_(context) {}
   ~Borrowed() {
-    if (context_ == nullptr) return;
-    if (context_->in_flight()) kernel_.clean_up(context_);
-    kernel_.give_back(context_);
+    if (context_ != nullptr) kernel_.end(*context_);
   }
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
@@ -98,10 +133,15 @@ CudaKernel::CudaKernel(std::shared_ptr<Device> device, Plan plan, unsigned conte
           .out_features = loaded_->plan().out_features,
           .run = run_batch,
           .strategy = strategy_of,
-          .most_at_once = static_cast<std::uint32_t>(contexts_.size())};
+          .most_at_once = static_cast<std::uint32_t>(contexts_.size()),
+          .steps = &kSteps};
 }
 
 CudaKernel::~CudaKernel() {
+  if (device_->hangs()) {
+    keep_for_good({device_, std::move(contexts_), std::move(loaded_)});
+    return;
+  }
   try {
     const CurrentContext current(*device_);
     contexts_.clear();
@@ -110,22 +150,65 @@ CudaKernel::~CudaKernel() {
   }
 }
 
-void CudaKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) {
-  if (rows == 0) return;
+void CudaKernel::refuse_if_lost() const {
   if (const CUresult sticky = device_->sticky_error(); sticky != kSuccess) {
     throw DriverError(sticky, "use the GPU any more, restart the process");
   }
+}
+
+std::chrono::nanoseconds CudaKernel::spin_beside(unsigned busy) const noexcept {
+  return busy != UINT_MAX && busy >= device_->cores() ? kSpinAmongBusy : kSpin;
+}
+
+void CudaKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) {
+  if (rows == 0) return;
+  refuse_if_lost();
   const CurrentContext current(*device_);
   const std::chrono::nanoseconds spin = spin_beside(busy);
   const Borrowed first(*this, borrow(true));
   if (rows <= LaunchContext::kGraphRowsMost) {
-    first.get()->start(x, rows);
-    first.get()->finish(y, spin);
+    LaunchContext& context = *first.get();
+    std::memcpy(context.begin(rows), x, loaded_->x_bytes(rows));
+    context.start();
+    std::memcpy(y, context.finish(spin), loaded_->y_bytes(rows));
     return;
   }
   // A second stream, if there is one to spare: while one part is copied, the other computes.
   const Borrowed second(*this, borrow(false));
   run_parts(*first.get(), second.get(), x, rows, y, spin);
+}
+
+LaunchContext* CudaKernel::begin(std::size_t rows) noexcept {
+  if (rows == 0 || rows > LaunchContext::kGraphRowsMost || device_->sticky_error() != kSuccess)
+    return nullptr;
+  return borrow(false);
+}
+
+void CudaKernel::start(LaunchContext& batch) {
+  refuse_if_lost();
+  const CurrentContext current(*device_);
+  batch.start();
+}
+
+const float* CudaKernel::finish(LaunchContext& batch, unsigned busy) {
+  const CurrentContext current(*device_);
+  return batch.finish(spin_beside(busy));
+}
+
+// Waits for what a failed batch has left on the stream, and learns whether the device is broken.
+void CudaKernel::end(LaunchContext& batch) noexcept {
+  if (batch.in_flight()) {
+    try {
+      const CurrentContext current(*device_);
+      device_->judge(batch.abandon());
+    } catch (const DriverError&) {  // as everything from here on
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(&batch);
+  }
+  given_back_.notify_one();
 }
 
 void CudaKernel::replay_graphs() {
@@ -142,10 +225,10 @@ void CudaKernel::run_parts(LaunchContext& first, LaunchContext* second, const fl
                            float* y, std::chrono::nanoseconds spin) {
   struct Part {
     LaunchContext* context;
-    std::size_t at;
+    std::size_t at, rows;
   };
   const std::size_t streams = second != nullptr ? 2 : 1;
-  Part parts[] = {{&first, 0}, {second, 0}};
+  Part parts[] = {{&first, 0, 0}, {second, 0, 0}};
   std::size_t size = part_rows(rows, streams, LaunchContext::part_limit(plan()));
   if (size > LaunchContext::kGraphRowsMost) {
     std::size_t room = first.make_room();
@@ -154,14 +237,17 @@ void CudaKernel::run_parts(LaunchContext& first, LaunchContext* second, const fl
   }
   const std::size_t in = plan().in_features, out = plan().out_features;
   const auto finish = [&](const Part& part) {
-    if (part.context->in_flight()) part.context->finish(y + part.at * out, spin);
+    if (!part.context->in_flight()) return;
+    std::memcpy(y + part.at * out, part.context->finish(spin), loaded_->y_bytes(part.rows));
   };
   std::size_t turn = 0;
   for (std::size_t at = 0; at < rows; at += size, ++turn) {
     Part& part = parts[turn % streams];
     finish(part);
     part.at = at;
-    part.context->start(x + at * in, std::min(size, rows - at));
+    part.rows = std::min(size, rows - at);
+    std::memcpy(part.context->begin(part.rows), x + at * in, loaded_->x_bytes(part.rows));
+    part.context->start();
   }
   for (std::size_t i = 0; i < streams; ++i) finish(parts[(turn + i) % streams]);
 }
@@ -180,15 +266,5 @@ LaunchContext* CudaKernel::borrow(bool may_wait) {
   free_.pop_back();
   return context;
 }
-
-void CudaKernel::give_back(LaunchContext* context) {
-  {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(context);
-  }
-  given_back_.notify_one();
-}
-
-void CudaKernel::clean_up(LaunchContext* context) noexcept { device_->judge(context->abandon()); }
 
 }  // namespace fused_mlp::cuda

@@ -1,7 +1,6 @@
 #include "cuda/launch_context.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
 #include "threads/spin.hpp"
@@ -23,6 +22,8 @@ static_assert(kGraphRows[std::size(kGraphRows) - 1] == LaunchContext::kGraphRows
 // this holds on the device, so that a wide model does not fill it with buffers.
 constexpr std::size_t kPartBytes = 32 << 20;
 constexpr std::size_t kMostPartRows = 8192;
+// How often a thread that sleeps looks for an error.
+constexpr std::chrono::milliseconds kLook{10};
 
 }  // namespace
 
@@ -32,14 +33,14 @@ std::size_t LaunchContext::part_limit(const Plan& plan) noexcept {
   return std::clamp(kPartBytes / row_bytes / kGraphRowsMost * kGraphRowsMost, kGraphRowsMost, kMostPartRows);
 }
 
-LaunchContext::LaunchContext(const Device& device, const LoadedPlan& plan)
-    : driver_(device.driver()),
+LaunchContext::LaunchContext(Device& device, const LoadedPlan& plan)
+    : device_(device),
+      driver_(device.driver()),
       plan_(plan),
       memory_(driver_, plan, kGraphRowsMost),
-      stream_(make_stream(driver_)),
-      done_(make_event(driver_, kEventBlockingSync | kEventDisableTiming)) {
+      stream_(make_stream(driver_)) {
   device_bytes_ = memory_.device_bytes();
-  make_graphs(device);
+  make_graphs();
   // The driver may load code and reserve local memory with a kernel's first launch: not in a request. Its
   // results are not read.
   StreamSink stream(driver_, stream_.get());
@@ -72,12 +73,12 @@ bool LaunchContext::is_mapped(std::size_t rows) const noexcept {
   return rows <= kMappedRows && plan_.traffic(rows) <= kMappedBytes;
 }
 
-void LaunchContext::make_graphs(const Device& device) {
+void LaunchContext::make_graphs() {
   for (const std::size_t rows : kGraphRows) {
     const bool mapped = is_mapped(rows);
     if (mapped && plan_.plan().launches.size() == 1)
       continue;  // as cheap without a graph, and for exactly its rows
-    GraphSink graph(device);
+    GraphSink graph(device_);
     memory_.enqueue(graph, plan_, rows, mapped);
     graphs_.push_back({rows, graph.instantiate()});
     check(driver_.graph_upload(graphs_.back().graph.get(), stream_.get()), "upload a graph");
@@ -92,19 +93,23 @@ const LaunchContext::Prepared* LaunchContext::graph_for(std::size_t rows) const 
   return found == graphs_.end() ? nullptr : &*found;
 }
 
-void LaunchContext::start(const float* x, std::size_t rows) {
+float* LaunchContext::begin(std::size_t rows) noexcept {
   used_ = rows > kGraphRowsMost ? &*large_ : &memory_;
-  std::memcpy(used_->host_x(), x, plan_.x_bytes(rows));
   rows_ = rows;
-  if (const Prepared* const prepared = graph_for(rows)) {
+  return used_->host_x();
+}
+
+void LaunchContext::start() {
+  in_flight_ = true;
+  if (const Prepared* const prepared = graph_for(rows_)) {
     check(driver_.graph_launch(prepared->graph.get(), stream_.get()), "launch a graph");
   } else {
     StreamSink stream(driver_, stream_.get());
-    used_->enqueue(stream, plan_, rows, is_mapped(rows));
+    used_->enqueue(stream, plan_, rows_, is_mapped(rows_));
   }
 }
 
-void LaunchContext::finish(float* y, std::chrono::nanoseconds spin) {
+const float* LaunchContext::finish(std::chrono::nanoseconds spin) {
   CUresult state = driver_.stream_query(stream_.get());
   if (state == kNotReady) {
     const Clock::time_point until = Clock::now() + spin;
@@ -113,17 +118,29 @@ void LaunchContext::finish(float* y, std::chrono::nanoseconds spin) {
       state = driver_.stream_query(stream_.get());
     } while (state == kNotReady && Clock::now() < until);
   }
-  if (state == kNotReady) {
-    check(driver_.event_record(done_.get(), stream_.get()), "wait for the GPU");
-    state = driver_.event_synchronize(done_.get());
-  }
+  if (state == kNotReady) state = wait_asleep();
   check(state, "run on the GPU");
-  std::memcpy(y, used_->host_y(), plan_.y_bytes(rows_));
-  rows_ = 0;
+  in_flight_ = false;
+  return used_->host_y();
+}
+
+// Not cuEventSynchronize, which a device that hangs never returns from.
+CUresult LaunchContext::wait_asleep() {
+  done_.expect();
+  check(driver_.launch_host(stream_.get(), Arrival::tell, &done_), "wait for the GPU");
+  const Clock::time_point until = Clock::now() + device_.patience();
+  for (;;) {
+    if (done_.wait_for(kLook)) return kSuccess;
+    // After an error the driver runs nothing more on the stream.
+    if (const CUresult state = driver_.stream_query(stream_.get()); state != kNotReady) return state;
+    if (const CUresult sticky = device_.sticky_error(); sticky != kSuccess) return sticky;
+    if (Clock::now() >= until) device_.give_up();
+  }
 }
 
 CUresult LaunchContext::abandon() noexcept {
-  rows_ = 0;
+  if (device_.hangs()) return kSuccess;
+  in_flight_ = false;
   return driver_.stream_synchronize(stream_.get());
 }
 

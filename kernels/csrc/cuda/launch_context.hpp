@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "cuda/arrival.hpp"
 #include "cuda/batch_memory.hpp"
 
 namespace fused_mlp::cuda {
@@ -18,7 +19,7 @@ class LaunchContext {
   static constexpr std::size_t kGraphRowsMost = 1024;
 
   // Allocates what a batch of that size needs and makes the graphs: serving such allocates nothing.
-  LaunchContext(const Device& device, const LoadedPlan& plan);
+  LaunchContext(Device& device, const LoadedPlan& plan);
 
   // Launches every graph once, as batches will: what the driver does the first time only is then done.
   // Results are not read. Nothing is in flight.
@@ -30,12 +31,15 @@ class LaunchContext {
   // On any thread.
   std::size_t device_bytes() const noexcept { return device_bytes_.load(std::memory_order_relaxed); }
 
-  // Copies x and starts a forward of as many rows as there is room for.
-  void start(const float* x, std::size_t rows);
-  // Waits for it, spinning for at most `spin`, and copies its result.
-  void finish(float* y, std::chrono::nanoseconds spin);
-  bool in_flight() const noexcept { return rows_ != 0; }
+  // Where the rows of a batch go: as many as there is room for. Nothing is in flight.
+  float* begin(std::size_t rows) noexcept;
+  // Starts a forward of those rows.
+  void start();
+  // Waits for it, spinning for at most `spin`. Returns its result, which is there until the next begin().
+  const float* finish(std::chrono::nanoseconds spin);
+  bool in_flight() const noexcept { return in_flight_; }
   // After a failure: waits for what was started and forgets it. Returns the driver's verdict on the stream.
+  // If the device does not answer, waits for nothing.
   CUresult abandon() noexcept;
 
  private:
@@ -47,19 +51,22 @@ class LaunchContext {
   // True if kernels read and write the host's memory: what crosses the bus is so little that copies would
   // take longer.
   bool is_mapped(std::size_t rows) const noexcept;
-  void make_graphs(const Device& device);
+  void make_graphs();
   const Prepared* graph_for(std::size_t rows) const noexcept;
+  CUresult wait_asleep();
 
+  Device& device_;
   const Driver& driver_;
   const LoadedPlan& plan_;
   std::atomic<std::size_t> device_bytes_{0};
-  std::size_t rows_ = 0;  // in flight
-  BatchMemory memory_;    // of the graphs
+  std::size_t rows_ = 0;  // of the batch
+  bool in_flight_ = false;
+  BatchMemory memory_;  // of the graphs
   std::optional<BatchMemory> large_;
   bool no_room_ = false;                // for `large_`: asked for once
   const BatchMemory* used_ = &memory_;  // by what is in flight
   Stream stream_;
-  Event done_;
+  Arrival done_;
   std::vector<Prepared> graphs_;  // by rows. Before the stream and the buffers in destruction: they hold both
 };
 

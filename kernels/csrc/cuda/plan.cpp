@@ -40,7 +40,7 @@ Module load(const Driver& driver, const KernelCode& kernel) {
   CUresult code = kNoBinaryForGpu;
   if (!kernel.cubin.empty()) code = driver.module_load(&module, kernel.cubin.data());
   if (is_for_another_gpu(code) && !kernel.ptx.empty()) code = driver.module_load(&module, kernel.ptx.c_str());
-  check(code, "load a kernel");
+  check(code, ("load the kernel " + kernel.name).c_str());
   return {driver, module};
 }
 
@@ -51,10 +51,11 @@ LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : plan_(std::move(plan))
   for (const KernelCode& kernel : plan_.kernels) {
     modules_.push_back(load(driver, kernel));
     CUfunction function = nullptr;
-    check(driver.module_function(&function, modules_.back().get(), kernel.name.c_str()), "find a kernel");
+    check(driver.module_function(&function, modules_.back().get(), kernel.name.c_str()),
+          ("find the kernel " + kernel.name).c_str());
     if (kernel.shared_bytes > kStaticSharedLimit) {
       check(driver.function_set(function, kMaxDynamicSharedBytes, static_cast<int>(kernel.shared_bytes)),
-            "get shared memory for a kernel");
+            ("get shared memory for the kernel " + kernel.name).c_str());
     }
     functions_.push_back(function);
   }

@@ -2,7 +2,9 @@
 // leaves behind. Needs FUSED_MLP_LIBCUDA to name the fake.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -87,10 +89,11 @@ std::string ptx_of(const std::string& name, int pointers) {
 }
 
 struct Weights {
-  std::shared_ptr<Device> device = Device::open(0);
+  std::shared_ptr<Device> device;
   DeviceArray memory;
 
-  explicit Weights(float factor) : memory(device, &factor, sizeof factor) {}
+  explicit Weights(float factor, int ordinal = 0)
+      : device(Device::open(ordinal)), memory(device, &factor, sizeof factor) {}
 };
 
 Launch project_from(Argument::Kind source, const Weights& weights) {
@@ -369,7 +372,7 @@ void a_slow_device_is_waited_for_asleep() {
   fake().reset();
   fake().hold(1);
   std::thread caller([&] { check_batch(kernel, 4, 1, 2); });
-  wait_for_calls("cuEventSynchronize", 1);  // after the spin
+  wait_for_calls("cuLaunchHostFunc", 1);  // after the spin
   fake().hold(0);
   caller.join();
 }
@@ -492,7 +495,8 @@ void machine_code_for_another_gpu_gives_way_to_ptx() {
   } catch (const DriverError& error) {
     code = error.code();
     CHECK(std::string(error.what()) ==
-          "cannot load a kernel: CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available for execution on "
+          "cannot load the kernel project: CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available for "
+          "execution on "
           "the device");
   }
   CHECK(code == kNoBinaryForGpu);
@@ -544,6 +548,78 @@ void the_c_interface_says_that_it_waits_and_why_it_failed() {
   CHECK(std::string(error).starts_with("cannot launch a kernel: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"));
   fake().fail("cuLaunchKernel", 701, 0, 1);
   CHECK(api.run(api.ctx, x.data(), 3, y, 0, nullptr, 0) == 701);
+}
+
+// As the engine does: rows go straight to page-locked memory, and two batches are in flight on one thread.
+void a_batch_in_steps_is_not_copied_and_does_not_wait_for_the_one_before() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 2);
+  const fused_mlp_kernel& api = *kernel.api();
+  const fused_mlp_steps& steps = *api.steps;
+  fake().reset();
+  fake().hold(1);
+  void* batches[2];
+  for (void*& batch : batches) {
+    float* x = nullptr;
+    batch = steps.begin(api.ctx, 100, &x);
+    CHECK(batch != nullptr);
+    std::fill_n(x, 100 * kIn, 1.0f);
+    CHECK(steps.start(api.ctx, batch, nullptr, 0) == 0);
+  }
+  CHECK(fake().calls("cuGraphLaunch") == 2);
+  float* x = nullptr;
+  CHECK(steps.begin(api.ctx, 1, &x) == nullptr);  // no place now
+  fake().hold(0);
+  for (void* const batch : batches) {
+    const float* y = nullptr;
+    CHECK(steps.finish(api.ctx, batch, 0, &y, nullptr, 0) == 0);
+    CHECK(y[0] == 2 * kIn && y[100 * kOut - 1] == 6 * kIn);
+    steps.end(api.ctx, batch);
+  }
+  CHECK(steps.begin(api.ctx, 1025, &x) == nullptr);  // never: they are two parts
+  check_batch(kernel, 1025, 1, 2);
+}
+
+// At any step: what was started is waited for, and the place is another batch's.
+void a_batch_in_steps_may_end_early() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 1);
+  const fused_mlp_kernel& api = *kernel.api();
+  const fused_mlp_steps& steps = *api.steps;
+  for (int started = 0; started < 3; ++started) {
+    float* x = nullptr;
+    void* const batch = steps.begin(api.ctx, 8, &x);
+    CHECK(batch != nullptr);
+    char error[64] = "";
+    if (started == 2) fake().fail("cuLaunchKernel", 701, 0, 1);
+    if (started != 0) {
+      CHECK(steps.start(api.ctx, batch, error, sizeof error) == (started == 2 ? 701 : 0));
+      CHECK(std::string(error).starts_with(started == 2 ? "cannot launch a kernel" : ""));
+    }
+    steps.end(api.ctx, batch);
+    check_batch(kernel, 8, 1, 2);
+  }
+  fake().reset();
+}
+
+// Runs last: what a device that hangs may still use is never freed.
+void a_device_that_hangs_is_given_up() {
+  {
+    const Weights weights(2, 1);
+    CudaKernel kernel(weights.device, one_launch(weights), 2);
+    weights.device->set_patience(std::chrono::milliseconds(30));
+    std::string told;
+    weights.device->on_lost([&](const std::string& why) { told = why; });
+    fake().hold(1);
+    CHECK(code_of(kernel, 4) == kLaunchTimeout);
+    CHECK(told == "no answer within 30 ms");
+    CHECK(weights.device->hangs());
+    fake().reset();
+    CHECK(code_of(kernel, 4) == kLaunchTimeout);  // without trying
+    CHECK(fake().calls("cuLaunchKernel") == 0);
+    weights.device->on_lost({});
+  }
+  fake().hold(0);
 }
 
 // What the real driver punishes with silence or a crash, the fake names.
@@ -614,6 +690,9 @@ int main() {
   machine_code_for_another_gpu_gives_way_to_ptx();
   a_plan_that_does_not_fit_together_is_refused();
   the_c_interface_says_that_it_waits_and_why_it_failed();
+  a_batch_in_steps_is_not_copied_and_does_not_wait_for_the_one_before();
+  a_batch_in_steps_may_end_early();
   the_fake_refuses_what_cuda_would();
   CHECK(nothing_is_alive());
+  a_device_that_hangs_is_given_up();
 }

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
+from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.cuda.planning.architectures import Architecture, architecture_of
 from fused_mlp.kernels.cuda.planning.forward import Argument, ForwardPlan
 from fused_mlp.kernels.cuda.planning.placement import SCRATCH, X, Y
@@ -48,6 +49,7 @@ def open_device(ordinal: int) -> _cuda.Device:
     """Kept open: what is known of a GPU that was lost is true for as long as the process lives."""
     device = _cuda.Device(ordinal)
     device.on_lost(partial(_report, ordinal))
+    device.set_cores(usable_cores())
     return device
 
 

@@ -45,9 +45,6 @@ struct Function {
 
 struct Event {
   Context* context;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::uint64_t recorded = 0, done = 0;  // how many times
 };
 
 // A chain: each piece of work depends on the one before it.
@@ -67,7 +64,7 @@ struct Pace {
   std::condition_variable changed;
   bool held = false;
   std::atomic<unsigned> delay_us{20};
-  bool inline_ = false;
+  bool drops = false;  // nothing is done
 };
 
 class Stream {

@@ -44,12 +44,12 @@ constexpr const char* kPtx =
 
 // A rig whose lane runs on the device.
 struct DeviceRig : Rig {
-  explicit DeviceRig(unsigned workers) : Rig(workers) {
+  explicit DeviceRig(unsigned workers, int ordinal = 0) : Rig(workers) {
     (void)fake();  // registers the kernel
     using Argument = cuda::Argument;
     cuda::Plan plan{"twice/16", kWidth, 1, {}, {{"", kPtx, "twice", 32, 0}}, {}};
     plan.launches = {{0, 16, 1, {{Argument::kX}, {Argument::kY}, {Argument::kRows}}}};
-    auto kernel = std::make_shared<cuda::CudaKernel>(cuda::Device::open(0), plan, 2);
+    auto kernel = std::make_shared<cuda::CudaKernel>(cuda::Device::open(ordinal), plan, 2);
     device = &kernel->device();
     LaneOptions options;
     options.in_features = kWidth;
@@ -64,7 +64,7 @@ struct DeviceRig : Rig {
     fake().reset();
   }
   void wait_until_the_device_has_work(unsigned batches = 1) const {
-    while (fake().calls("cuEventSynchronize") < batches) std::this_thread::yield();
+    while (fake().calls("cuLaunchHostFunc") < batches) std::this_thread::yield();
   }
 
   cuda::Device* device = nullptr;
@@ -175,6 +175,83 @@ TEST(a_backlog_of_the_device_leaves_workers_to_other_lanes) {
   rig.inbox.wait_for(3);
   for (const auto& probe : probes) CHECK_EQ(probe->y[full - 1], static_cast<float>(2 * full));
   CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+// A backlog of two full batches, for one worker, before a device that does nothing yet.
+struct Backlog {
+  explicit Backlog(DeviceRig& rig) : full(rig.lane->options().max_batch_rows) {
+    const auto other = rig.add_lane({}, /*python=*/true);
+    const std::shared_ptr<Stage> stage = rig.stages.back();
+    stage->hold();
+    (void)rig.send(*other, 1);
+    stage->wait_running(1);
+    first = rig.send(*rig.lane, 1, full);
+    second = rig.send(*rig.lane, 2, full);
+    stage->release();
+  }
+  const std::uint32_t full;
+  Ref<Probe> first, second;
+};
+
+TEST(one_worker_starts_the_next_batch_while_the_device_computes) {
+  DeviceRig rig(1);
+  fake().hold(1);
+  const Backlog backlog(rig);
+  while (fake().calls("cuLaunchKernel") < 2) std::this_thread::yield();
+  CHECK_EQ(backlog.first->completed.load(), 0);
+  // Neither waits for its place in the order: what is cancelled or expired is dropped when the device is free
+  // again.
+  const auto gone = rig.send(*rig.lane, 3);
+  gone->cancel();
+  fake().hold(0);
+  rig.inbox.wait_for(4);
+  CHECK_EQ(backlog.first->y[backlog.full - 1], static_cast<float>(2 * backlog.full));
+  CHECK_EQ(backlog.second->y[0], 4.0f);
+  CHECK(gone->outcome.status == Status::cancelled);
+  CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+TEST(a_batch_that_cannot_be_started_fails_alone_beside_one_in_flight) {
+  for (const int failing : {0, 1}) {
+    DeviceRig rig(1);
+    fake().fail("cuLaunchKernel", 701, failing, 1);
+    const Backlog backlog(rig);
+    rig.inbox.wait_for(3);
+    CHECK(backlog.first->outcome.status == (failing == 0 ? Status::kernel_error : Status::ok));
+    CHECK(backlog.second->outcome.status == (failing == 1 ? Status::kernel_error : Status::ok));
+    CHECK_EQ((failing == 0 ? backlog.second : backlog.first)->y[0], failing == 0 ? 4.0f : 2.0f);
+    CHECK(rig.engine.wait_idle(seconds(30)));
+  }
+}
+
+TEST(a_batch_for_the_cpu_that_is_due_goes_before_more_for_the_device) {
+  DeviceRig rig(1);
+  fake().hold(1);
+  const auto first = rig.send(*rig.lane, 1);
+  rig.wait_until_the_device_has_work();
+  const auto other = rig.add_lane({}, /*python=*/true);
+  Inbox answers;
+  CHECK(rig.submit(*other, rig.ticket(5, 1, &answers)) == Status::ok);
+  std::vector<Ref<Probe>> more;
+  for (int i = 0; i < 8; ++i) more.push_back(rig.send(*rig.lane, 1, rig.lane->options().max_batch_rows));
+  fake().hold(0);
+  answers.wait_for(1);
+  CHECK(more.back()->completed.load() == 0);
+  rig.inbox.wait_for(9);
+  CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+TEST(a_device_that_hangs_fails_its_batches_and_holds_up_no_drain) {
+  DeviceRig rig(2, 1);
+  rig.device->set_patience(std::chrono::milliseconds(30));
+  fake().hold(1);
+  const auto first = rig.send(*rig.lane, 1);
+  rig.wait_until_the_device_has_work();
+  rig.engine.begin_drain();
+  CHECK(rig.engine.wait_idle(seconds(30)));
+  CHECK(first->outcome.status == Status::kernel_error);
+  CHECK(rig.device->hangs());
+  rig.engine.stop();
 }
 
 TEST(many_batches_on_two_workers) {
