@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -244,7 +245,9 @@ def test_warm_kernel_cache_needs_no_compiler(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*SHAPES, *PROGRAMS])
-def test_speed_against_eager(name: str, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_speed_against_eager(
+    name: str, dtype: str, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+) -> None:
     """Prints ratios of median times, inputs and outputs on the GPU; asserts only that both ran."""
     mlp = model(name, dtype)
     kernel = build_triton(mlp)
@@ -259,6 +262,7 @@ def test_speed_against_eager(name: str, dtype: str, capsys: pytest.CaptureFixtur
             f"ratio {times[0] / times[1]:5.2f}"
         )
         assert min(times) > 0
+    record_property("speed", lines)
     with capsys.disabled():
         print("\n" + "\n".join(lines))
 

@@ -100,6 +100,7 @@ class KernelApi(ctypes.Structure):
         ("run", RUN),
         ("strategy", STRATEGY),
         ("most_at_once", ctypes.c_uint32),
+        ("steps", ctypes.c_void_p),
     )
 
 
