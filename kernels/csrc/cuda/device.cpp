@@ -65,6 +65,12 @@ void Device::judge(CUresult code) noexcept {
   if (verdict == code) set_sticky(code, driver_.describe(code));
 }
 
+void Device::refuse_if_lost() const {
+  if (const CUresult sticky = sticky_error(); sticky != kSuccess) {
+    throw DriverError(sticky, "use the GPU any more, restart the process");
+  }
+}
+
 void Device::give_up() {
   const std::string why = "no answer within " + std::to_string(patience().count()) + " ms";
   set_sticky(kLaunchTimeout, why);

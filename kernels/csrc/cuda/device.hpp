@@ -35,6 +35,8 @@ class Device {
   // An error that the context does not recover from: every later call fails, and only a new process helps.
   // 0 while there was none.
   CUresult sticky_error() const noexcept { return sticky_.load(std::memory_order_relaxed); }
+  // Throws DriverError once there was one.
+  void refuse_if_lost() const;
   // After a failed call: asks the driver whether its error was a sticky one. The first such is told to
   // on_lost, on the calling thread. The context must be current.
   void judge(CUresult code) noexcept;

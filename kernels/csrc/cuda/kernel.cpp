@@ -150,19 +150,13 @@ CudaKernel::~CudaKernel() {
   }
 }
 
-void CudaKernel::refuse_if_lost() const {
-  if (const CUresult sticky = device_->sticky_error(); sticky != kSuccess) {
-    throw DriverError(sticky, "use the GPU any more, restart the process");
-  }
-}
-
 std::chrono::nanoseconds CudaKernel::spin_beside(unsigned busy) const noexcept {
   return busy != UINT_MAX && busy >= device_->cores() ? kSpinAmongBusy : kSpin;
 }
 
 void CudaKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) {
   if (rows == 0) return;
-  refuse_if_lost();
+  device_->refuse_if_lost();
   const CurrentContext current(*device_);
   const std::chrono::nanoseconds spin = spin_beside(busy);
   const Borrowed first(*this, borrow(true));
@@ -185,7 +179,6 @@ LaunchContext* CudaKernel::begin(std::size_t rows) noexcept {
 }
 
 void CudaKernel::start(LaunchContext& batch) {
-  refuse_if_lost();
   const CurrentContext current(*device_);
   batch.start();
 }

@@ -49,7 +49,6 @@ class CudaKernel {
   void run_parts(LaunchContext& first, LaunchContext* second, const float* x, std::size_t rows, float* y,
                  std::chrono::nanoseconds spin);
   LaunchContext* borrow(bool may_wait);
-  void refuse_if_lost() const;
   std::chrono::nanoseconds spin_beside(unsigned busy) const noexcept;
 
   std::shared_ptr<Device> device_;

@@ -100,6 +100,8 @@ float* LaunchContext::begin(std::size_t rows) noexcept {
 }
 
 void LaunchContext::start() {
+  // Of a device that hangs, a batch that was given up may still be under way here: its end is not this one's.
+  device_.refuse_if_lost();
   in_flight_ = true;
   if (const Prepared* const prepared = graph_for(rows_)) {
     check(driver_.graph_launch(prepared->graph.get(), stream_.get()), "launch a graph");

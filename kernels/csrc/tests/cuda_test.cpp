@@ -610,8 +610,12 @@ void a_device_that_hangs_is_given_up() {
     weights.device->set_patience(std::chrono::milliseconds(30));
     std::string told;
     weights.device->on_lost([&](const std::string& why) { told = why; });
+    fake().reset();
     fake().hold(1);
-    CHECK(code_of(kernel, 4) == kLaunchTimeout);
+    std::vector<std::thread> callers;  // two in flight, and one that waits for a place
+    for (int i = 0; i < 3; ++i) callers.emplace_back([&] { CHECK(code_of(kernel, 4) == kLaunchTimeout); });
+    for (std::thread& caller : callers) caller.join();
+    CHECK(fake().calls("cuLaunchKernel") == 2);
     CHECK(told == "no answer within 30 ms");
     CHECK(weights.device->hangs());
     fake().reset();
