@@ -1,7 +1,7 @@
 """What a batch on a GPU costs the host, apart from the GPU: the native launcher on a driver that does nothing, and the
 Python launcher on a runtime that does nothing, side by side. Needs no GPU. Run as `python -m bench.cuda.launcher`.
-The native one as the engine calls it, through the C interface: rows are gathered into page-locked memory and answers
-read from there, both included. What a GPU's copy engines do is in neither."""
+The native one as the engine calls it, in C++ through the C interface: rows are gathered into page-locked memory and
+answers read from there, both included. What a GPU's copy engines do is in neither."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,8 @@ ROWS = (1, 16, 64, 256, 1024)
 SPEC = MlpSpec(in_features=64, layers=(LayerSpec(out_features=10, activation="identity"),))
 INFO = KernelInfo("fused", "triton", "cuda", "empty", "sm_80", "float32", 1)
 SECONDS, REPEATS = 0.2, 5
-Prepare = Callable[[np.ndarray, np.ndarray], Callable[[], object]]
+# Seconds per call, of so many.
+Run = Callable[[np.ndarray, np.ndarray, int], float]
 PTX = """.version 8.0
 .target sm_80
 .visible .entry empty(.param .u64 x, .param .u64 y, .param .u32 rows) { ret; }
@@ -88,32 +88,7 @@ class EmptyProgram:
         pass
 
 
-class Steps(ctypes.Structure):
-    """struct fused_mlp_steps of kernels/csrc/kernel_api.h."""
-
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    _fields_ = (
-        ("begin", ctypes.CFUNCTYPE(pointer, pointer, size, pointer)),
-        ("start", ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, size)),
-        ("finish", ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, ctypes.c_uint, pointer, pointer, size)),
-        ("end", ctypes.CFUNCTYPE(None, pointer, pointer)),
-    )
-
-
-class KernelApi(ctypes.Structure):
-    """struct fused_mlp_kernel, of which only these are used here."""
-
-    _fields_ = (
-        ("abi", ctypes.c_uint32 * 2),
-        ("ctx", ctypes.c_void_p),
-        ("features", ctypes.c_size_t * 2),
-        ("functions", ctypes.c_void_p * 2),
-        ("most_at_once", ctypes.c_uint32),
-        ("steps", ctypes.POINTER(Steps)),
-    )
-
-
-def native_run() -> Prepare:
+def native_run() -> Run:
     from fused_mlp.kernels import _cuda
 
     kernels = [(b"", PTX, "empty", 32, 0)]
@@ -122,51 +97,41 @@ def native_run() -> Prepare:
         _cuda.Device(0), "empty", SPEC.in_features, SPEC.out_features, [], kernels, launches, 2, ()
     )
     read = ctypes.pythonapi.PyCapsule_GetPointer
-    read.restype, read.argtypes = ctypes.POINTER(KernelApi), [ctypes.py_object, ctypes.c_char_p]
+    read.restype, read.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     capsule = kernel.capsule()
-    api = read(capsule, b"fused_mlp.kernel").contents
-    steps, ctx, move = api.steps.contents, api.ctx, ctypes.memmove
-    begin, start, finish, end = steps.begin, steps.start, steps.finish, steps.end
-    place_x, place_y = ctypes.c_void_p(), ctypes.c_void_p()
-    to_x, to_y = ctypes.addressof(place_x), ctypes.addressof(place_y)
+    api = ctypes.c_void_p(read(capsule, b"fused_mlp.kernel"))
+    time_batches = ctypes.CDLL(str(fake_cuda.library())).fake_cuda_time_batches
+    time_batches.restype = ctypes.c_double
 
-    def prepare(x: np.ndarray, y: np.ndarray) -> Callable[[], object]:
-        rows, request, answer = len(x), x.ctypes.data, y.ctypes.data
+    def run(x: np.ndarray, y: np.ndarray, calls: int, kept: object = capsule) -> float:
+        pointers = (ctypes.c_void_p(array.ctypes.data) for array in (x, y))
+        took: float = time_batches(api, ctypes.c_size_t(len(x)), *pointers, ctypes.c_uint(calls)) * 1e-9
+        if took < 0:
+            raise RuntimeError("the fake driver failed")
+        return took
 
-        def run(kept: object = capsule) -> None:
-            batch = begin(ctx, rows, to_x)
-            move(place_x.value, request, x.nbytes)
-            if start(ctx, batch, None, 0) or finish(ctx, batch, 0, to_y, None, 0):
-                raise RuntimeError("the fake driver failed")
-            move(answer, place_y.value, y.nbytes)
-            end(ctx, batch)
-
-        return run
-
-    return prepare
+    return run
 
 
-def python_run() -> Prepare:
+def python_run() -> Run:
     contexts: Any = [LaunchContext(EmptyRuntime(), EmptyProgram(), SPEC, BUCKETS) for _ in range(2)]  # type: ignore[arg-type]
     kernel = CudaKernel(SPEC, INFO, ContextPool(contexts))
-    return lambda x, y: partial(kernel.run, x, y)
+
+    def run(x: np.ndarray, y: np.ndarray, calls: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            kernel.run(x, y)
+        return (time.perf_counter() - begin) / calls
+
+    return run
 
 
-def us_per_call(prepare: Prepare, rows: int) -> float:
+def us_per_call(run: Run, rows: int) -> float:
     """The median of a few runs of calls, as the engine's worker makes them: one after the other."""
     x = np.zeros((rows, SPEC.in_features), np.float32)
     y = np.zeros((rows, SPEC.out_features), np.float32)
-    run = prepare(x, y)
-    run()
-    found = []
-    for _ in range(REPEATS):
-        calls, begin = 0, time.perf_counter()
-        while time.perf_counter() - begin < SECONDS / REPEATS:
-            for _ in range(20):
-                run()
-            calls += 20
-        found.append((time.perf_counter() - begin) / calls)
-    return statistics.median(found) * 1e6
+    calls = max(20, int(SECONDS / REPEATS / run(x, y, 20)))
+    return statistics.median(run(x, y, calls) for _ in range(REPEATS)) * 1e6
 
 
 def measure(rows: Sequence[int]) -> list[dict[str, float]]:

@@ -23,7 +23,7 @@ struct fused_mlp_steps {
   /* A place for the rows of a batch: writes to *x where they go, (rows, in_features). Never waits: null if
    * there is no place now, or never for so many rows. Then run() takes them. */
   void* (*begin)(void* ctx, size_t rows, float** x);
-  /* Has the device compute; x is the device's from here on. */
+  /* Has the device compute; x is not written to any more. */
   int (*start)(void* ctx, void* batch, char* error, size_t error_size);
   /* Waits for the device. *y: (rows, out_features), to be read until end(). */
   int (*finish)(void* ctx, void* batch, unsigned busy, const float** y, char* error, size_t error_size);

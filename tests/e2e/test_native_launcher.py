@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fused_mlp import models
-from fused_mlp.service.client import AdminClient, Client, PredictError
+from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.settings.settings import DEMO_REPOSITORY
 from tests.support import fake_cuda
 from tests.support.server import Server, free_port
