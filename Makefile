@@ -171,11 +171,12 @@ PTX_EVERY ?= 2
 check-ptx: install-dev ## execute the compiled CUDA kernels on the CPU: every case in two precisions, in all with PTX_EVERY=1
 	FUSED_MLP_PTX_EVERY=$(PTX_EVERY) $(BIN)/python -m pytest tests/kernels/ptx tests/kernels/cuda/test_executed.py
 
+# Each writes its part of build/gpu-report.json, which can be sent back.
 bench-gpu: install-dev ## on a GPU: every strategy against eager and torch.compile
-	$(BIN)/python -m bench.cuda
+	$(BIN)/python -m bench.cuda --add-to build/gpu-report.json
 
 test-gpu: install-dev ## the tests that need a GPU, with speed against eager
-	$(BIN)/python -m pytest -m gpu -s
+	$(BIN)/python -m bench.cuda.gpu_report
 
 proto: install-dev ## regenerate protos/descriptors.binpb and protos/*_pb2.pyi
 	$(BIN)/python -m grpc_tools.protoc -I. --pyi_out=. --descriptor_set_out=protos/descriptors.binpb fused_mlp/protos/*.proto

@@ -24,6 +24,8 @@ class Device:
         """The driver's code of an error after which every call fails, until the process ends; 0 if there was none."""
     def on_lost(self, tell: Callable[[str], object]) -> None:
         """Have `tell` called with the text of the sticky error, once, by the thread that meets it."""
+    def set_cores(self, cores: int) -> None:
+        """How many this process may use: a thread that waits spins for less where all of them are busy."""
 
 class DeviceArray:
     """A copy of a C-contiguous array, of any dtype, in the memory of a GPU."""
@@ -54,6 +56,8 @@ class Kernel:
     def run(self, x: Float32, y: Float32) -> bool:
         """Write the result for x (rows, in_features) to y (rows, out_features), both in host memory, without the GIL.
         False if the shapes do not match."""
+    def replay_graphs(self) -> None:
+        """Every graph once, before any batch: what the driver does with the first replay only is then done."""
     def capsule(self) -> object: ...
     @property
     def device_bytes(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.cuda.engines import Subject
+from bench.cuda.gpu_report import add_part, describe_run
 from bench.cuda.report import markdown_table, show, summary
 from bench.kernels.shapes import SHAPES
-from bench.provenance import describe_commit
-from fused_mlp.kernels.profile.machine import describe_machine
 from fused_mlp.models import Dtype
 
 RESULTS = Path(__file__).parent.parent / "results" / "cuda.json"
@@ -30,16 +28,6 @@ QUICK_ROWS = (1, 256)
 DTYPES: tuple[Dtype, ...] = ("float32", "float16", "bfloat16")
 # What large batches of a transformer's block look like: launches no longer count, the products do.
 LARGE = ("GeGLU 768-3072-768", "bfloat16", 8192)
-
-
-def describe_gpu() -> dict[str, object]:
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {
-        "name": properties.name,
-        "capability": f"sm_{properties.major}{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "memory_gib": round(properties.total_memory / (1 << 30), 1),
-    }
 
 
 def plan(arguments: argparse.Namespace) -> list[tuple[str, Dtype, tuple[int, ...]]]:
@@ -55,13 +43,8 @@ def plan(arguments: argparse.Namespace) -> list[tuple[str, Dtype, tuple[int, ...
 
 def run(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "machine": describe_machine(),
-        "gpu": describe_gpu(),
-        "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
+        **describe_run(" ".join(["python -m bench.cuda", *sys.argv[1:]])),
         "tf32": arguments.tf32,
-        "commit": describe_commit(),
-        "command": " ".join(["python -m bench.cuda", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d"),
         "cells": [],
     }
     torch.backends.cuda.matmul.allow_tf32 = arguments.tf32  # for all of them alike
@@ -87,6 +70,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=None)
     parser.add_argument("--tf32", action="store_true", help="multiply float32 in TF32, everywhere")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--add-to", type=Path, default=None, help="a report to be sent back: adds the result")
     parser.add_argument("--report", action="store_true", help="measure nothing, show --output again")
     parser.add_argument("--markdown", action="store_true", help="print the table for the README")
     return parser.parse_args(given)
@@ -107,6 +91,8 @@ def main(given: list[str] | None = None) -> None:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
         arguments.output.write_text(json.dumps(result, indent=1) + "\n")
         console.print(f"written to {arguments.output}")
+        if arguments.add_to is not None:
+            add_part(arguments.add_to, "bench", result)
     if arguments.markdown:
         print(markdown_table(result))
         return

@@ -1,10 +1,12 @@
 """What a batch on a GPU costs the host, apart from the GPU: the native launcher on a driver that does nothing, and the
 Python launcher on a runtime that does nothing, side by side. Needs no GPU. Run as `python -m bench.cuda.launcher`.
-Copies that a GPU would make by itself, from and to page-locked memory, are made by the calling thread in both."""
+The native one as the engine calls it, in C++ through the C interface: rows are gathered into page-locked memory and
+answers read from there, both included. What a GPU's copy engines do is in neither."""
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
@@ -31,6 +33,8 @@ ROWS = (1, 16, 64, 256, 1024)
 SPEC = MlpSpec(in_features=64, layers=(LayerSpec(out_features=10, activation="identity"),))
 INFO = KernelInfo("fused", "triton", "cuda", "empty", "sm_80", "float32", 1)
 SECONDS, REPEATS = 0.2, 5
+# Seconds per call, of so many.
+Run = Callable[[np.ndarray, np.ndarray, int], float]
 PTX = """.version 8.0
 .target sm_80
 .visible .entry empty(.param .u64 x, .param .u64 y, .param .u32 rows) { ret; }
@@ -84,7 +88,7 @@ class EmptyProgram:
         pass
 
 
-def native_run() -> Callable[[np.ndarray, np.ndarray], object]:
+def native_run() -> Run:
     from fused_mlp.kernels import _cuda
 
     kernels = [(b"", PTX, "empty", 32, 0)]
@@ -92,28 +96,42 @@ def native_run() -> Callable[[np.ndarray, np.ndarray], object]:
     kernel = _cuda.Kernel(
         _cuda.Device(0), "empty", SPEC.in_features, SPEC.out_features, [], kernels, launches, 2, ()
     )
-    return kernel.run
+    read = ctypes.pythonapi.PyCapsule_GetPointer
+    read.restype, read.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    capsule = kernel.capsule()
+    api = ctypes.c_void_p(read(capsule, b"fused_mlp.kernel"))
+    time_batches = ctypes.CDLL(str(fake_cuda.library())).fake_cuda_time_batches
+    time_batches.restype = ctypes.c_double
+
+    def run(x: np.ndarray, y: np.ndarray, calls: int, kept: object = capsule) -> float:
+        pointers = (ctypes.c_void_p(array.ctypes.data) for array in (x, y))
+        took: float = time_batches(api, ctypes.c_size_t(len(x)), *pointers, ctypes.c_uint(calls)) * 1e-9
+        if took < 0:
+            raise RuntimeError("the fake driver failed")
+        return took
+
+    return run
 
 
-def python_run() -> Callable[[np.ndarray, np.ndarray], object]:
+def python_run() -> Run:
     contexts: Any = [LaunchContext(EmptyRuntime(), EmptyProgram(), SPEC, BUCKETS) for _ in range(2)]  # type: ignore[arg-type]
-    return CudaKernel(SPEC, INFO, ContextPool(contexts)).run
+    kernel = CudaKernel(SPEC, INFO, ContextPool(contexts))
+
+    def run(x: np.ndarray, y: np.ndarray, calls: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            kernel.run(x, y)
+        return (time.perf_counter() - begin) / calls
+
+    return run
 
 
-def us_per_call(run: Callable[[np.ndarray, np.ndarray], object], rows: int) -> float:
+def us_per_call(run: Run, rows: int) -> float:
     """The median of a few runs of calls, as the engine's worker makes them: one after the other."""
     x = np.zeros((rows, SPEC.in_features), np.float32)
     y = np.zeros((rows, SPEC.out_features), np.float32)
-    run(x, y)
-    found = []
-    for _ in range(REPEATS):
-        calls, begin = 0, time.perf_counter()
-        while time.perf_counter() - begin < SECONDS / REPEATS:
-            for _ in range(20):
-                run(x, y)
-            calls += 20
-        found.append((time.perf_counter() - begin) / calls)
-    return statistics.median(found) * 1e6
+    calls = max(20, int(SECONDS / REPEATS / run(x, y, 20)))
+    return statistics.median(run(x, y, calls) for _ in range(REPEATS)) * 1e6
 
 
 def measure(rows: Sequence[int]) -> list[dict[str, float]]:
@@ -130,7 +148,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    wanted = fake_cuda.environment(kernels="empty", streams="inline", delay_us=0)
+    wanted = fake_cuda.environment(kernels="empty", streams="drop", delay_us=0)
     if not wanted.items() <= os.environ.items():  # the driver is loaded once per process
         os.execve(
             sys.executable, [sys.executable, "-m", "bench.cuda.launcher", *sys.argv[1:]], os.environ | wanted

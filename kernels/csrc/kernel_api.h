@@ -17,6 +17,20 @@
 extern "C" {
 #endif
 
+/* A batch in steps, for a thread that gathers the next batch while a device computes this one. Thread-safe;
+ * one thread at a time has a batch. None of them throws; int and error are as in run(). */
+struct fused_mlp_steps {
+  /* A place for the rows of a batch: writes to *x where they go, (rows, in_features). Never waits: null if
+   * there is no place now, or never for so many rows. Then run() takes them. */
+  void* (*begin)(void* ctx, size_t rows, float** x);
+  /* Has the device compute; x is not written to any more. */
+  int (*start)(void* ctx, void* batch, char* error, size_t error_size);
+  /* Waits for the device. *y: (rows, out_features), to be read until end(). */
+  int (*finish)(void* ctx, void* batch, unsigned busy, const float** y, char* error, size_t error_size);
+  /* Gives the place back, whatever has succeeded since begin(). */
+  void (*end)(void* ctx, void* batch);
+};
+
 struct fused_mlp_kernel {
   uint32_t abi;   /* FUSED_MLP_KERNEL_ABI */
   uint32_t flags; /* FUSED_MLP_KERNEL_..., or 0 */
@@ -31,6 +45,10 @@ struct fused_mlp_kernel {
   int (*run)(void* ctx, const float* x, size_t rows, float* y, unsigned busy, char* error, size_t error_size);
   /* The strategy for a batch of that many rows ("row_block", "gemv", ...). A string with static lifetime. */
   const char* (*strategy)(void* ctx, size_t rows);
+  /* How many calls of run() make progress at once; one more waits for another to end. 0: any number. */
+  uint32_t most_at_once;
+  /* Null: only run(). */
+  const struct fused_mlp_steps* steps;
 };
 
 #ifdef __cplusplus

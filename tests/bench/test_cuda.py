@@ -16,6 +16,7 @@ from rich.console import Console
 
 from bench.cuda import __main__ as cuda
 from bench.cuda import engines as cuda_engines
+from bench.cuda import gpu_report
 from bench.cuda.report import PEERS, markdown_table, show, summary
 from bench.kernels.shapes import SHAPES
 from fused_mlp.kernels.backends.eager import EagerKernel
@@ -135,15 +136,16 @@ def test_it_measures_every_candidate_and_peer_and_writes_what_it_found(
     monkeypatch.setattr(cuda_engines, "candidates", found)
     monkeypatch.setattr(cuda_engines, "device_seconds", seconds)
     monkeypatch.setattr(cuda_engines, "wall_seconds", seconds)
-    monkeypatch.setattr(cuda, "describe_gpu", lambda: {"name": "none", "capability": "sm_0"})
+    monkeypatch.setattr(gpu_report, "describe_gpu", lambda: {"name": "none", "capability": "sm_0"})
     monkeypatch.setattr(cuda_engines.kernels, "compile", lambda mlp, **options: EagerKernel(mlp, "cpu", None))
     monkeypatch.setattr(cuda_engines, "compiled", lambda module: (module, module))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    output = tmp_path / "new" / "cuda.json"
-    cuda.main(
-        ["--shapes", "64-128-128-10 relu", "--dtypes", "float32", "--rows", "1", "3", "--output", str(output)]
-    )
+    output, report = tmp_path / "new" / "cuda.json", tmp_path / "report.json"
+    report.write_text('{"tests": "as they were"}')
+    chosen = ["--shapes", "64-128-128-10 relu", "--dtypes", "float32", "--rows", "1", "3"]
+    cuda.main([*chosen, "--output", str(output), "--add-to", str(report)])
     written = json.loads(output.read_text())
+    assert json.loads(report.read_text()) == {"tests": "as they were", "bench": written}
     assert {"machine", "gpu", "versions", "commit", "command", "date", "tf32"} < set(written)
     assert [entry["rows"] for entry in written["cells"]] == [1, 3]
     first = written["cells"][0]
@@ -158,6 +160,50 @@ def test_it_measures_every_candidate_and_peer_and_writes_what_it_found(
         "| 64-128-128-10 relu | float32 | 1 | **1.0** | 2.0 | 2.0 | 2.0 | 2.00x | 2.00x |"
         in capsys.readouterr().out
     )
+
+
+TESTS = """
+import pytest
+
+def test_right(record_property):
+    print("found 7")
+    record_property("speed", ["fast"])
+
+def test_wrong():
+    assert 1 == 2
+
+@pytest.mark.skip(reason="no second GPU")
+def test_other(): ...
+"""
+
+
+def test_a_report_to_be_sent_back_has_the_machine_and_every_test(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    report = tmp_path / "new" / "report.json"
+    command = [
+        sys.executable,
+        "-m",
+        "bench.cuda.gpu_report",
+        "--output",
+        str(report),
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*command, f"--rootdir={tmp_path}", str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    assert f"tests written to {report}: please send it back" in done.stdout
+    part = json.loads(report.read_text())["tests"]
+    assert {"machine", "gpu", "versions", "commit", "command", "date"} < set(part)
+    assert part["versions"]["torch"] == torch.__version__
+    right, wrong, other = part["results"]
+    assert (
+        right.items() >= {"outcome": "passed", "printed": "found 7\n", "speed": ["fast"], "why": ""}.items()
+    )
+    assert (wrong["outcome"], other["outcome"]) == ("failed", "skipped")
+    assert "assert 1 == 2" in wrong["why"]
+    assert "no second GPU" in other["why"]
 
 
 def test_the_launchers_own_cost_is_measured_without_a_gpu(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import torch
 
 from fused_mlp import models
 from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.settings.settings import DEMO_REPOSITORY
 from tests.support import fake_cuda
-from tests.support.server import Server
+from tests.support.server import Server, free_port
 
 pytest.importorskip("triton")
-X = np.random.default_rng(1).uniform(0, 16, (20, 64)).astype(np.float32)
+X = np.random.default_rng(1).uniform(0, 16, (100, 64)).astype(np.float32)
 
 
 def eager(x: np.ndarray) -> np.ndarray:
@@ -33,9 +34,11 @@ def test_an_answer_over_grpc_comes_from_compiled_ptx(tmp_path: Path, monkeypatch
     for name, value in fake_cuda.environment(fail_file=fail_file).items():
         if not name.startswith("FUSED_MLP_"):
             monkeypatch.setenv(name, value)
+    port = free_port()
     with (
-        Server(device="cuda", backend="triton", libcuda=fake_cuda.library()) as server,
+        Server(device="cuda", backend="triton", libcuda=fake_cuda.library(), admin_port=port) as server,
         Client(server.target) as client,
+        AdminClient(f"127.0.0.1:{port}") as admin,
     ):
         (version,) = client.model("digits").versions
         (kernel,) = version.kernels
@@ -44,10 +47,18 @@ def test_an_answer_over_grpc_comes_from_compiled_ptx(tmp_path: Path, monkeypatch
         assert "launched natively" in kernel.reason
         assert "launched natively" in server.log()
         expected = eager(X)
-        for rows in (1, 20):
+        for rows in (1, 20, 100):  # in mapped memory, and copied by a graph
             output = client.predict("digits", X[:rows]).output
             # Probabilities in float32: a few roundings of sums of 64 products.
             np.testing.assert_allclose(output, expected[:rows], atol=2e-6)
+        # Eager layers are torch's own kernels, in machine code that only a GPU runs.
+        with pytest.raises(PredictError, match="eager: torch sees no CUDA device"):
+            admin.set_policy("digits", split=0.5)
+        np.testing.assert_allclose(client.predict("digits", X[:1]).output, expected[:1], atol=2e-6)
+        fail_file.write_text("cuGraphLaunch 701")
+        np.testing.assert_allclose(client.predict("digits", X[:1]).output, expected[:1], atol=2e-6)
+        with pytest.raises(PredictError, match="INTERNAL"):
+            client.predict("digits", X)
         fail_file.write_text("cuLaunchKernel 701")  # one that the device survives
         with pytest.raises(PredictError, match="INTERNAL"):
             client.predict("digits", X[:1])
@@ -65,4 +76,4 @@ def test_an_answer_over_grpc_comes_from_compiled_ptx(tmp_path: Path, monkeypatch
             pass
         assert page[0] == 503
         assert "cuda:0 is lost" in page[1]
-        assert server.metric("fused_mlp_kernel_errors_total") == 3
+        assert server.metric("fused_mlp_kernel_errors_total") == 4

@@ -3,12 +3,15 @@
 // thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "cuda/driver.hpp"
@@ -32,20 +35,36 @@ class Device {
   // An error that the context does not recover from: every later call fails, and only a new process helps.
   // 0 while there was none.
   CUresult sticky_error() const noexcept { return sticky_.load(std::memory_order_relaxed); }
-  // The first one is told to whatever asked for it, on the thread that met it.
-  void set_sticky(CUresult code) noexcept;
-  // Asks whether an error was a sticky one: then another call fails with it too.
+  // Throws DriverError once there was one.
+  void refuse_if_lost() const;
+  // After a failed call: asks the driver whether its error was a sticky one. The first such is told to
+  // on_lost, on the calling thread. The context must be current.
   void judge(CUresult code) noexcept;
   void on_lost(std::function<void(const std::string&)> tell);
 
+  // How many cores this process may use, by affinity and quota, as Python found them: where all of them are
+  // busy, a thread that waits does not spin for long.
+  unsigned cores() const noexcept { return cores_.load(std::memory_order_relaxed); }
+  void set_cores(unsigned cores) noexcept { cores_.store(cores, std::memory_order_relaxed); }
+
+  // How long a batch may take: by far longer than any does. After that the device counts as lost.
+  std::chrono::milliseconds patience() const noexcept { return patience_; }
+  void set_patience(std::chrono::milliseconds patience) noexcept { patience_ = patience; }
+  // Calls that wait for the device may never return: nothing waits for it, or frees what it may still use.
+  bool hangs() const noexcept { return sticky_error() == kLaunchTimeout; }
+  [[noreturn]] void give_up();
+
  private:
   explicit Device(int ordinal);
+  void set_sticky(CUresult code, const std::string& why) noexcept;
 
   const Driver& driver_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   std::string name_;
   int capability_ = 0;
+  std::atomic<unsigned> cores_{std::max(1u, std::thread::hardware_concurrency())};
+  std::atomic<std::chrono::milliseconds> patience_{std::chrono::seconds(30)};
   std::atomic<CUresult> sticky_{kSuccess};
   std::mutex mutex_;  // of on_lost_
   std::function<void(const std::string&)> on_lost_;
@@ -85,6 +104,8 @@ class Owned {
     if (driver_ != nullptr) (driver_->*Free)(handle_);
   }
   Handle get() const noexcept { return handle_; }
+  // It is not freed.
+  void release() noexcept { driver_ = nullptr; }
 
  private:
   const Driver* driver_ = nullptr;
@@ -112,6 +133,23 @@ class MappedMemory {
  private:
   Owned<void*, &Driver::host_free> memory_;
   CUdeviceptr address_ = 0;
+};
+
+// Memory on the device with a copy of an array, which is there when this returns. Makes the context current
+// itself, as does its end.
+class DeviceArray {
+ public:
+  DeviceArray(std::shared_ptr<Device> device, const void* data, std::size_t bytes);
+  ~DeviceArray();
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  CUdeviceptr address() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::shared_ptr<Device> device_;
+  std::size_t bytes_;
+  DeviceMemory memory_;
 };
 
 }  // namespace fused_mlp::cuda

@@ -26,6 +26,16 @@ class CudaKernel {
   // may well succeed.
   void run(const float* x, std::size_t rows, float* y, unsigned busy = 0);
 
+  // The same in steps, as in kernel_api.h. begin: null if no context is free, for more rows than a graph has,
+  // or if the device is lost. start and finish throw DriverError.
+  LaunchContext* begin(std::size_t rows) noexcept;
+  void start(LaunchContext& batch);
+  const float* finish(LaunchContext& batch, unsigned busy);
+  void end(LaunchContext& batch) noexcept;
+
+  // Before any batch: every graph of every context once. Throws DriverError.
+  void replay_graphs();
+
   Device& device() const noexcept { return *device_; }
   const Plan& plan() const noexcept { return loaded_->plan(); }
   const char* label() const noexcept { return label_; }  // with static lifetime
@@ -39,9 +49,7 @@ class CudaKernel {
   void run_parts(LaunchContext& first, LaunchContext* second, const float* x, std::size_t rows, float* y,
                  std::chrono::nanoseconds spin);
   LaunchContext* borrow(bool may_wait);
-  void give_back(LaunchContext* context);
-  // Waits for what a failed batch has left on the stream, and learns whether the device is broken.
-  void clean_up(LaunchContext* context) noexcept;
+  std::chrono::nanoseconds spin_beside(unsigned busy) const noexcept;
 
   std::shared_ptr<Device> device_;
   std::unique_ptr<LoadedPlan> loaded_;

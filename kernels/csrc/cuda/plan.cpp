@@ -40,21 +40,22 @@ Module load(const Driver& driver, const KernelCode& kernel) {
   CUresult code = kNoBinaryForGpu;
   if (!kernel.cubin.empty()) code = driver.module_load(&module, kernel.cubin.data());
   if (is_for_another_gpu(code) && !kernel.ptx.empty()) code = driver.module_load(&module, kernel.ptx.c_str());
-  check(code, "load a kernel");
+  check(code, ("load the kernel " + kernel.name).c_str());
   return {driver, module};
 }
 
 }  // namespace
 
-LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : driver_(driver), plan_(std::move(plan)) {
+LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : plan_(std::move(plan)) {
   check_plan(plan_);
   for (const KernelCode& kernel : plan_.kernels) {
     modules_.push_back(load(driver, kernel));
     CUfunction function = nullptr;
-    check(driver.module_function(&function, modules_.back().get(), kernel.name.c_str()), "find a kernel");
+    check(driver.module_function(&function, modules_.back().get(), kernel.name.c_str()),
+          ("find the kernel " + kernel.name).c_str());
     if (kernel.shared_bytes > kStaticSharedLimit) {
       check(driver.function_set(function, kMaxDynamicSharedBytes, static_cast<int>(kernel.shared_bytes)),
-            "get shared memory for a kernel");
+            ("get shared memory for the kernel " + kernel.name).c_str());
     }
     functions_.push_back(function);
   }
@@ -67,15 +68,18 @@ LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : driver_(driver), plan_
 std::size_t LoadedPlan::traffic(std::size_t rows) const noexcept {
   std::size_t bytes = 0;
   for (const Launch& launch : plan_.launches) {
-    for (const Argument& argument : launch.arguments) {
-      if (argument.kind == Argument::kX) bytes += launch.column_blocks * x_bytes(rows);
-      if (argument.kind == Argument::kY) bytes += y_bytes(rows);
-    }
+    // Once for a launch: its input stands again where a value to combine with would be.
+    const auto touches = [&](Argument::Kind kind) {
+      return std::any_of(launch.arguments.begin(), launch.arguments.end(),
+                         [&](const Argument& argument) { return argument.kind == kind; });
+    };
+    if (touches(Argument::kX)) bytes += launch.column_blocks * x_bytes(rows);
+    if (touches(Argument::kY)) bytes += y_bytes(rows);
   }
   return bytes;
 }
 
-void LoadedPlan::enqueue(CUstream stream, const Buffers& buffers, std::uint32_t rows) const {
+void LoadedPlan::enqueue(WorkSink& sink, const Buffers& buffers, std::uint32_t rows) const {
   for (const Launch& launch : plan_.launches) {
     std::array<std::uint64_t, kMostArguments> values{};
     std::array<void*, kMostArguments> addresses;
@@ -104,9 +108,7 @@ void LoadedPlan::enqueue(CUstream stream, const Buffers& buffers, std::uint32_t 
     }
     const KernelCode& kernel = plan_.kernels[launch.kernel];
     const unsigned blocks = (rows + launch.block_rows - 1) / launch.block_rows * launch.column_blocks;
-    check(driver_.launch(functions_[launch.kernel], blocks, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes,
-                         stream, addresses.data(), nullptr),
-          "launch a kernel");
+    sink.launch(functions_[launch.kernel], blocks, kernel.threads, kernel.shared_bytes, addresses.data());
   }
 }
 

@@ -32,23 +32,93 @@ std::size_t BatchRunner::run(TakenBatch& batch) noexcept {
   batch.spent = 0;
   // First, so that a cancelled or expired ticket does not wait for the kernel call of its batch mates.
   complete_dropped(batch);
-  if (!batch.runnable.empty()) run_tickets(batch);
+  if (!batch.runnable.empty()) {
+    Outcome outcome;
+    compute(batch, outcome);
+    complete_tickets(batch, outcome);
+  }
   batch.lane->metrics_->end(tickets);
   flush_sinks();
-  if (result_.failed && on_error_) {
+  tell_of_failure(*batch.lane);
+  offer_to_shadow(batch);
+  release_tickets(batch);
+  return tickets;
+}
+
+bool BatchRunner::start(TakenBatch& batch) noexcept {
+  const Lane& lane = *batch.lane;
+  if (!lane.has_steps_ || batch.runnable.empty()) return false;
+  placed_ = lane.kernel_->begin(batch.rows);
+  if (placed_.place == nullptr) return false;
+  result_.failed = false;
+  complete_dropped(batch);
+  flush_sinks();
+  gather(batch, placed_.x);
+  started_at_ = clock_.now();
+  lane.kernel_->start(placed_, result_);
+  return true;
+}
+
+std::size_t BatchRunner::finish(TakenBatch& batch, Nanos since) noexcept {
+  Lane& lane = *batch.lane;
+  const std::size_t tickets = batch.tickets();
+  Outcome outcome;
+  outcome.batch_rows = batch.rows;
+  if (!result_.failed) lane.kernel_->finish(placed_, batch.rows, result_);
+  const Nanos ended_at = clock_.now();
+  // From when the device had nothing before it: a batch that waits for another does not take longer.
+  const Nanos began_at = std::max(started_at_, since);
+  batch.spent = outcome.compute_ns = std::max<Nanos>(0, ended_at - began_at);
+  if (const Nanos expected = lane.cost_.of(batch.rows); expected > 0) {
+    batch.spent = std::min(batch.spent, 4 * expected);
+  }
+  if (!result_.failed) lane.cost_.correct(batch.rows, outcome.compute_ns);
+  lane.mark_used(ended_at);
+  lane.metrics_->charge(batch.runnable.size(), started_at_ - batch.taken_at, outcome.compute_ns);
+  if (tracing()) [[unlikely]] {
+    record_span(TracePhase::kernel, 0, batch.rows, began_at, ended_at, lane.options_.name);
+  }
+  outcome.y = placed_.y;
+  complete_tickets(batch, outcome);
+  lane.metrics_->end(tickets);
+  flush_sinks();
+  tell_of_failure(lane);
+  offer_to_shadow(batch);
+  lane.kernel_->end(placed_);
+  placed_ = {};
+  release_tickets(batch);
+  return tickets;
+}
+
+void BatchRunner::tell_of_failure(const Lane& lane) noexcept {
+  if (!result_.failed || !on_error_) return;
+  try {
+    on_error_(lane, result_.error);
+  } catch (const std::exception&) {  // its tickets have been told
+  }
+}
+
+void BatchRunner::offer_to_shadow(const TakenBatch& batch) noexcept {
+  const Lane& lane = *batch.lane;
+  Shadow* const shadow = lane.shadow_.load(std::memory_order_acquire);
+  if (!shadow || batch.runnable.empty() || result_.failed || !shadow->sample_batch()) return;
+  if (placed_.place != nullptr) {
+    const std::size_t in = batch.rows * lane.options_.in_features;
+    const std::size_t out = batch.rows * lane.options_.out_features;
     try {
-      on_error_(*batch.lane, result_.error);
-    } catch (const std::exception&) {  // its tickets have been told
+      std::copy_n(placed_.x, in, x_.reserve(in));
+      std::copy_n(placed_.y, out, y_.reserve(out));
+    } catch (const std::bad_alloc&) {
+      return;
     }
   }
-  Shadow* const shadow = batch.lane->shadow_.load(std::memory_order_acquire);
-  if (shadow && !batch.runnable.empty() && !result_.failed && shadow->sample_batch()) {
-    shadow_.offer(batch.lane, batch.rows, x_, y_);
-  }
-  // Released only after flush_sinks(): a ticket may keep its sink alive.
+  shadow_.offer(batch.lane, batch.rows, x_, y_);
+}
+
+// Only after flush_sinks(): a ticket may keep its sink alive.
+void BatchRunner::release_tickets(TakenBatch& batch) noexcept {
   batch.runnable.clear();
   batch.dropped.clear();
-  return tickets;
 }
 
 void BatchRunner::complete_dropped(TakenBatch& batch) noexcept {
@@ -63,17 +133,48 @@ void BatchRunner::complete_dropped(TakenBatch& batch) noexcept {
   }
 }
 
-void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
-  Lane& lane = *batch.lane;
-  LaneMetrics& metrics = *lane.metrics_;
-  LaneCounts& counts = metrics.counts.mine();
-  Outcome outcome;
-  compute(batch, outcome);
+void BatchRunner::gather(const TakenBatch& batch, float* x) noexcept {
+  const LaneOptions& lane = batch.lane->options_;
+  for (const Ref<Ticket>& ticket : batch.runnable) {
+    const Nanos begin = ticket->trace_id == 0 ? 0 : clock_.now();
+    ticket->gather(x);
+    if (begin != 0) {
+      record_span(TracePhase::gather, ticket->trace_id, ticket->rows(), begin, clock_.now(), lane.name);
+    }
+    x += ticket->rows() * lane.in_features;
+  }
+}
 
+void BatchRunner::compute(TakenBatch& batch, Outcome& outcome) noexcept {
+  const LaneOptions& lane = batch.lane->options_;
+  outcome.batch_rows = batch.rows;
+  try {
+    float* const x = x_.reserve(batch.rows * lane.in_features);
+    y_.reserve(batch.rows * lane.out_features);
+    gather(batch, x);
+    run_slices(batch, outcome);
+  } catch (const std::exception& error) {  // out of memory
+    result_.failed = true;
+    result_.error = error.what();
+  }
+  outcome.y = y_.data().get();
+}
+
+void BatchRunner::complete_tickets(TakenBatch& batch, Outcome& outcome) noexcept {
+  const Lane& lane = *batch.lane;
+  LaneMetrics& metrics = *batch.lane->metrics_;
+  LaneCounts& counts = metrics.counts.mine();
+  if (result_.failed) {
+    outcome.status = Status::kernel_error;
+    outcome.detail = kKernelFailed;
+    outcome.y = nullptr;
+    metrics.kernel_errors.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    outcome.strategy = result_.strategy;
+  }
   counts.batches[static_cast<std::size_t>(batch.release)].fetch_add(1, std::memory_order_relaxed);
   counts.batch_rows.observe(batch.rows);
   counts.compute_duration.observe(outcome.compute_ns);
-  if (result_.failed) metrics.kernel_errors.fetch_add(1, std::memory_order_relaxed);
 
   const float* y = outcome.y;
   for (const Ref<Ticket>& ticket : batch.runnable) {
@@ -87,35 +188,6 @@ void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
       complete_traced(*ticket, outcome, batch);
     }
     if (y) y += ticket->rows() * lane.options_.out_features;
-  }
-}
-
-void BatchRunner::compute(TakenBatch& batch, Outcome& outcome) noexcept {
-  const Lane& lane = *batch.lane;
-  outcome.batch_rows = batch.rows;
-  try {
-    float* x = x_.reserve(batch.rows * lane.options_.in_features);
-    y_.reserve(batch.rows * lane.options_.out_features);
-    for (const Ref<Ticket>& ticket : batch.runnable) {
-      const Nanos begin = ticket->trace_id == 0 ? 0 : clock_.now();
-      ticket->gather(x);
-      if (begin != 0) {
-        record_span(TracePhase::gather, ticket->trace_id, ticket->rows(), begin, clock_.now(),
-                    lane.options_.name);
-      }
-      x += ticket->rows() * lane.options_.in_features;
-    }
-    run_slices(batch, outcome);
-  } catch (const std::exception& error) {  // out of memory
-    result_.failed = true;
-    result_.error = error.what();
-  }
-  if (result_.failed) {
-    outcome.status = Status::kernel_error;
-    outcome.detail = kKernelFailed;
-  } else {
-    outcome.y = y_.data().get();
-    outcome.strategy = result_.strategy;
   }
 }
 

@@ -1,5 +1,6 @@
 // Runs batches on one thread, with buffers of its own: gather, run, complete the tickets, flush their sinks.
-// A worker runs large batches in slices, and lets others go first in between.
+// A worker runs large batches in slices, and lets others go first in between. A batch for a device can be
+// started, in memory of the kernel's, and finished later.
 #pragma once
 
 #include <functional>
@@ -27,6 +28,12 @@ class BatchRunner {
   // Completes every ticket of the batch, then releases them, and says what it spent. Returns their number.
   std::size_t run(TakenBatch& batch) noexcept;
 
+  // In two steps, one batch at a time. False: it cannot be started now, and is as it was. What is dropped of
+  // it is complete at once.
+  bool start(TakenBatch& batch) noexcept;
+  // As run(). `since`: when the device was done with the batch before it, if that was under way.
+  std::size_t finish(TakenBatch& batch, Nanos since) noexcept;
+
   // Of its buffers.
   std::size_t bytes() const noexcept { return x_.bytes() + y_.bytes(); }
   void release_buffers() noexcept {
@@ -36,8 +43,12 @@ class BatchRunner {
 
  private:
   void complete_dropped(TakenBatch& batch) noexcept;
-  void run_tickets(TakenBatch& batch) noexcept;
+  void gather(const TakenBatch& batch, float* x) noexcept;
   void compute(TakenBatch& batch, Outcome& outcome) noexcept;
+  void complete_tickets(TakenBatch& batch, Outcome& outcome) noexcept;
+  void tell_of_failure(const Lane& lane) noexcept;
+  void offer_to_shadow(const TakenBatch& batch) noexcept;
+  static void release_tickets(TakenBatch& batch) noexcept;
   void run_slices(TakenBatch& batch, Outcome& outcome);
   std::uint32_t slice_rows(const TakenBatch& batch) const noexcept;
   void complete(Ticket& ticket, const Outcome& outcome) noexcept;
@@ -51,6 +62,8 @@ class BatchRunner {
   BatchBuffer x_;
   BatchBuffer y_;
   KernelResult result_;
+  PlacedBatch placed_;  // of a batch that was started
+  Nanos started_at_ = 0;
   std::vector<CompletionSink*> sinks_;  // of the tickets completed so far, without duplicates
 };
 

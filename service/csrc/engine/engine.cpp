@@ -39,10 +39,43 @@ namespace {
 // The engine whose batch this thread is running. stop() called from that batch must not wait for it.
 thread_local const EngineCore* current_engine = nullptr;
 
+class CurrentEngine {
+ public:
+  explicit CurrentEngine(const EngineCore& core) : outer_(std::exchange(current_engine, &core)) {}
+  ~CurrentEngine() { current_engine = outer_; }
+  CurrentEngine(const CurrentEngine&) = delete;
+  CurrentEngine& operator=(const CurrentEngine&) = delete;
+
+ private:
+  const EngineCore* const outer_;
+};
+
 void run_batch(EngineCore& core, BatchRunner& runner, TakenBatch& batch, LoopQueue* loop = nullptr) {
-  const EngineCore* outer = std::exchange(current_engine, &core);
+  const CurrentEngine current(core);
   core.scheduler.finished(batch, runner.run(batch), loop);
-  current_engine = outer;
+}
+
+// A batch and what runs it.
+struct Flight {
+  BatchRunner* runner;
+  TakenBatch* batch;
+};
+
+// Runs a batch that a worker took. While a device computes it, the worker gathers and starts the next one for
+// a device, and so on: two are under way, and end in the order in which they began.
+void run_ahead(EngineCore& core, Flight now, Flight next) {
+  const CurrentEngine current(core);
+  Nanos since = 0;
+  bool more = true, started = now.runner->start(*now.batch);
+  while (more && started) {
+    more = core.scheduler.take_beside(*next.batch);
+    // Where it cannot be started, it runs when nothing is under way here: it may wait for a place.
+    started = more && next.runner->start(*next.batch);
+    core.scheduler.finished(*now.batch, now.runner->finish(*now.batch, since), nullptr);
+    since = core.clock->now();
+    std::swap(now, next);
+  }
+  if (more) run_batch(core, *now.runner, *now.batch);
 }
 
 // A worker that had nothing to do for so long gives its buffers back, if they are larger than that. Those of
@@ -52,7 +85,7 @@ constexpr std::size_t kSmallBuffers = 256 * 1024;
 
 void work(const std::shared_ptr<EngineCore>& core) {
   step_back();
-  // What goes first between two slices of a batch has buffers of its own.
+  // What goes first between two slices of a batch, or runs beside it on a device, has buffers of its own.
   BatchRunner second(*core->clock, core->options.on_kernel_error, core->shadow);
   TakenBatch between;
   BatchRunner runner(*core->clock, core->options.on_kernel_error, core->shadow,
@@ -68,7 +101,7 @@ void work(const std::shared_ptr<EngineCore>& core) {
     if (found == Scheduler::Wait::stopped) break;
     if (found == Scheduler::Wait::taken) {
       const BusyScope busy;
-      run_batch(*core, runner, batch);
+      run_ahead(*core, {&runner, &batch}, {&second, &between});
     } else {
       runner.release_buffers();
       second.release_buffers();

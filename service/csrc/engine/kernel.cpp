@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <new>
+#include <optional>
 
 #include "engine/busy_threads.hpp"
 
@@ -39,19 +40,53 @@ float* BatchBuffer::reserve(std::size_t floats) {
   return data_.get();
 }
 
+namespace {
+
+// The outcome of a call, of which the kernel has told in `error`.
+void judge(int code, std::array<char, kErrorBytes>& error, KernelResult& result) {
+  if (code == 0) return;
+  result.failed = true;
+  error.back() = '\0';
+  result.error = std::string(error.data()) + " (code " + std::to_string(code) + ")";
+}
+
+}  // namespace
+
 void CapsuleKernel::run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
                         KernelResult& result) noexcept {
   std::array<char, kErrorBytes> error{};
-  const int code = kernel_->run(kernel_->ctx, x.data().get() + first * kernel_->in_features, rows,
-                                y.data().get() + first * kernel_->out_features, other_busy_threads(),
-                                error.data(), error.size());
-  if (code == 0) {
-    result.strategy = kernel_->strategy(kernel_->ctx, rows);
-  } else {
-    result.failed = true;
-    error.back() = '\0';
-    result.error = std::string(error.data()) + " (code " + std::to_string(code) + ")";
+  const unsigned busy = other_busy_threads();
+  std::optional<WaitingScope> waiting;
+  if (needs_worker()) waiting.emplace();
+  const int code =
+      kernel_->run(kernel_->ctx, x.data().get() + first * kernel_->in_features, rows,
+                   y.data().get() + first * kernel_->out_features, busy, error.data(), error.size());
+  waiting.reset();
+  judge(code, error, result);
+  if (code == 0) result.strategy = kernel_->strategy(kernel_->ctx, rows);
+}
+
+PlacedBatch CapsuleKernel::begin(std::size_t rows) noexcept {
+  PlacedBatch batch;
+  if (kernel_->steps != nullptr) batch.place = kernel_->steps->begin(kernel_->ctx, rows, &batch.x);
+  return batch;
+}
+
+void CapsuleKernel::start(PlacedBatch& batch, KernelResult& result) noexcept {
+  std::array<char, kErrorBytes> error{};
+  judge(kernel_->steps->start(kernel_->ctx, batch.place, error.data(), error.size()), error, result);
+}
+
+void CapsuleKernel::finish(PlacedBatch& batch, std::size_t rows, KernelResult& result) noexcept {
+  std::array<char, kErrorBytes> error{};
+  const unsigned busy = other_busy_threads();
+  int code = 0;
+  {
+    const WaitingScope waiting;
+    code = kernel_->steps->finish(kernel_->ctx, batch.place, busy, &batch.y, error.data(), error.size());
   }
+  judge(code, error, result);
+  if (code == 0) result.strategy = kernel_->strategy(kernel_->ctx, rows);
 }
 
 }  // namespace fused_mlp

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -37,6 +38,13 @@ struct KernelResult {
   std::string error;
 };
 
+// A batch in memory of its kernel's, which waits for a device.
+struct PlacedBatch {
+  void* place = nullptr;     // the kernel's name for it; null: it has none
+  float* x = nullptr;        // (rows, in_features)
+  const float* y = nullptr;  // (rows, out_features), once it is finished
+};
+
 class Kernel {
  public:
   virtual ~Kernel() = default;
@@ -48,6 +56,15 @@ class Kernel {
   // and each batch in one call: those of Python do not promise the same bits for a row whatever rows share
   // its call, and a device is not slowed down by one large batch.
   virtual bool needs_worker() const noexcept { return false; }
+  // How many calls of run() make progress at once. More would only keep workers from other lanes.
+  virtual std::uint32_t most_at_once() const noexcept { return kAnyNumber; }
+  static constexpr std::uint32_t kAnyNumber = std::numeric_limits<std::uint32_t>::max();
+  // Whether a batch can run in steps, as kernel_api.h describes them.
+  virtual bool has_steps() const noexcept { return false; }
+  virtual PlacedBatch begin(std::size_t /*rows*/) noexcept { return {}; }
+  virtual void start(PlacedBatch&, KernelResult&) noexcept {}
+  virtual void finish(PlacedBatch&, std::size_t /*rows*/, KernelResult&) noexcept {}
+  virtual void end(PlacedBatch&) noexcept {}
 };
 
 // A kernel behind the C interface. `owner` keeps it alive.
@@ -58,6 +75,14 @@ class CapsuleKernel final : public Kernel {
   void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override;
   bool needs_worker() const noexcept override { return (kernel_->flags & FUSED_MLP_KERNEL_WAITS) != 0; }
+  std::uint32_t most_at_once() const noexcept override {
+    return kernel_->most_at_once != 0 ? kernel_->most_at_once : kAnyNumber;
+  }
+  bool has_steps() const noexcept override { return kernel_->steps != nullptr; }
+  PlacedBatch begin(std::size_t rows) noexcept override;
+  void start(PlacedBatch& batch, KernelResult& result) noexcept override;
+  void finish(PlacedBatch& batch, std::size_t rows, KernelResult& result) noexcept override;
+  void end(PlacedBatch& batch) noexcept override { kernel_->steps->end(kernel_->ctx, batch.place); }
 
  private:
   const fused_mlp_kernel* kernel_;

@@ -9,6 +9,8 @@ Lane::Lane(LaneOptions options, std::unique_ptr<Kernel> kernel)
       metrics_(options_.metrics ? options_.metrics : std::make_shared<LaneMetrics>()),
       kernel_(std::move(kernel)),
       needs_worker_(kernel_->needs_worker()),
+      has_steps_(kernel_->has_steps()),
+      most_running_(kernel_->most_at_once()),
       cost_(options_.cost) {}
 
 Nanos Lane::time_of(std::uint64_t rows) const noexcept {

@@ -82,6 +82,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const std::shared_ptr<LaneMetrics> metrics_;
   const std::unique_ptr<Kernel> kernel_;
   const bool needs_worker_;
+  const bool has_steps_;              // of its kernel
+  const std::uint32_t most_running_;  // batches at once
   // Null: no other variant to compare with. Set once, also while the lane has traffic: first the owner, then
   // the pointer, which is what live threads read.
   std::shared_ptr<Shadow> shadow_owner_;

@@ -171,9 +171,15 @@ void Scheduler::call_worker(Lane& lane) noexcept {
 
 void Scheduler::finished(TakenBatch& batch, std::size_t tickets, LoopQueue* loop) noexcept {
   if (batch.from_queue) {
-    const std::lock_guard lock(mutex_);
-    --batch.lane->running_;
-    ready_.charge(*batch.lane, batch.spent - batch.estimate);
+    bool wake = false;
+    {
+      const std::lock_guard lock(mutex_);
+      // A worker that ran it between two slices of another batch does not look for more of it.
+      wake = is_full(*batch.lane) && !batch.lane->queue_.empty() && sleeping_workers_ > 0;
+      --batch.lane->running_;
+      ready_.charge(*batch.lane, batch.spent - batch.estimate);
+    }
+    if (wake) work_.notify_one();
   }
   // Sequentially consistent on both sides: either this thread sees the waiter, or the waiter sees that these
   // have ended.

@@ -1,7 +1,8 @@
 // Who runs which batch, and when; docs/scheduling.md has the rules, docs/architecture.md the locks.
 // Submitting and the end are in scheduler.cpp, the choice of a batch is in scheduler_taking.cpp. What a loop
 // keeps for itself is in its LoopQueue. All else is in the queues of the lanes, which this mutex guards: it
-// is taken once for each round of requests that a loop does not keep, and twice for each batch from there.
+// is taken once for each round of requests that a loop does not keep, and twice for each batch from there,
+// three times if a device computes it.
 // Critical sections just link and unlink tickets: they complete no ticket, destroy no lane, call no foreign
 // code and wake no thread.
 #pragma once
@@ -46,6 +47,9 @@ class Scheduler {
   enum class Wait { taken, idle, stopped };
   // For workers: blocks until a batch is ready, or until `idle_at` (0: never).
   Wait wait_take(TakenBatch& batch, Nanos idle_at);
+  // For a worker whose batch a device computes: takes the next one, if the one that is due can be started on
+  // a device as well. Never waits.
+  bool take_beside(TakenBatch& batch);
   // For event loops: takes a ready batch that needs no Python and fits the budget. False if there is none.
   bool try_take(TakenBatch& batch, LoopQueue& loop);
   // For a worker in the middle of `running`, of which `left` rows are to be run: takes a batch that takes
@@ -68,8 +72,11 @@ class Scheduler {
   bool link(Lane& lane, Ref<Ticket>&& ticket, bool by_loop);
   void call_worker(Lane& lane) noexcept;
   bool fits_loop(const Lane& lane) const noexcept;
+  bool is_full(const Lane& lane) const noexcept;
   Nanos worker_takes_at(const Lane& lane) const noexcept;
   std::uint64_t share_rows(const Lane& lane) const noexcept;
+  Lane* due_for_worker(Nanos now, Nanos& next_look);
+  bool take_due(Lane& lane, Nanos now, TakenBatch& batch);
   void take(Lane& lane, Nanos now, const Limits& limits, TakenBatch& batch) noexcept;
   bool take_short(TakenBatch& batch);
   std::uint64_t count_outstanding() const noexcept;

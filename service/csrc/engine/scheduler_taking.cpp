@@ -33,9 +33,12 @@ bool Scheduler::fits_loop(const Lane& lane) const noexcept {
   return workers_ == 0 || lane.queue_.next(lane.cost_.rows_within(kLoopBudget)) != LaneQueue::kNone;
 }
 
-// When a worker takes a batch of this lane. Beside another batch of the same lane only if the rows are worth
-// the fixed part of a batch, or have waited for as long: otherwise more workers would just mean smaller
-// batches.
+// Whether its kernel cannot begin with another batch now.
+bool Scheduler::is_full(const Lane& lane) const noexcept { return lane.running_ >= lane.most_running_; }
+
+// When a worker takes a batch of this lane, which is not full. Beside another batch of the same lane only if
+// the rows are worth the fixed part of a batch, or have waited for as long: otherwise more workers would just
+// mean smaller batches.
 Nanos Scheduler::worker_takes_at(const Lane& lane) const noexcept {
   if (lane.running_ == 0 || draining_ || lane.removed_) return 0;
   const std::uint64_t rows = lane.queue_.rows();
@@ -96,20 +99,31 @@ void Scheduler::take(Lane& lane, Nanos now, const Limits& limits, TakenBatch& ba
   ready_.serve(lane, batch.estimate);
 }
 
+// The lane of which a worker should take a batch now, if there is one. If a lane is due later and sooner than
+// at `next_look`, says when.
+Lane* Scheduler::due_for_worker(Nanos now, Nanos& next_look) {
+  next_look = ready_.release(now);
+  return ready_.first([&](const Lane& each) {
+    if (is_full(each)) return false;  // the end of a batch has a worker look again
+    const Nanos at = worker_takes_at(each);
+    if (at > now && (next_look == 0 || at < next_look)) next_look = at;
+    return at <= now;
+  });
+}
+
+// True if another worker should wake: for the remaining lanes, due or waiting.
+bool Scheduler::take_due(Lane& lane, Nanos now, TakenBatch& batch) {
+  take(lane, now, {share_rows(lane)}, batch);
+  return sleeping_workers_ > 0 && lanes_with_workers_ > 0;
+}
+
 Scheduler::Wait Scheduler::wait_take(TakenBatch& batch, Nanos idle_at) {
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     const Nanos now = clock_.now();
-    Nanos next_look = ready_.release(now);
-    Lane* const lane = ready_.first([&](const Lane& each) {
-      const Nanos at = worker_takes_at(each);
-      if (at > now && (next_look == 0 || at < next_look)) next_look = at;
-      return at <= now;
-    });
-    if (lane != nullptr) {
-      take(*lane, now, {share_rows(*lane)}, batch);
-      // The remaining lanes, due or waiting, need another worker.
-      const bool wake = sleeping_workers_ > 0 && lanes_with_workers_ > 0;
+    Nanos next_look = 0;
+    if (Lane* const lane = due_for_worker(now, next_look)) {
+      const bool wake = take_due(*lane, now, batch);
       lock.unlock();
       if (wake) work_.notify_one();
       return Wait::taken;
@@ -121,6 +135,21 @@ Scheduler::Wait Scheduler::wait_take(TakenBatch& batch, Nanos idle_at) {
     --sleeping_workers_;
   }
   return Wait::stopped;
+}
+
+bool Scheduler::take_beside(TakenBatch& batch) {
+  bool wake = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_ || ready_.empty()) return false;
+    const Nanos now = clock_.now();
+    Nanos next_look = 0;
+    Lane* const lane = due_for_worker(now, next_look);
+    if (lane == nullptr || !lane->has_steps_) return false;
+    wake = take_due(*lane, now, batch);
+  }
+  if (wake) work_.notify_one();
+  return true;
 }
 
 bool Scheduler::try_take(TakenBatch& batch, LoopQueue& loop) {
@@ -177,7 +206,7 @@ bool Scheduler::take_between(const TakenBatch& running, std::uint64_t left, Take
   Lane* const lane = ready_.first(
       [&](const Lane& each) {
         const std::size_t next = each.queue_.next(largest(each));
-        if (next == LaneQueue::kNone) return false;
+        if (next == LaneQueue::kNone || is_full(each)) return false;
         const Nanos time = each.cost_.of(each.queue_.at(next).rows());
         if (time > kBetween) return false;  // nothing can go before it in its turn
         return &each == &busy || (each.account_->virtual_ns <= used && time < remaining);

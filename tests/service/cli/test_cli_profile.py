@@ -146,7 +146,7 @@ def test_the_table_says_what_is_compared_with_what(cli, tmp_path):
         (("--dims", "4,4", "--precision", "int4"), "--precision: expected one of float32, bfloat16, int8; got 'int4'"),
         (("somewhere", "--precision", "int8"), "--precision: expected with --dims only, got a MODEL"),
         (("--dims", "4,4", "--gated"), "--gated: expected a hidden layer, such as --dims 768,3072,768; got --dims 4,4"),
-        (("--dims", "4,4", "--device", "tpu"), "--device: expected cpu or cuda, got 'tpu'"),
+        (("--dims", "4,4", "--device", "tpu"), "--device: expected cpu, cuda or cuda:N, got 'tpu'"),
         (("--dims", "4,4", "--variants", "quick"), "--variants: expected some of eager, compile, fused by commas"),
         (("--dims", "4,4", "--expect", "ops"), "expect: expected NAME=NUMBER pairs by commas"),
         (("--dims", "4,4", "--html", "no/such/folder/r.html"), "no/such/folder/r.html: its folder does not exist"),

@@ -1,222 +1,14 @@
-// libcuda.so.1 for tests: the functions of it that the launcher calls. They check more than NVIDIA's do:
-// every handle and address must be alive and belong to the current context, copies need page-locked memory
-// and stay inside of allocations, and nothing may wait or allocate in a capture. What only a real GPU has is
-// not here: its machine code, its timing.
-#include <array>
+// libcuda.so.1 for tests: the functions of it that the launcher calls, here those for devices, contexts,
+// modules and memory. They check more than NVIDIA's do: every handle and address must be alive and belong to
+// the current context, copies need page-locked memory and stay inside of allocations, nothing may wait or
+// allocate in a capture, and waiting for the whole device breaks the captures of all threads. What only a
+// real GPU has is not here: its machine code, its timing.
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <map>
-#include <set>
 
-#include "objects.hpp"
-
-namespace fake_cuda {
-
-namespace {
-
-enum Result {
-  kSuccess = 0,
-  kInvalidValue = 1,
-  kOutOfMemory = 2,
-  kNotInitialized = 3,
-  kInvalidDevice = 101,
-  kInvalidImage = 200,
-  kInvalidContext = 201,
-  kNoBinaryForGpu = 209,
-  kInvalidHandle = 400,
-  kNotFound = 500,
-  kNotReady = 600,
-  kIllegalAddress = 700,
-  kLaunchOutOfResources = 701,
-  kLaunchFailed = 719,
-  kCaptureUnsupported = 900,
-  kCaptureInvalidated = 901,
-};
-
-const std::map<int, std::pair<const char*, const char*>> kTexts = {
-    {kSuccess, {"CUDA_SUCCESS", "no error"}},
-    {kInvalidValue, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
-    {kOutOfMemory, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
-    {kNotInitialized, {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"}},
-    {kInvalidDevice, {"CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"}},
-    {kInvalidImage, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
-    {kInvalidContext, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
-    {kNoBinaryForGpu,
-     {"CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"}},
-    {kInvalidHandle, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
-    {kNotFound, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
-    {kNotReady, {"CUDA_ERROR_NOT_READY", "device not ready"}},
-    {kIllegalAddress, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
-    {kLaunchOutOfResources,
-     {"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"}},
-    {kLaunchFailed, {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
-    {kCaptureUnsupported,
-     {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"}},
-    {kCaptureInvalidated,
-     {"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"}},
-};
-
-unsigned long number(const char* name, unsigned long otherwise) {
-  const char* const text = std::getenv(name);
-  return text != nullptr ? std::strtoul(text, nullptr, 10) : otherwise;
-}
-
-// Handles that are alive. Any other pointer is refused.
-template <class T>
-class Table {
- public:
-  T* add(std::unique_ptr<T> made) {
-    const std::lock_guard lock(mutex_);
-    T* const handle = made.get();
-    all_[handle] = std::move(made);
-    return handle;
-  }
-  bool has(const void* handle) {
-    const std::lock_guard lock(mutex_);
-    return all_.contains(static_cast<const T*>(handle));
-  }
-  // Destroyed by the caller, outside of the lock.
-  std::unique_ptr<T> take(const void* handle) {
-    const std::lock_guard lock(mutex_);
-    const auto found = all_.find(static_cast<const T*>(handle));
-    if (found == all_.end()) return nullptr;
-    std::unique_ptr<T> taken = std::move(found->second);
-    all_.erase(found);
-    return taken;
-  }
-  std::size_t count() {
-    const std::lock_guard lock(mutex_);
-    return all_.size();
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<const T*, std::unique_ptr<T>> all_;
-};
-
-struct Failure {
-  int code, skip, times;
-};
-
-constexpr int kDevices = 2;
-
-// The whole fake driver. Never destroyed: its users may outlive any static.
-struct Fake {
-  std::atomic<bool> initialized{false};
-  Memory memory{number("FAKE_CUDA_MEMORY_MIB", 256) << 20};
-  Executor executor{memory};
-  Pace pace;
-  std::array<Context, kDevices> contexts;
-  std::mutex mutex;  // of what follows
-  std::map<std::string, Failure> failures;
-  std::map<std::string, unsigned> calls;
-  Table<Module> modules;
-  Table<Function> functions;
-  Table<Stream> streams;
-  Table<Event> events;
-  Table<Graph> graphs;
-  Table<GraphExec> executables;
-  std::atomic<std::uint64_t> numbers{1};
-  const char* const fail_file = std::getenv("FAKE_CUDA_FAIL_FILE");
-  const bool counting = std::getenv("FAKE_CUDA_STREAMS") == nullptr;  // not while calls are timed
-
-  Fake() {
-    for (int i = 0; i < kDevices; ++i) contexts[static_cast<std::size_t>(i)].device = i;
-    pace.delay_us = static_cast<unsigned>(number("FAKE_CUDA_DELAY_US", 20));
-    const char* const streams_mode = std::getenv("FAKE_CUDA_STREAMS");
-    pace.inline_ = streams_mode != nullptr && std::strcmp(streams_mode, "inline") == 0;
-  }
-
-  // The code that a call should fail with, or 0.
-  int failure_of(const char* symbol) {
-    if (fail_file != nullptr) {
-      std::ifstream file(fail_file);
-      std::string name;
-      int code = 0;
-      if (file >> name >> code && name == symbol) return code;
-    }
-    if (!counting) return 0;
-    const std::lock_guard lock(mutex);
-    ++calls[symbol];
-    const auto found = failures.find(symbol);
-    if (found == failures.end()) return 0;
-    Failure& failure = found->second;
-    if (failure.skip > 0) return --failure.skip, 0;
-    if (failure.times <= 0) return 0;
-    --failure.times;
-    return failure.code;
-  }
-};
-
-Fake& fake() {
-  static Fake* const made = new Fake;
-  return *made;
-}
-
-thread_local std::vector<Context*> current;
-thread_local std::set<Stream*> captures;  // that this thread has begun
-
-Context* current_context() { return current.empty() ? nullptr : current.back(); }
-
-enum class Needs { kNothing, kContext, kHealthyContext };
-
-// What every call begins with: an injected failure, no current context, a sticky error.
-int enter(const char* symbol, Needs needs = Needs::kHealthyContext) {
-  if (!fake().initialized) return kNotInitialized;
-  if (const int code = fake().failure_of(symbol)) return code;
-  if (needs == Needs::kNothing) return kSuccess;
-  if (current_context() == nullptr || current_context()->references == 0) return kInvalidContext;
-  return needs == Needs::kContext ? kSuccess : current_context()->sticky.load();
-}
-
-// The same for calls that a capture does not survive.
-int enter_unsafe(const char* symbol, Needs needs = Needs::kHealthyContext) {
-  if (const int code = enter(symbol, needs)) return code;
-  for (Stream* const stream : captures) stream->invalidate();
-  return captures.empty() ? kSuccess : kCaptureUnsupported;
-}
-
-int check_stream(Stream* stream) {
-  if (!fake().streams.has(stream)) return kInvalidHandle;
-  return &stream->context() == current_context() ? kSuccess : kInvalidContext;
-}
-
-template <class T>
-int check_handle(Table<T>& table, T* handle) {
-  if (!table.has(handle)) return kInvalidHandle;
-  return handle->context == current_context() ? kSuccess : kInvalidContext;
-}
-
-// Work that copies between page-locked memory and the device. Checked again as it runs: either may have been
-// freed.
-int enqueue_copy(std::uint64_t device, const void* host, std::size_t bytes, Stream* stream, bool in) {
-  Memory& memory = fake().memory;
-  const std::size_t on_device = memory.offset_of_device(device), on_host = memory.offset_of_host(host);
-  const auto usable = [=, &memory] {
-    return memory.holds(on_device, bytes) && memory.holds(on_host, bytes, /*host_only=*/true);
-  };
-  if (!usable()) return kInvalidValue;
-  stream->enqueue([=, &memory] {
-    if (!usable()) return static_cast<int>(kIllegalAddress);
-    std::uint8_t* const a = memory.host_address(in ? on_device : on_host);
-    std::memcpy(a, memory.host_address(in ? on_host : on_device), bytes);
-    return static_cast<int>(kSuccess);
-  });
-  return kSuccess;
-}
-
-#define ENTER(...) \
-  if (const int code_ = (__VA_ARGS__); code_ != kSuccess) return code_
-
-}  // namespace
-
-}  // namespace fake_cuda
+#include "state.hpp"
 
 using namespace fake_cuda;
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT int cuInit(unsigned flags) {
   if (const int code = fake().failure_of("cuInit")) return code;
@@ -225,14 +17,12 @@ EXPORT int cuInit(unsigned flags) {
 }
 
 EXPORT int cuGetErrorName(int code, const char** text) {
-  const auto found = kTexts.find(code);
-  *text = found == kTexts.end() ? nullptr : found->second.first;
+  *text = name_of(code);
   return *text != nullptr ? kSuccess : kInvalidValue;
 }
 
 EXPORT int cuGetErrorString(int code, const char** text) {
-  const auto found = kTexts.find(code);
-  *text = found == kTexts.end() ? nullptr : found->second.second;
+  *text = text_of(code);
   return *text != nullptr ? kSuccess : kInvalidValue;
 }
 
@@ -272,25 +62,26 @@ EXPORT int cuDevicePrimaryCtxRetain(Context** context, int device) {
 
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
   ENTER(enter("cuDevicePrimaryCtxRelease_v2", Needs::kNothing));
+  std::unique_ptr<Stream> ended;  // outside of the lock: it waits for its work
   const std::lock_guard lock(fake().mutex);
   Context& context = fake().contexts[static_cast<std::size_t>(device)];
   if (context.references == 0) return kInvalidContext;
-  if (--context.references == 0) context.sticky = 0;
+  if (--context.references > 0) return kSuccess;
+  context.sticky = 0;
+  ended = std::move(context.null_stream);
   return kSuccess;
 }
 
 EXPORT int cuCtxPushCurrent_v2(Context* context) {
   ENTER(enter("cuCtxPushCurrent_v2", Needs::kNothing));
   if (context == nullptr) return kInvalidContext;
-  current.push_back(context);
+  push_context(context);
   return kSuccess;
 }
 
 EXPORT int cuCtxPopCurrent_v2(Context** context) {
-  if (current.empty()) return kInvalidContext;
-  *context = current.back();
-  current.pop_back();
-  return kSuccess;
+  *context = pop_context();
+  return *context != nullptr ? kSuccess : kInvalidContext;
 }
 
 EXPORT int cuModuleLoadData(Module** module, const void* image) {
@@ -371,230 +162,16 @@ EXPORT int cuMemHostGetDevicePointer_v2(std::uint64_t* address, void* memory, un
   return kSuccess;
 }
 
+// Pageable memory is read at once, but the device may have the bytes later: in the order of the null stream.
 EXPORT int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
   ENTER(enter_unsafe("cuMemcpyHtoD_v2"));
   const std::size_t offset = fake().memory.offset_of_device(to);
   if (!fake().memory.holds(offset, bytes)) return kInvalidValue;
-  std::memcpy(fake().memory.host_address(offset), from, bytes);
-  return kSuccess;
-}
-
-EXPORT int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, Stream* stream) {
-  ENTER(enter("cuMemcpyHtoDAsync_v2"));
-  ENTER(check_stream(stream));
-  return enqueue_copy(to, from, bytes, stream, true);
-}
-
-EXPORT int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, Stream* stream) {
-  ENTER(enter("cuMemcpyDtoHAsync_v2"));
-  ENTER(check_stream(stream));
-  return enqueue_copy(from, to, bytes, stream, false);
-}
-
-EXPORT int cuStreamCreate(Stream** stream, unsigned) {
-  ENTER(enter("cuStreamCreate"));
-  const auto seed = static_cast<unsigned>(fake().numbers++);
-  *stream = fake().streams.add(std::make_unique<Stream>(*current_context(), fake().pace, seed));
-  return kSuccess;
-}
-
-EXPORT int cuStreamDestroy_v2(Stream* stream) {
-  ENTER(enter("cuStreamDestroy_v2", Needs::kContext));
-  ENTER(check_stream(stream));
-  captures.erase(stream);
-  fake().streams.take(stream);
-  return kSuccess;
-}
-
-EXPORT int cuStreamQuery(Stream* stream) {
-  ENTER(enter("cuStreamQuery"));
-  ENTER(check_stream(stream));
-  if (stream->capturing()) return stream->invalidate(), kCaptureUnsupported;
-  if (!stream->idle()) return kNotReady;
-  return current_context()->sticky.load();
-}
-
-EXPORT int cuStreamSynchronize(Stream* stream) {
-  ENTER(enter("cuStreamSynchronize"));
-  ENTER(check_stream(stream));
-  if (stream->capturing()) return stream->invalidate(), kCaptureUnsupported;
-  stream->wait_idle();
-  return current_context()->sticky.load();
-}
-
-EXPORT int cuStreamBeginCapture_v2(Stream* stream, int mode) {
-  ENTER(enter("cuStreamBeginCapture_v2"));
-  ENTER(check_stream(stream));
-  if (mode != 1 || stream->capturing()) return kInvalidValue;  // only thread-local captures let others go on
-  stream->begin_capture();
-  captures.insert(stream);
-  return kSuccess;
-}
-
-EXPORT int cuStreamEndCapture(Stream* stream, Graph** graph) {
-  ENTER(enter("cuStreamEndCapture"));
-  ENTER(check_stream(stream));
-  if (captures.erase(stream) == 0) return kInvalidValue;
-  auto work = stream->end_capture();
-  if (!work) return kCaptureInvalidated;
-  *graph = fake().graphs.add(std::make_unique<Graph>(Graph{current_context(), std::move(*work)}));
-  return kSuccess;
-}
-
-EXPORT int cuGraphInstantiateWithFlags(GraphExec** executable, Graph* graph, unsigned long long flags) {
-  ENTER(enter_unsafe("cuGraphInstantiateWithFlags"));
-  ENTER(check_handle(fake().graphs, graph));
-  if (flags != 0) return kInvalidValue;
-  *executable =
-      fake().executables.add(std::make_unique<GraphExec>(GraphExec{current_context(), graph->work}));
-  return kSuccess;
-}
-
-EXPORT int cuGraphUpload(GraphExec* executable, Stream* stream) {
-  ENTER(enter_unsafe("cuGraphUpload"));
-  ENTER(check_stream(stream));
-  return check_handle(fake().executables, executable);
-}
-
-EXPORT int cuGraphLaunch(GraphExec* executable, Stream* stream) {
-  ENTER(enter("cuGraphLaunch"));
-  ENTER(check_stream(stream));
-  ENTER(check_handle(fake().executables, executable));
-  for (const Work& work : executable->work) stream->enqueue(work);
-  return kSuccess;
-}
-
-EXPORT int cuGraphExecDestroy(GraphExec* executable) {
-  ENTER(enter("cuGraphExecDestroy", Needs::kContext));
-  ENTER(check_handle(fake().executables, executable));
-  fake().executables.take(executable);
-  return kSuccess;
-}
-
-EXPORT int cuGraphDestroy(Graph* graph) {
-  ENTER(enter("cuGraphDestroy", Needs::kContext));
-  ENTER(check_handle(fake().graphs, graph));
-  fake().graphs.take(graph);
-  return kSuccess;
-}
-
-EXPORT int cuEventCreate(Event** event, unsigned) {
-  ENTER(enter("cuEventCreate"));
-  auto made = std::make_unique<Event>();
-  made->context = current_context();
-  *event = fake().events.add(std::move(made));
-  return kSuccess;
-}
-
-EXPORT int cuEventDestroy_v2(Event* event) {
-  ENTER(enter("cuEventDestroy_v2", Needs::kContext));
-  ENTER(check_handle(fake().events, event));
-  fake().events.take(event);
-  return kSuccess;
-}
-
-EXPORT int cuEventRecord(Event* event, Stream* stream) {
-  ENTER(enter("cuEventRecord"));
-  ENTER(check_stream(stream));
-  ENTER(check_handle(fake().events, event));
-  std::uint64_t time;
-  {
-    const std::lock_guard lock(event->mutex);
-    time = ++event->recorded;
-  }
-  stream->enqueue([event, time] {
-    if (!fake().events.has(event)) return static_cast<int>(kSuccess);
-    const std::lock_guard lock(event->mutex);
-    event->done = time;
-    event->changed.notify_all();
+  const auto* const first = static_cast<const std::uint8_t*>(from);
+  null_stream()->enqueue([offset, staged = std::vector<std::uint8_t>(first, first + bytes)] {
+    if (!fake().memory.holds(offset, staged.size())) return static_cast<int>(kIllegalAddress);
+    std::memcpy(fake().memory.host_address(offset), staged.data(), staged.size());
     return static_cast<int>(kSuccess);
   });
   return kSuccess;
-}
-
-EXPORT int cuEventSynchronize(Event* event) {
-  ENTER(enter_unsafe("cuEventSynchronize"));
-  ENTER(check_handle(fake().events, event));
-  std::unique_lock lock(event->mutex);
-  // A context that breaks meanwhile runs nothing any more, the event's record included.
-  while (event->done != event->recorded && current_context()->sticky.load() == 0) {
-    event->changed.wait_for(lock, std::chrono::milliseconds(1));
-  }
-  return current_context()->sticky.load();
-}
-
-EXPORT int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                          Stream* stream, void** parameters, void** extra) {
-  ENTER(enter("cuLaunchKernel"));
-  ENTER(check_stream(stream));
-  if (!fake().functions.has(function)) return kInvalidHandle;
-  if (function->module->context != current_context()) return kInvalidContext;
-  const std::uint64_t threads = std::uint64_t{block_x} * block_y * block_z;
-  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || threads == 0 || threads > 1024 || extra != nullptr) {
-    return kInvalidValue;
-  }
-  if (shared_bytes > function->most_shared_bytes) return kInvalidValue;
-  Launch launch{function->module->number,    function->entry, {grid_x, grid_y, grid_z},
-                {block_x, block_y, block_z}, shared_bytes,    {}};
-  for (std::size_t i = 0; i < function->entry.parameters.size(); ++i) {
-    std::uint64_t value = 0;
-    std::memcpy(&value, parameters[i], function->entry.parameters[i]);
-    launch.parameters.push_back(value);
-  }
-  stream->enqueue([launch = std::move(launch)] {
-    if (const int code = fake().failure_of("kernel")) return code;
-    return fake().executor.run(launch);
-  });
-  return kSuccess;
-}
-
-namespace {
-
-void add_kernel(const char* name, fake_cuda_kernel kernel) { fake().executor.add(name, kernel); }
-
-void fail(const char* symbol, int code, int skip, int times) {
-  const std::lock_guard lock(fake().mutex);
-  fake().failures[symbol] = {code, skip, times};
-}
-
-void set_delay_us(unsigned most) { fake().pace.delay_us = most; }
-
-void hold(int held) {
-  {
-    const std::lock_guard lock(fake().pace.mutex);
-    fake().pace.held = held != 0;
-  }
-  fake().pace.changed.notify_all();
-}
-
-unsigned calls(const char* symbol) {
-  const std::lock_guard lock(fake().mutex);
-  return fake().calls[symbol];
-}
-
-fake_cuda_alive alive() {
-  std::size_t contexts = 0;
-  for (const Context& context : fake().contexts) contexts += static_cast<std::size_t>(context.references);
-  return {fake().memory.count(),
-          fake().modules.count(),
-          fake().streams.count(),
-          fake().events.count(),
-          fake().graphs.count(),
-          fake().executables.count(),
-          contexts};
-}
-
-void reset() {
-  const std::lock_guard lock(fake().mutex);
-  fake().failures.clear();
-  fake().calls.clear();
-  for (Context& context : fake().contexts) context.sticky = 0;
-}
-
-}  // namespace
-
-EXPORT const fake_cuda_control* fake_cuda_controls() {
-  static constexpr fake_cuda_control control = {add_kernel, fail, set_delay_us, hold, calls, alive, reset};
-  return &control;
 }

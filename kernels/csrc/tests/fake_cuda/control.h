@@ -1,12 +1,14 @@
 /* How a test steers the fake driver: beyond the functions of libcuda.so.1 the library exports these. The
- * environment does so for whole processes: FAKE_CUDA_EXECUTOR   a command that runs PTX (see executor.hpp);
- * without it only registered kernels can be loaded FAKE_CUDA_KERNELS    `empty`: every kernel can be loaded
- * and does nothing FAKE_CUDA_STREAMS    `inline`: work is done when it is enqueued, on the calling thread;
- * for measurements FAKE_CUDA_DELAY_US   the longest random delay before a piece of work, 20 if not given
- *   FAKE_CUDA_MEMORY_MIB of each device, with all page-locked memory in it; 256 if not given
- *   FAKE_CUDA_CAPABILITY 80 if not given
- *   FAKE_CUDA_FAIL_FILE  while it exists, and holds `SYMBOL CODE`, calls of that function fail. A SYMBOL
- * `kernel` fails kernels as they run, which breaks the context as a real one does */
+ * environment does so for whole processes:
+ * - FAKE_CUDA_EXECUTOR: a command that runs PTX (see executor.hpp); without it only registered kernels can be
+ *   loaded
+ * - FAKE_CUDA_KERNELS=empty: every kernel can be loaded and does nothing
+ * - FAKE_CUDA_STREAMS=drop: nothing that is enqueued is done, neither kernels nor copies; for measurements
+ * - FAKE_CUDA_DELAY_US: the longest random delay before a piece of work, 20 if not given
+ * - FAKE_CUDA_MEMORY_MIB: of each device, with all page-locked memory in it; 256 if not given
+ * - FAKE_CUDA_CAPABILITY: 80 if not given
+ * - FAKE_CUDA_FAIL_FILE: while it exists, and holds `SYMBOL CODE`, calls of that function fail. A SYMBOL
+ *   `kernel` fails kernels as they run, which breaks the context as a real one does */
 #ifndef FAKE_CUDA_CONTROL_H
 #define FAKE_CUDA_CONTROL_H
 

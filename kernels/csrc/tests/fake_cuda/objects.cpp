@@ -5,8 +5,11 @@
 
 namespace fake_cuda {
 
+Context::Context() = default;
+Context::~Context() = default;
+
 Stream::Stream(Context& context, Pace& pace, unsigned seed) : context_(context), pace_(pace), seed_(seed) {
-  if (!pace.inline_) thread_ = std::thread([this] { run(); });
+  if (!pace.drops) thread_ = std::thread([this] { run(); });
 }
 
 Stream::~Stream() {
@@ -23,7 +26,7 @@ void Stream::enqueue(Work work) {
     captured_->push_back(std::move(work));
     return;
   }
-  if (pace_.inline_) return run_one(work);
+  if (pace_.drops) return;
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(std::move(work));

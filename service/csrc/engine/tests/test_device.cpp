@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cuda/kernel.hpp"
+#include "engine/busy_threads.hpp"
 #include "puppets.hpp"
 #include "testing/check.hpp"
 #include "tests/fake_cuda/control.h"
@@ -43,12 +44,12 @@ constexpr const char* kPtx =
 
 // A rig whose lane runs on the device.
 struct DeviceRig : Rig {
-  explicit DeviceRig(unsigned workers) : Rig(workers) {
+  explicit DeviceRig(unsigned workers, int ordinal = 0) : Rig(workers) {
     (void)fake();  // registers the kernel
     using Argument = cuda::Argument;
     cuda::Plan plan{"twice/16", kWidth, 1, {}, {{"", kPtx, "twice", 32, 0}}, {}};
     plan.launches = {{0, 16, 1, {{Argument::kX}, {Argument::kY}, {Argument::kRows}}}};
-    auto kernel = std::make_shared<cuda::CudaKernel>(cuda::Device::open(0), plan, 2);
+    auto kernel = std::make_shared<cuda::CudaKernel>(cuda::Device::open(ordinal), plan, 2);
     device = &kernel->device();
     LaneOptions options;
     options.in_features = kWidth;
@@ -62,8 +63,8 @@ struct DeviceRig : Rig {
     engine.stop();
     fake().reset();
   }
-  void wait_until_the_device_has_work() const {
-    while (fake().calls("cuEventSynchronize") == 0) std::this_thread::yield();
+  void wait_until_the_device_has_work(unsigned batches = 1) const {
+    while (fake().calls("cuLaunchHostFunc") < batches) std::this_thread::yield();
   }
 
   cuda::Device* device = nullptr;
@@ -138,6 +139,119 @@ TEST(after_a_sticky_error_every_batch_fails_at_once) {
   CHECK(second->outcome.status == Status::kernel_error);
   CHECK_EQ(rig.device->sticky_error(), 719);
   CHECK_EQ(fake().calls("cuLaunchKernel"), 1u);
+}
+
+TEST(a_thread_that_waits_for_the_device_leaves_its_core_to_others) {
+  DeviceRig rig(1);
+  fake().hold(1);
+  const auto probe = rig.send(*rig.lane, 1);
+  rig.wait_until_the_device_has_work();
+  CHECK_EQ(busy_threads.load(), 0u);
+  fake().hold(0);
+  rig.inbox.wait_for(1);
+  CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+// Two batches are in flight; a third one would only wait for them, on the worker that other lanes need.
+TEST(a_backlog_of_the_device_leaves_workers_to_other_lanes) {
+  DeviceRig rig(3);
+  const auto other = rig.add_lane({}, /*python=*/true);
+  const std::uint32_t full = rig.lane->options().max_batch_rows;
+  fake().hold(1);
+  std::vector<Ref<Probe>> probes;
+  for (unsigned batches = 1; batches <= 2; ++batches) {
+    probes.push_back(rig.send(*rig.lane, 1, full));
+    rig.wait_until_the_device_has_work(batches);
+  }
+  probes.push_back(rig.send(*rig.lane, 1, full));
+  Inbox answers;
+  const auto beside = rig.ticket(5, 1, &answers);
+  CHECK(rig.submit(*other, beside) == Status::ok);
+  const auto until = std::chrono::steady_clock::now() + seconds(20);
+  while (answers.completions() == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  CHECK_EQ(answers.completions(), 1);
+  CHECK_EQ(rig.lane->metrics().queued_rows.load(), full);
+  fake().hold(0);
+  rig.inbox.wait_for(3);
+  for (const auto& probe : probes) CHECK_EQ(probe->y[full - 1], static_cast<float>(2 * full));
+  CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+// A backlog of two full batches, for one worker, before a device that does nothing yet.
+struct Backlog {
+  explicit Backlog(DeviceRig& rig) : full(rig.lane->options().max_batch_rows) {
+    const auto other = rig.add_lane({}, /*python=*/true);
+    const std::shared_ptr<Stage> stage = rig.stages.back();
+    stage->hold();
+    (void)rig.send(*other, 1);
+    stage->wait_running(1);
+    first = rig.send(*rig.lane, 1, full);
+    second = rig.send(*rig.lane, 2, full);
+    stage->release();
+  }
+  const std::uint32_t full;
+  Ref<Probe> first, second;
+};
+
+TEST(one_worker_starts_the_next_batch_while_the_device_computes) {
+  DeviceRig rig(1);
+  fake().hold(1);
+  const Backlog backlog(rig);
+  while (fake().calls("cuLaunchKernel") < 2) std::this_thread::yield();
+  CHECK_EQ(backlog.first->completed.load(), 0);
+  // Neither waits for its place in the order: what is cancelled or expired is dropped when the device is free
+  // again.
+  const auto gone = rig.send(*rig.lane, 3);
+  gone->cancel();
+  fake().hold(0);
+  rig.inbox.wait_for(4);
+  CHECK_EQ(backlog.first->y[backlog.full - 1], static_cast<float>(2 * backlog.full));
+  CHECK_EQ(backlog.second->y[0], 4.0f);
+  CHECK(gone->outcome.status == Status::cancelled);
+  CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+TEST(a_batch_that_cannot_be_started_fails_alone_beside_one_in_flight) {
+  for (const int failing : {0, 1}) {
+    DeviceRig rig(1);
+    fake().fail("cuLaunchKernel", 701, failing, 1);
+    const Backlog backlog(rig);
+    rig.inbox.wait_for(3);
+    CHECK(backlog.first->outcome.status == (failing == 0 ? Status::kernel_error : Status::ok));
+    CHECK(backlog.second->outcome.status == (failing == 1 ? Status::kernel_error : Status::ok));
+    CHECK_EQ((failing == 0 ? backlog.second : backlog.first)->y[0], failing == 0 ? 4.0f : 2.0f);
+    CHECK(rig.engine.wait_idle(seconds(30)));
+  }
+}
+
+TEST(a_batch_for_the_cpu_that_is_due_goes_before_more_for_the_device) {
+  DeviceRig rig(1);
+  fake().hold(1);
+  const auto first = rig.send(*rig.lane, 1);
+  rig.wait_until_the_device_has_work();
+  const auto other = rig.add_lane({}, /*python=*/true);
+  Inbox answers;
+  CHECK(rig.submit(*other, rig.ticket(5, 1, &answers)) == Status::ok);
+  std::vector<Ref<Probe>> more;
+  for (int i = 0; i < 8; ++i) more.push_back(rig.send(*rig.lane, 1, rig.lane->options().max_batch_rows));
+  fake().hold(0);
+  answers.wait_for(1);
+  CHECK(more.back()->completed.load() == 0);
+  rig.inbox.wait_for(9);
+  CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+TEST(a_device_that_hangs_fails_its_batches_and_holds_up_no_drain) {
+  DeviceRig rig(2, 1);
+  rig.device->set_patience(std::chrono::milliseconds(30));
+  fake().hold(1);
+  const auto first = rig.send(*rig.lane, 1);
+  rig.wait_until_the_device_has_work();
+  rig.engine.begin_drain();
+  CHECK(rig.engine.wait_idle(seconds(30)));
+  CHECK(first->outcome.status == Status::kernel_error);
+  CHECK(rig.device->hangs());
+  rig.engine.stop();
 }
 
 TEST(many_batches_on_two_workers) {
