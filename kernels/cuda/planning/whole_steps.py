@@ -23,7 +23,7 @@ _IDENTITY = parse("x")
 @dataclass(frozen=True)
 class WholeStep:
     """load: the input into tiles. product: a matrix times tiles (or the input, in parts, where `source` is empty) into
-    tiles. stream: the same into the results, in blocks, with a softmax over them. row: a row pass over tiles. store:
+    tiles; `layers` alike, one after the other, each of the result of the one before it. stream: the same into the results, in blocks, with a softmax over them. row: a row pass over tiles. store:
     tiles into the results.
 
     A tile is (step that made it, index). `counts` are the real columns of each tile of the result (store, load: of the
@@ -45,6 +45,7 @@ class WholeStep:
     weight: bool = False
     bias: bool = False
     rounded: bool = True  # to the model's dtype; not where only the results get it
+    layers: int = 1
     n: int = 0
     k: int = 0
     block: int = 0  # columns of a stream at a time
@@ -181,10 +182,25 @@ class _Planner:
             out_counts = self.columns.counts(stage.name)
             step = replace(step, counts=out_counts, n=len(out_counts) * self.tile.chunk)
             step = self._combined(step, stage)
-            self._add(stage.name, step)
+            if self._continues(step, stage):
+                before = self.steps.pop()
+                self._add(stage.name, replace(before, layers=before.layers + 1))
+            else:
+                self._add(stage.name, step)
         self.packed.append(Packed(stage.step, step, out_counts, in_counts))
         self.weights += step.n * step.k * (1 if gate is None else 2)
         self.vectors += step.n * (1 if gate is None else 2)
+
+    def _continues(self, step: WholeStep, stage: Product) -> bool:
+        """Whether it is one more layer like the step before it, of whose result nothing else is made. Such layers run in a
+        loop, in which Triton copies weights ahead (cp.async), those of the next layer too; it does not from step to step."""
+        before, number = self.steps[-1] if self.steps else None, len(self.steps) - 1
+        if before is None or not before.source or step.combine or self.uses[stage.step.input] != 1:
+            return False
+        alike = replace(
+            step, source=before.source, weights=before.weights, vectors=before.vectors, layers=before.layers
+        )
+        return alike == before and step.source == tuple((number, index) for index in range(len(before.counts)))
 
     def _row(self, stage: RowPass) -> None:
         counts = self.columns.counts(stage.name)
