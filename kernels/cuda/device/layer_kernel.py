@@ -176,17 +176,17 @@ def add_products(
     live,
     start,
     stop,
-    IN: tl.constexpr,
+    inputs,
     BLOCK_K: tl.constexpr,
     GATE_AT: tl.constexpr,
     GATED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """up and gate with the products of inputs start to stop added, in order."""
+    """up and gate with the products of inputs start to stop added, in order. From `inputs` on there are none."""
     k = tl.arange(0, BLOCK_K)
     dtype = w_tile.dtype.element_ty
     for at in range(start, stop, BLOCK_K):
-        x = tl.load(x_tile + at, mask=live[:, None] & (at + k < IN)[None, :], other=0.0).to(dtype)
+        x = tl.load(x_tile + at, mask=live[:, None] & (at + k < inputs)[None, :], other=0.0).to(dtype)
         up = tl.dot(x, tl.load(w_tile + at), up, input_precision=PRECISION)
         if GATED:
             gate = tl.dot(x, tl.load(w_tile + GATE_AT + at), gate, input_precision=PRECISION)

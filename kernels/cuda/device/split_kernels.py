@@ -27,7 +27,8 @@ def part_kernel(
     GATED: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """x and w as in `layer_kernel`, at most BLOCK_M rows. sums: (rows, PARTS, up and gate, N_PADDED) float32."""
+    """x and w as in `layer_kernel`, at most BLOCK_M rows; rows of w are padded to whole parts. sums: (rows, PARTS, up and
+    gate, N_PADDED) float32."""
     part = tl.program_id(0) % PARTS
     row = tl.arange(0, BLOCK_M)
     n = (tl.program_id(0) // PARTS) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -37,10 +38,20 @@ def part_kernel(
     w_tile = w_ptr + n.to(tl.int64)[None, :] * W_ROW + k[:, None]
     zero = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     start = part * PART
-    stop = tl.minimum(start + PART, IN)
     await_launch(OVERLAP)
     up, gate = add_products(
-        zero, zero, x_tile, w_tile, live, start, stop, IN, BLOCK_K, N_PADDED * W_ROW, GATED, PRECISION
+        zero,
+        zero,
+        x_tile + start,
+        w_tile + start,
+        live,
+        0,
+        PART,
+        IN - start,
+        BLOCK_K,
+        N_PADDED * W_ROW,
+        GATED,
+        PRECISION,
     )
     HALVES: tl.constexpr = 2 if GATED else 1
     at = sums_ptr + (row[:, None] * PARTS + part) * (HALVES * N_PADDED) + n[None, :]

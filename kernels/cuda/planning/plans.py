@@ -174,7 +174,7 @@ def _product_plan(
         constants={
             "IN": width,
             **_at("X", task.source),
-            "W_ROW": pad(width, tile.block_k),
+            "W_ROW": pad(width, SUM_PART if tile.split and width > SUM_PART else tile.block_k),
             "N_PADDED": n_padded,
             "OUT": out,
             **_at("Z", task.other),

@@ -11,6 +11,7 @@ from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 
+from fused_mlp.kernels.cuda.device import KERNELS
 from fused_mlp.kernels.cuda.device.compiling import source_of
 from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
 from tests.support.ptx import Memory, run
@@ -67,14 +68,19 @@ class PtxLauncher:
         binary = self.binary(plan)
         memory = Memory()
         mapped: set[int] = set()
+        between: set[int] = set()  # not the model's own
         passed = b""
-        for argument in arguments:
+        names = KERNELS[plan.kernel].arg_names
+        for name, argument in zip(names, arguments, strict=False):
             if isinstance(argument, torch.Tensor):
                 storage = argument.untyped_storage()
                 if storage.data_ptr() not in mapped and storage.nbytes():
                     mapped.add(memory.add_host(storage.data_ptr(), storage.nbytes()))
+                if name not in ("w_ptr", "b_ptr"):
+                    between.add(storage.data_ptr())
                 passed += struct.pack("<Q", argument.data_ptr())
             else:
                 passed += struct.pack("<i", argument)
         grid, block = (plan.grid(rows), 1, 1), (32 * binary.warps, 1, 1)
-        run(binary.ptx, binary.name, grid, block, binary.shared, passed, memory)
+        unsettled = frozenset(between if plan.overlaps(self._capability) else ())
+        run(binary.ptx, binary.name, grid, block, binary.shared, passed, memory, unsettled=unsettled)
