@@ -3,19 +3,18 @@ A backend asked for by name runs or fails loudly; only `auto` may pass one over,
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import logging
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
 from fused_mlp.kernels.backends import cpu
 from fused_mlp.kernels.base import Device, Kernel, Variant
+from fused_mlp.kernels.cuda.driver_library import has_driver
 from fused_mlp.kernels.errors import KernelError, KernelRefuted, KernelUnavailable
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
@@ -119,8 +118,25 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     candidates = [candidate for each in devices for candidate in backends(variant, each)]
     if index is None or _torch_missing(mlp):
         return _choose(mlp, candidates, backend, threads, f"{variant} {{}} on {' or '.join(devices)}")
-    with _later("cuda.running.presence", "current_device")(index):
+    with _later("cuda.running.current", "current_device")(index):
         return _choose(mlp, candidates, backend, threads, f"{variant} {{}} on {device}")
+
+
+def compile_like(kernel: Kernel, mlp: Mlp, device: str, backend: str = "auto") -> Kernel:
+    """The kernel's backend on another GPU, with its strategy, so that equal GPUs give equal bits: timing it there might
+    choose another one. Where it cannot run there, a new choice of `backend`, which the log tells."""
+    info = kernel.describe()
+    found = [b for b in backends(info.variant, "cuda") if b.name == info.backend]
+    if info.backend == "triton":
+        build = _later("cuda.backend", "build_triton")
+        found = [replace(b, build=lambda mlp, threads: build(mlp, threads, info.strategy)) for b in found]
+    _, index = parse_device(device)
+    try:
+        with _later("cuda.running.current", "current_device")(index):
+            return _compile_named(mlp, found, info.backend, None, f"{info.variant} backend on {device}")
+    except KernelUnavailable as error:
+        log.warning("%s does not run %s of %s as %s does: %s", device, info.strategy, mlp, info.device, error)
+        return compile(mlp, variant=info.variant, device=device, backend=backend)
 
 
 def parse_device(device: str) -> tuple[Device | Literal["auto"], int | None]:
@@ -215,17 +231,8 @@ def default_device() -> Device:
     if sys.modules.get("torch") is not None:
         # By a module that imports torch, not by what is there of it: another thread may be importing it.
         return "cuda" if _later("cuda.running.presence", "sees_gpu")() else "cpu"
-    if not _has_driver():
+    if not has_driver():
         return "cpu"
     if importlib.util.find_spec("torch") is None:
         return "cuda"  # its backends say what is missing
     return "cuda" if _later("cuda.backend", "cublas_unavailable")(None) is None else "cpu"
-
-
-@cache
-def _has_driver() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True

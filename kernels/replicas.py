@@ -1,5 +1,5 @@
 """One model on several devices: a kernel over one kernel for each, of which the one with the fewest batches runs the
-next. All of them are the same program on equal devices; on unequal ones a row's result may depend on which ran it."""
+next. All of them are the same program; on unequal devices a row's result may depend on which ran it."""
 
 from __future__ import annotations
 

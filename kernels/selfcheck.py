@@ -92,9 +92,9 @@ _kept_bell_shaped = lru_cache(16)(
 def check_against_float64(kernel: Kernel, mlp: Mlp, eager: Callable[[], Kernel] | None = None) -> None:
     """Raise KernelRefuted when the kernel's largest error is more than twice that of plain layers, in ordinary rows or
     in large ones, in any output: each has a scale of its own. `eager` makes the plain layers of the kernel's own device
-    where that is not the CPU: they may sum in longer chains than numpy does. It is asked only before a refusal. int8
-    run in bfloat16 is held to bfloat16."""
-    if mlp.precision == "int8" and kernel.describe().dtype == "bfloat16":
+    where that is not the CPU: they may sum in longer chains than numpy does. It is asked only before a refusal. Weights
+    in fewer bits that run in bfloat16 are held to bfloat16."""
+    if mlp.reduced and kernel.spec.dtype == "bfloat16":
         mlp = mlp.rounded_to("bfloat16")
     try:
         # The strictest and the cheapest: among fewer outputs, in one order of summation, the plain layers' largest

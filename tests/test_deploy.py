@@ -14,11 +14,13 @@ import yaml
 from fused_mlp.service.settings.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
 DEPLOYMENTS = [
     ROOT / "Dockerfile",
     ROOT / "deploy/kubernetes/cpu/fused-mlp.yaml",
     ROOT / "deploy/kubernetes/gpu/deployment.yaml",
     ROOT / "deploy/compose.yaml",
+    ROOT / "deploy/compose.gpu.yaml",
 ]
 
 
@@ -32,7 +34,7 @@ def test_every_setting_named_exists(path):
 
 def test_the_image_exposes_the_default_ports():
     fields = Settings.model_fields
-    exposed = re.search(r"^EXPOSE (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    exposed = re.search(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE)
     assert exposed[1].split() == [str(fields[name].default) for name in ("grpc_port", "metrics_port")]
 
 
@@ -44,15 +46,14 @@ def test_the_build_context_has_every_package():
 
 
 def test_the_default_image_is_lean_and_every_target_named_exists():
-    dockerfile = (ROOT / "Dockerfile").read_text()
-    targets = re.findall(r"^FROM (\S+) AS (\S+)$", dockerfile, re.MULTILINE)
+    targets = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)
     assert targets[-1] == ("runtime", "lean"), "docker build without --target takes the last one"
     names = {name for _, name in targets}
     services = read_yaml("compose.yaml")["services"].values()
     built = {service["build"]["target"] for service in services if "build" in service}
     assert built == {"torch"}, "one of them serves unfused"
-    assert {*built, *re.findall(r"docker build .*--target (\S+)", dockerfile)} <= names
-    assert set(re.findall(r"--from=(\S+)", dockerfile)) <= names
+    assert {*built, *re.findall(r"docker build .*--target (\S+)", DOCKERFILE)} <= names
+    assert set(re.findall(r"--from=(\S+)", DOCKERFILE)) <= names
 
 
 def read_yaml(path: str) -> dict:
@@ -68,17 +69,34 @@ def test_compose_mounts_what_is_there_and_publishes_to_this_machine_only():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
 
 
+def test_compose_on_a_gpu_has_the_gpu_and_what_triton_needs():
+    services, changed = (read_yaml(name)["services"] for name in ("compose.yaml", "compose.gpu.yaml"))
+    assert changed.keys() == {name for name, service in services.items() if "build" in service}
+    for service in changed.values():
+        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+        assert service["environment"]["FUSED_MLP_DEVICE"] == "cuda"
+        target = service["build"]["target"]
+        stage = re.search(rf"^FROM \S+ AS {target}$(.*?)^FROM", DOCKERFILE, re.MULTILINE | re.DOTALL)
+        assert re.search(r"apt-get install .* gcc ", stage[1])
+
+
 def test_tritons_cache_is_where_code_may_run():
-    """In compose, whose /tmp is noexec, and on the GPUs of Kubernetes."""
-    cache = re.search(r"TRITON_CACHE_DIR=(\S+)", (ROOT / "Dockerfile").read_text())[1]
-    for service in read_yaml("compose.yaml")["services"].values():
-        if "build" in service:
-            executable = [mount.split(":")[0] for mount in service["tmpfs"] if "exec" in mount]
-            assert any(cache.startswith(f"{mount}/") for mount in executable)
+    """In compose, whose tmpfs are noexec, and on the GPUs of Kubernetes."""
+    cache = re.search(r"TRITON_CACHE_DIR=(\S+)", DOCKERFILE)[1]
+    for service in read_yaml("compose.gpu.yaml")["services"].values():
+        executable = [mount.split(":")[0] for mount in service["tmpfs"] if "exec" in mount]
+        assert any(cache.startswith(f"{mount}/") for mount in executable)
     pod = read_yaml("kubernetes/gpu/deployment.yaml")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert {"name": "TRITON_CACHE_DIR", "value": cache} in container["env"]
     assert any(cache.startswith(mount["mountPath"]) for mount in container["volumeMounts"])
+
+
+def test_gpu_pods_go_before_their_successors_come():
+    """A successor would wait for the GPU that the old pod holds."""
+    rollout = read_yaml("kubernetes/gpu/deployment.yaml")["spec"]["strategy"]
+    assert rollout == {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")

@@ -31,6 +31,8 @@ struct fused_mlp_kernel {
   int (*run)(void* ctx, const float* x, size_t rows, float* y, unsigned busy, char* error, size_t error_size);
   /* The strategy for a batch of that many rows ("row_block", "gemv", ...). A string with static lifetime. */
   const char* (*strategy)(void* ctx, size_t rows);
+  /* How many calls of run() make progress at once; one more waits for another to end. 0: any number. */
+  uint32_t most_at_once;
 };
 
 #ifdef __cplusplus

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
 
 import torch
 
 from fused_mlp.kernels.base import Kernel, KernelInfo
+from fused_mlp.kernels.cuda import kernel_cache
 from fused_mlp.kernels.cuda.example.compiling import find_nvcc
 from fused_mlp.kernels.cuda.example.program import ExampleProgram, unsuitable
 from fused_mlp.kernels.cuda.planning.architectures import Architecture
 from fused_mlp.kernels.cuda.planning.plans import precision_of
+from fused_mlp.kernels.cuda.planning.reduced import dtype_on_gpu
 from fused_mlp.kernels.cuda.planning.rule import candidate_tiles, tile_by_rule
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.running import native
@@ -25,12 +28,12 @@ from fused_mlp.kernels.cuda.running.program import Program
 from fused_mlp.kernels.cuda.running.runtime import TorchRuntime
 from fused_mlp.kernels.cuda.running.selection import Candidate, select
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
+from fused_mlp.kernels.errors import KernelError
 from fused_mlp.models import Mlp
 
 log = logging.getLogger(__name__)
 
-# Two batches in flight: one computes while the other is copied. More would only queue on the device.
-LAUNCH_CONTEXTS = 2
+OLDEST_TRITON = (3, 5)  # the first with constexpr_function, which the kernels use
 # The batch the rule assumes when candidates are put in order: a service under moderate load.
 TYPICAL_ROWS = 64
 
@@ -46,34 +49,55 @@ def triton_unavailable(mlp: Mlp) -> str | None:
         return why
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (it comes with CUDA builds of torch): pip install triton"
-    if (unusable := _unusable_cache()) is not None:
+    if (old := _old_triton()) is not None:
+        return f"triton: expected {'.'.join(map(str, OLDEST_TRITON))} or newer, which comes with torch 2.9, got {old}"
+    if (unusable := kernel_cache.unusable()) is not None:
         return unusable
-    if (_runtime().architecture if why is None else native.architecture(0)) is None:
-        major, minor = torch.cuda.get_device_capability() if why is None else native.capability(0)
+    if (_runtime().architecture if why is None else native.architecture(native.current())) is None:
+        major, minor = (
+            torch.cuda.get_device_capability() if why is None else native.capability(native.current())
+        )
         return f"no tiles for compute capability {major}.{minor}: expected 8.x, 9.x, 10.x or 12.x"
     return None
 
 
-def _unusable_cache() -> str | None:
-    """Triton loads a library of its own from its cache."""
-    cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
-    there = next(path for path in (cache, *cache.parents) if path.exists())
-    if os.statvfs(there).f_flag & os.ST_NOEXEC:
-        return f"Triton's cache {cache} is on a file system mounted noexec: set TRITON_CACHE_DIR to another directory"
+def _old_triton() -> str | None:
+    """The version of a triton that cannot compile the kernels; None if it can, or has no version that we know of."""
+    for name in ("triton", "pytorch-triton"):  # the latter beside nightly builds of torch
+        with suppress(PackageNotFoundError, ValueError):
+            found = version(name)
+            return found if tuple(map(int, found.split(".")[:2])) < OLDEST_TRITON else None
     return None
 
 
-def build_triton(mlp: Mlp, threads: int | None = None, *, timed: bool = True) -> Kernel:
+def build_triton(
+    mlp: Mlp, threads: int | None = None, strategy: str | None = None, *, timed: bool = True
+) -> Kernel:
     """Every tile that fits and cublas, in the rule's order; timed, the fastest serves, else the first
-    usable one. Where torch has no CUDA but NVIDIA's driver is there, the rule's choice, launched natively."""
+    usable one. `strategy`: that one only. Where torch has no CUDA but NVIDIA's driver is there, the rule's choice,
+    launched natively."""
     mlp, why = _as_it_runs(mlp)
     if not torch.cuda.is_available() and not native.unavailable():
-        architecture = native.architecture(0)
+        ordinal = native.current()
+        architecture = native.architecture(ordinal)
         assert architecture is not None
-        return _told(build_by_rule(mlp, 0, architecture, _ordered_tiles(mlp, architecture)), why)
-    runtime, found = candidates(mlp)
+        tiles = _named(_ordered_tiles(mlp, architecture), strategy)
+        return _told(build_by_rule(mlp, ordinal, architecture, tiles), why)
+    runtime, every = candidates(mlp)
     assert runtime.architecture is not None
+    found = _named(every, strategy)
+    timed = timed and strategy is None
     return _build("triton", runtime.architecture.name, mlp, found, runtime, timed=timed, why=why)
+
+
+_Labelled = TypeVar("_Labelled", Tile, Candidate)
+
+
+def _named(found: list[_Labelled], label: str | None) -> list[_Labelled]:
+    named = [each for each in found if label in (None, each.label)]
+    if not named:
+        raise KernelError(f"strategy {label}: expected one of {', '.join(each.label for each in found)}")
+    return named
 
 
 def candidates(mlp: Mlp) -> tuple[TorchRuntime, list[Candidate]]:
@@ -101,10 +125,12 @@ def build_cublas(mlp: Mlp, threads: int | None = None) -> Kernel:
 
 
 def _as_it_runs(mlp: Mlp) -> tuple[Mlp, str]:
-    """int8 weights are dequantised to bfloat16, which has the range of float32; the reason for `describe()`."""
-    if mlp.precision != "int8":
+    """Weights in fewer bits in the dtype in which a GPU runs them; the reason for `describe()`."""
+    dtype = dtype_on_gpu(mlp.spec, mlp.precision, kept=mlp.reduced_share < 1)
+    if dtype == mlp.spec.dtype:
         return mlp, ""
-    return mlp.rounded_to("bfloat16"), "int8 weights, dequantised to bfloat16"
+    how = "int8 weights, dequantised to" if mlp.precision == "int8" else "bfloat16 weights, in"
+    return mlp.rounded_to(dtype), f"{how} {dtype}"
 
 
 def example_unavailable(mlp: Mlp) -> str | None:
@@ -139,7 +165,9 @@ def _build(
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
         threads=1,
     )
-    kernel = with_native_launcher(select(found, mlp, runtime, info, contexts=LAUNCH_CONTEXTS, timed=timed))
+    kernel = with_native_launcher(
+        select(found, mlp, runtime, info, contexts=native.LAUNCH_CONTEXTS, timed=timed)
+    )
     runtime.release()  # what only the launcher that lost needed
     _told(kernel, why)
     log.info("%s", kernel.describe())

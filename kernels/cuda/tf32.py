@@ -8,7 +8,11 @@ import torch
 
 def multiplies_in_tf32() -> bool:
     """However it was switched on: by us, or by any of torch's own ways."""
-    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+    switch = torch.backends.cuda.matmul
+    try:
+        return bool(switch.fp32_precision == "tf32")
+    except AttributeError:  # before torch 2.9
+        return bool(switch.allow_tf32)
 
 
 def set_tf32(on: bool) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from fused_mlp.kernels.backends.cpu_lowering import narrow_matrices
+from fused_mlp.kernels.cuda.running.current import current_device
 from fused_mlp.kernels.profile.capture import capture
 from fused_mlp.kernels.profile.counting import count
 from fused_mlp.kernels.profile.cpu_phases import Recording, recorded_phases, step_times
@@ -23,6 +25,7 @@ from fused_mlp.kernels.profile.shapes import narrow_twin, reduced_alike
 from fused_mlp.kernels.profile.step_costs import step_costs
 from fused_mlp.kernels.profile.timing import OtherLoad, Time, time_calls
 from fused_mlp.kernels.profile.variants import Variant, is_narrow, one_line
+from fused_mlp.kernels.registry import parse_device
 from fused_mlp.kernels.work import Work, work_of
 from fused_mlp.models import Mlp, MlpSpec
 from fused_mlp.models.quantization import to_bfloat16, widened
@@ -73,12 +76,16 @@ class _Roofline:
 
 
 def profile(mlp: Mlp, options: Options, progress: Progress = lambda _: None) -> Profile:
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise ProfileError("device cuda: torch sees no CUDA device here; profile with --device cpu")
+    kind, index = parse_device(options.device)
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ProfileError(
+            f"device {options.device}: torch sees no CUDA device here; profile with --device cpu"
+        )
     threads_before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     try:
-        return _profile(mlp, options, progress)
+        with nullcontext() if index is None else current_device(index):
+            return replace(_profile(mlp, replace(options, device=kind), progress), device=options.device)
     finally:
         torch.set_num_threads(threads_before)
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from fused_mlp import kernels
 from fused_mlp.kernels import Kernel, KernelError, KernelRefuted, KernelUnavailable
+from fused_mlp.kernels.registry import compile_like
 from fused_mlp.models import Mlp, ModelLoadError
 from fused_mlp.models.precision import reduce_precision
 from fused_mlp.service import _engine
-from fused_mlp.service.catalog.placement import build_placed
+from fused_mlp.service.catalog.placement import build_placed, choose_devices
 from fused_mlp.service.catalog.records import Fallback, ServedVersion
 from fused_mlp.service.catalog.stored_weights import StoredWeights
 from fused_mlp.service.settings.policy import Policy
@@ -89,11 +90,12 @@ class KernelBuilder:
         label = f"{served.model}/{served.version}"
         built: dict[Variant, Kernel] = {}
         fallback, reason = served.fallback, served.reason
+        devices = choose_devices(self._settings.device, (info.device for info in served.kernels))
         if "unfused" in missing:
-            built["unfused"] = self._compile_unfused(mlp)
+            built["unfused"] = self._compile_unfused(mlp, devices)
         if "fused" in missing:
             try:
-                built["fused"] = self._compile_fused(mlp)
+                built["fused"] = self._compile_fused(mlp, devices)
             except KernelError as error:
                 if self._settings.backend != "auto":
                     raise
@@ -103,7 +105,7 @@ class KernelBuilder:
                 )
         if fallback and "unfused" not in built and "unfused" not in served.lanes:
             try:
-                built["unfused"] = self._compile_unfused(mlp)
+                built["unfused"] = self._compile_unfused(mlp, devices)
             except KernelError as error:
                 log.error("%s is not served: %s; %s", label, reason, error)
                 return replace(served, state="UNAVAILABLE", reason=f"{reason}; {error}", spec=None)
@@ -129,28 +131,34 @@ class KernelBuilder:
             loaded_ns=time.monotonic_ns(),
         )
 
-    def _compile_fused(self, mlp: Mlp) -> Kernel:
-        return build_placed(
-            self._settings.device,
-            lambda device: kernels.compile(
+    def _compile_fused(self, mlp: Mlp, devices: tuple[str, ...]) -> Kernel:
+        def build(device: str, like: Kernel | None) -> Kernel:
+            if like is not None:
+                return compile_like(like, mlp, device, self._settings.backend)
+            return kernels.compile(
                 mlp,
                 variant="fused",
                 device=device,
                 backend=self._settings.backend,
                 threads=self._settings.threads,
                 tf32=self._settings.tf32,
-            ),
-        )
+            )
 
-    def _compile_unfused(self, mlp: Mlp) -> Kernel:
+        return build_placed(self._settings.device, devices, build)
+
+    def _compile_unfused(self, mlp: Mlp, devices: tuple[str, ...]) -> Kernel:
         _require_torch()
         return build_placed(
             self._settings.device,
-            lambda device: kernels.compile(mlp, variant="unfused", device=device, tf32=self._settings.tf32),
+            devices,
+            lambda device, _: kernels.compile(
+                mlp, variant="unfused", device=device, tf32=self._settings.tf32
+            ),
         )
 
     def _add_lane(self, model: str, name: str, kernel: Kernel) -> _engine.Lane:
         capsule: Any = kernel.capsule()
+        info = kernel.describe()
         return self._engine.add_lane(
             model=model,
             name=name,
@@ -160,7 +168,7 @@ class KernelBuilder:
             max_batch_rows=self._settings.max_batch_rows,
             max_wait_us=self._settings.max_wait_us,
             queue_rows=self._settings.queue_rows,
-            one_core=kernel.describe().threads == 1,
+            one_core=info.device == "cpu" and info.threads == 1,
         )
 
 

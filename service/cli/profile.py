@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast, get_args
@@ -43,7 +44,7 @@ def command(
         bool, _option("Gated hidden layers (GeGLU, SwiGLU), with --dims.", _SHAPE, "--gated")
     ] = False,
     batch: Annotated[str, _option("Batch sizes by commas.", _SHAPE, metavar="1,8,64,512")] = "1,8,64,512",
-    device: Annotated[str, _option("Where to run it.", _SHAPE, metavar="cpu|cuda")] = "cpu",
+    device: Annotated[str, _option("Where to run it.", _SHAPE, metavar="cpu|cuda|cuda:N")] = "cpu",
     threads: Annotated[
         int | None,
         _option("Threads of one call; by the cores at hand if not given.", _SHAPE, metavar="N"),
@@ -111,8 +112,8 @@ def command(
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     batches = _numbers("batch", batch)
     widths, rows = _numbers("sweep-widths", sweep_widths), _numbers("sweep-batches", sweep_batches)
-    if device not in ("cpu", "cuda"):
-        fail(f"--device: expected cpu or cuda, got {device!r}")
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", device):
+        fail(f"--device: expected cpu, cuda or cuda:N, got {device!r}")
     if (model is None) == (dims is None):
         fail(
             "expected a MODEL or --dims, such as --dims 784,512,256,10; got "

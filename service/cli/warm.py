@@ -9,12 +9,24 @@ from typing import Annotated
 import typer
 
 from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.kernels.cuda.planning.reduced import dtype_on_gpu
 from fused_mlp.kernels.cuda.warming import find_architecture
 from fused_mlp.kernels.cuda.warming import warm as fill
-from fused_mlp.models import ModelLoadError
+from fused_mlp.models import MlpSpec, ModelLoadError
+from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import Repository
+from fused_mlp.models.version_directory import ModelFile
 from fused_mlp.service.cli.failure import fail
-from fused_mlp.service.settings.settings import load_settings
+from fused_mlp.service.settings.settings import SettingsError, load_settings
+
+
+def specs_to_run(model_file: ModelFile, precision: Precision) -> list[MlpSpec]:
+    """What a server may load a version as, whose policy says `precision`."""
+    kept = bool(model_file.error and model_file.error.kept)
+    dtypes = [dtype_on_gpu(model_file.spec, model_file.precision, kept=kept)]
+    if model_file.precision == "float32":  # reduced at load, unless that costs too much
+        dtypes.append(dtype_on_gpu(model_file.spec, precision, kept=False))
+    return [model_file.spec.model_copy(update={"dtype": dtype}) for dtype in dict.fromkeys(dtypes)]
 
 
 def command(
@@ -29,8 +41,9 @@ def command(
 ) -> None:
     """Compile the CUDA kernels of all models of a repository, so that a server starts without compiling.
 
-    No GPU is needed, but the versions of triton and fused-mlp that will serve. Mount the directory wherever you like,
-    read-only if you like, and name it to the server as TRITON_CACHE_DIR.
+    No GPU is needed, but the versions of triton and fused-mlp that will serve, and the server's FUSED_MLP_PRECISION and
+    FUSED_MLP_POLICY where they change a model's precision. Mount the directory wherever you like, read-only if you
+    like, and name it to the server as TRITON_CACHE_DIR.
     """
     if importlib.util.find_spec("triton") is None:
         fail("triton is not installed (it comes with CUDA builds of torch): pip install triton")
@@ -38,14 +51,21 @@ def command(
         architecture = find_architecture(arch)
     except ValueError as error:
         fail(f"--arch: {error}")
-    root = repository or load_settings().model_repository
     try:
-        found = [version.spec for model in Repository(root).scan() for version in model.usable]
-    except ModelLoadError as error:
+        settings = load_settings()
+        root = repository or settings.model_repository
+        found = Repository(root).scan()
+    except (SettingsError, ModelLoadError) as error:
         fail(str(error))
-    specs = [spec for spec in found if spec is not None]
-    if not specs:
+    versions = [
+        (version.model_file, settings.policy_of(model.name).precision)
+        for model in found
+        for version in model.usable
+        if version.model_file is not None
+    ]
+    if not versions:
         fail(f"{root}: expected models, found none")
+    specs = [spec for model_file, precision in versions for spec in specs_to_run(model_file, precision)]
     try:
         count = fill(
             specs,
@@ -58,4 +78,4 @@ def command(
     except OSError as error:
         fail(f"--output {output}: {error.strerror or error}")
     typer.echo("", err=True)
-    typer.echo(f"{count} binaries for {arch} of {len(specs)} models are in {output}")
+    typer.echo(f"{count} binaries for {arch} of {len(versions)} models are in {output}")

@@ -17,7 +17,7 @@ from tests.support import fake_cuda
 from tests.support.server import Server
 
 pytest.importorskip("triton")
-X = np.random.default_rng(1).uniform(0, 16, (20, 64)).astype(np.float32)
+X = np.random.default_rng(1).uniform(0, 16, (100, 64)).astype(np.float32)
 
 
 def eager(x: np.ndarray) -> np.ndarray:
@@ -44,10 +44,14 @@ def test_an_answer_over_grpc_comes_from_compiled_ptx(tmp_path: Path, monkeypatch
         assert "launched natively" in kernel.reason
         assert "launched natively" in server.log()
         expected = eager(X)
-        for rows in (1, 20):
+        for rows in (1, 20, 100):  # in mapped memory, and copied by a graph
             output = client.predict("digits", X[:rows]).output
             # Probabilities in float32: a few roundings of sums of 64 products.
             np.testing.assert_allclose(output, expected[:rows], atol=2e-6)
+        fail_file.write_text("cuGraphLaunch 701")
+        np.testing.assert_allclose(client.predict("digits", X[:1]).output, expected[:1], atol=2e-6)
+        with pytest.raises(PredictError, match="INTERNAL"):
+            client.predict("digits", X)
         fail_file.write_text("cuLaunchKernel 701")  # one that the device survives
         with pytest.raises(PredictError, match="INTERNAL"):
             client.predict("digits", X[:1])
@@ -65,4 +69,4 @@ def test_an_answer_over_grpc_comes_from_compiled_ptx(tmp_path: Path, monkeypatch
             pass
         assert page[0] == 503
         assert "cuda:0 is lost" in page[1]
-        assert server.metric("fused_mlp_kernel_errors_total") == 3
+        assert server.metric("fused_mlp_kernel_errors_total") == 4

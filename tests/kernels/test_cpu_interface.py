@@ -179,6 +179,7 @@ class KernelApi(ctypes.Structure):
             ),
         ),
         ("strategy", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)),
+        ("most_at_once", ctypes.c_uint32),
     )
 
 

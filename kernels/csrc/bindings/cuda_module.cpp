@@ -23,6 +23,7 @@ using namespace fused_mlp::cuda;
 namespace {
 
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using Result = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 // cubin, PTX, name, threads of a block, bytes of shared memory
 using Code = std::tuple<nb::bytes, std::string, std::string, unsigned, unsigned>;
@@ -31,30 +32,6 @@ using LaunchTuple =
     std::tuple<std::size_t, unsigned, unsigned, std::vector<std::pair<std::string, std::uint64_t>>>;
 
 constexpr std::array<std::string_view, 6> kKinds = {"x", "y", "scratch", "address", "rows", "null"};
-
-// Memory on the device with a copy of an array.
-struct DeviceArray {
-  std::shared_ptr<Device> device;
-  DeviceMemory memory;
-  std::size_t bytes;
-
-  DeviceArray(std::shared_ptr<Device> on, const nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>& array)
-      : device(std::move(on)), bytes(array.nbytes()) {
-    const CurrentContext current(*device);
-    memory = allocate(device->driver(), bytes > 0 ? bytes : 1);
-    if (bytes > 0)
-      check(device->driver().copy_in(memory.get(), array.data(), bytes), "copy weights to the GPU");
-  }
-  ~DeviceArray() {
-    try {
-      const CurrentContext current(*device);
-      memory = {};
-    } catch (const DriverError&) {  // the driver has shut down before us
-    }
-  }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-};
 
 Argument argument_of(const std::pair<std::string, std::uint64_t>& given) {
   for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
@@ -137,15 +114,20 @@ NB_MODULE(_cuda, m) {
       .def_prop_ro("sticky_error", &Device::sticky_error)
       .def("on_lost", on_lost, nb::arg("tell"));
   nb::class_<DeviceArray>(m, "DeviceArray")
-      .def(nb::init<std::shared_ptr<Device>, const nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>&>(),
-           nb::arg("device"), nb::arg("array").noconvert())
-      .def_prop_ro("address", [](const DeviceArray& array) { return array.memory.get(); })
-      .def_ro("nbytes", &DeviceArray::bytes);
+      .def(
+          "__init__",
+          [](DeviceArray* self, std::shared_ptr<Device> device, const Bytes& array) {
+            new (self) DeviceArray(std::move(device), array.data(), array.nbytes());
+          },
+          nb::arg("device"), nb::arg("array").noconvert())
+      .def_prop_ro("address", &DeviceArray::address)
+      .def_prop_ro("nbytes", &DeviceArray::bytes);
   nb::class_<CudaKernel>(m, "Kernel")
       .def("__init__", make_kernel, nb::arg("device"), nb::arg("label"), nb::arg("in_features"),
            nb::arg("out_features"), nb::arg("scratch_row_bytes"), nb::arg("kernels"), nb::arg("launches"),
            nb::arg("contexts"), nb::arg("owner"), nb::keep_alive<1, 10>())
       .def("run", run, nb::arg("x").noconvert(), nb::arg("y").noconvert())
+      .def("replay_graphs", &CudaKernel::replay_graphs, nb::call_guard<nb::gil_scoped_release>())
       .def("capsule", capsule)
       .def_prop_ro("device_bytes", &CudaKernel::device_bytes);
   m.def("unavailable", unavailable);

@@ -6,6 +6,16 @@
 
 namespace fused_mlp::cuda {
 
+namespace {
+
+// Errors that never outlast their cause, however often they come: memory is freed, and a recording of a
+// graph, by any library of this process, ends.
+bool passes(CUresult code) {
+  return code == kOutOfMemory || (code >= kFirstCaptureError && code <= kLastCaptureError);
+}
+
+}  // namespace
+
 int Device::count() {
   int count = 0;
   check(Driver::get().device_count(&count), "count the GPUs");
@@ -48,7 +58,7 @@ void Device::on_lost(std::function<void(const std::string&)> tell) {
 }
 
 void Device::judge(CUresult code) noexcept {
-  if (code == kOutOfMemory) return;
+  if (code == kSuccess || passes(code)) return;
   CUevent event = nullptr;
   const CUresult verdict = driver_.event_create(&event, kEventDisableTiming);
   if (verdict == kSuccess) driver_.event_destroy(event);
@@ -91,6 +101,26 @@ MappedMemory::MappedMemory(const Driver& driver, std::size_t bytes) {
   check(driver.host_alloc(&memory, bytes, kHostPortable | kHostDeviceMap), "allocate page-locked memory");
   memory_ = {driver, memory};
   check(driver.host_device_pointer(&address_, memory, 0), "map page-locked memory");
+}
+
+DeviceArray::DeviceArray(std::shared_ptr<Device> device, const void* data, std::size_t bytes)
+    : device_(std::move(device)), bytes_(bytes) {
+  const Driver& driver = device_->driver();
+  const CurrentContext current(*device_);
+  memory_ = allocate(driver, bytes > 0 ? bytes : 1);
+  if (bytes == 0) return;
+  check(driver.copy_in(memory_.get(), data, bytes), "copy weights to the GPU");
+  // Pageable memory is copied through the driver's own, and the call returns before the GPU has all of it.
+  // The launcher's streams do not wait for the null stream.
+  check(driver.stream_synchronize(nullptr), "copy weights to the GPU");
+}
+
+DeviceArray::~DeviceArray() {
+  try {
+    const CurrentContext current(*device_);
+    memory_ = {};
+  } catch (const DriverError&) {  // the driver has shut down before us
+  }
 }
 
 }  // namespace fused_mlp::cuda

@@ -32,14 +32,14 @@ class Device {
   // An error that the context does not recover from: every later call fails, and only a new process helps.
   // 0 while there was none.
   CUresult sticky_error() const noexcept { return sticky_.load(std::memory_order_relaxed); }
-  // The first one is told to whatever asked for it, on the thread that met it.
-  void set_sticky(CUresult code) noexcept;
-  // Asks whether an error was a sticky one: then another call fails with it too.
+  // After a failed call: asks the driver whether its error was a sticky one. The first such is told to
+  // on_lost, on the calling thread. The context must be current.
   void judge(CUresult code) noexcept;
   void on_lost(std::function<void(const std::string&)> tell);
 
  private:
   explicit Device(int ordinal);
+  void set_sticky(CUresult code) noexcept;
 
   const Driver& driver_;
   CUdevice device_ = 0;
@@ -112,6 +112,23 @@ class MappedMemory {
  private:
   Owned<void*, &Driver::host_free> memory_;
   CUdeviceptr address_ = 0;
+};
+
+// Memory on the device with a copy of an array, which is there when this returns. Makes the context current
+// itself, as does its end.
+class DeviceArray {
+ public:
+  DeviceArray(std::shared_ptr<Device> device, const void* data, std::size_t bytes);
+  ~DeviceArray();
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  CUdeviceptr address() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::shared_ptr<Device> device_;
+  std::size_t bytes_;
+  DeviceMemory memory_;
 };
 
 }  // namespace fused_mlp::cuda

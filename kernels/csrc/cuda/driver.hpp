@@ -20,6 +20,38 @@ using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
 using CUgraph = struct CUgraph_st*;
 using CUgraphExec = struct CUgraphExec_st*;
+using CUgraphNode = struct CUgraphNode_st*;
+
+// CUDA_MEMCPY3D. Here always one row: height and depth are 1, and the pitches at least `bytes`.
+struct CopyParameters {
+  std::size_t from_x = 0, from_y = 0, from_z = 0, from_lod = 0;
+  int from_type = 0;  // kHostMemory or kDeviceMemory: which of the two addresses counts
+  const void* from_host = nullptr;
+  CUdeviceptr from_device = 0;
+  void* from_array = nullptr;
+  void* from_reserved = nullptr;
+  std::size_t from_pitch = 0, from_height = 0;
+  std::size_t to_x = 0, to_y = 0, to_z = 0, to_lod = 0;
+  int to_type = 0;
+  void* to_host = nullptr;
+  CUdeviceptr to_device = 0;
+  void* to_array = nullptr;
+  void* to_reserved = nullptr;
+  std::size_t to_pitch = 0, to_height = 0;
+  std::size_t bytes = 0, height = 1, depth = 1;
+};
+
+// CUDA_KERNEL_NODE_PARAMS of CUDA 12.
+struct KernelNodeParameters {
+  CUfunction function;
+  unsigned grid_x, grid_y, grid_z;
+  unsigned block_x, block_y, block_z;
+  unsigned shared_bytes;
+  void** parameters;
+  void** extra;
+  void* kernel;       // instead of `function`
+  CUcontext context;  // of `kernel`
+};
 
 // Results that the launcher tells from other failures.
 constexpr CUresult kSuccess = 0;
@@ -27,12 +59,13 @@ constexpr CUresult kOutOfMemory = 2;
 constexpr CUresult kInvalidImage = 200;
 constexpr CUresult kNoBinaryForGpu = 209;
 constexpr CUresult kNotReady = 600;
+constexpr CUresult kFirstCaptureError = 900, kLastCaptureError = 908;
 
 constexpr unsigned kStreamNonBlocking = 1;  // no order with the legacy default stream
 constexpr unsigned kEventBlockingSync = 1;  // cuEventSynchronize sleeps
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kHostPortable = 1, kHostDeviceMap = 2;
-constexpr int kCaptureThreadLocal = 1;  // other threads may call what this one must not while it captures
+constexpr int kHostMemory = 1, kDeviceMemory = 2;                          // of CUmemorytype
 constexpr int kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76;  // of CUdevice_attribute
 constexpr int kMaxDynamicSharedBytes = 8;                                  // of CUfunction_attribute
 constexpr unsigned kStaticSharedLimit = 48 * 1024;                         // above it a kernel has to ask
@@ -69,8 +102,13 @@ constexpr unsigned kStaticSharedLimit = 48 * 1024;                         // ab
   F(stream_destroy, "cuStreamDestroy_v2", (CUstream stream))                                            \
   F(stream_query, "cuStreamQuery", (CUstream stream))                                                   \
   F(stream_synchronize, "cuStreamSynchronize", (CUstream stream))                                       \
-  F(begin_capture, "cuStreamBeginCapture_v2", (CUstream stream, int mode))                              \
-  F(end_capture, "cuStreamEndCapture", (CUstream stream, CUgraph * graph))                              \
+  F(graph_create, "cuGraphCreate", (CUgraph * graph, unsigned flags))                                   \
+  F(graph_add_copy, "cuGraphAddMemcpyNode",                                                             \
+    (CUgraphNode * node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,             \
+     const CopyParameters* parameters, CUcontext context))                                              \
+  F(graph_add_kernel, "cuGraphAddKernelNode_v2",                                                        \
+    (CUgraphNode * node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,             \
+     const KernelNodeParameters* parameters))                                                           \
   F(graph_instantiate, "cuGraphInstantiateWithFlags",                                                   \
     (CUgraphExec * executable, CUgraph graph, unsigned long long flags))                                \
   F(graph_upload, "cuGraphUpload", (CUgraphExec executable, CUstream stream))                           \

@@ -20,6 +20,15 @@ std::chrono::nanoseconds spin_beside(unsigned busy) {
   return busy != UINT_MAX && busy >= cores ? kSpinAmongBusy : kSpin;
 }
 
+// Of a large batch: one part for each stream at least, about equal, of whole blocks of the largest tile.
+constexpr std::size_t kRowsTogether = 128;
+
+std::size_t part_rows(std::size_t rows, std::size_t streams, std::size_t most) {
+  const std::size_t count = std::max(streams, (rows + most - 1) / most);
+  const std::size_t even = (rows + count - 1) / count;
+  return std::min((even + kRowsTogether - 1) / kRowsTogether * kRowsTogether, most);
+}
+
 // For the lifetime of the process, as kernel_api.h wants it. There are few labels.
 const char* interned(const std::string& text) {
   static std::mutex mutex;
@@ -72,7 +81,7 @@ CudaKernel::CudaKernel(std::shared_ptr<Device> device, Plan plan, unsigned conte
   try {
     loaded_ = std::make_unique<LoadedPlan>(device_->driver(), std::move(plan));
     for (unsigned i = 0; i < std::max(1u, contexts); ++i) {
-      contexts_.push_back(std::make_unique<LaunchContext>(device_->driver(), *loaded_));
+      contexts_.push_back(std::make_unique<LaunchContext>(*device_, *loaded_));
       free_.push_back(contexts_.back().get());
     }
   } catch (const std::exception& error) {
@@ -88,7 +97,8 @@ CudaKernel::CudaKernel(std::shared_ptr<Device> device, Plan plan, unsigned conte
           .in_features = loaded_->plan().in_features,
           .out_features = loaded_->plan().out_features,
           .run = run_batch,
-          .strategy = strategy_of};
+          .strategy = strategy_of,
+          .most_at_once = static_cast<std::uint32_t>(contexts_.size())};
 }
 
 CudaKernel::~CudaKernel() {
@@ -108,7 +118,7 @@ void CudaKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) 
   const CurrentContext current(*device_);
   const std::chrono::nanoseconds spin = spin_beside(busy);
   const Borrowed first(*this, borrow(true));
-  if (rows <= first.get()->capacity()) {
+  if (rows <= LaunchContext::kGraphRowsMost) {
     first.get()->start(x, rows);
     first.get()->finish(y, spin);
     return;
@@ -116,6 +126,16 @@ void CudaKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) 
   // A second stream, if there is one to spare: while one part is copied, the other computes.
   const Borrowed second(*this, borrow(false));
   run_parts(*first.get(), second.get(), x, rows, y, spin);
+}
+
+void CudaKernel::replay_graphs() {
+  const CurrentContext current(*device_);
+  try {
+    for (const auto& context : contexts_) context->replay_graphs();
+  } catch (const DriverError& error) {
+    device_->judge(error.code());
+    throw;
+  }
 }
 
 void CudaKernel::run_parts(LaunchContext& first, LaunchContext* second, const float* x, std::size_t rows,
@@ -126,16 +146,22 @@ void CudaKernel::run_parts(LaunchContext& first, LaunchContext* second, const fl
   };
   const std::size_t streams = second != nullptr ? 2 : 1;
   Part parts[] = {{&first, 0}, {second, 0}};
-  const std::size_t in = plan().in_features, out = plan().out_features, most = first.capacity();
+  std::size_t size = part_rows(rows, streams, LaunchContext::part_limit(plan()));
+  if (size > LaunchContext::kGraphRowsMost) {
+    std::size_t room = first.make_room();
+    if (second != nullptr) room = std::min(room, second->make_room());
+    size = part_rows(rows, streams, room);
+  }
+  const std::size_t in = plan().in_features, out = plan().out_features;
   const auto finish = [&](const Part& part) {
     if (part.context->in_flight()) part.context->finish(y + part.at * out, spin);
   };
   std::size_t turn = 0;
-  for (std::size_t at = 0; at < rows; at += most, ++turn) {
+  for (std::size_t at = 0; at < rows; at += size, ++turn) {
     Part& part = parts[turn % streams];
     finish(part);
     part.at = at;
-    part.context->start(x + at * in, std::min(most, rows - at));
+    part.context->start(x + at * in, std::min(size, rows - at));
   }
   for (std::size_t i = 0; i < streams; ++i) finish(parts[(turn + i) % streams]);
 }
@@ -163,8 +189,6 @@ void CudaKernel::give_back(LaunchContext* context) {
   given_back_.notify_one();
 }
 
-void CudaKernel::clean_up(LaunchContext* context) noexcept {
-  if (const CUresult verdict = context->abandon(); verdict != kSuccess) device_->set_sticky(verdict);
-}
+void CudaKernel::clean_up(LaunchContext* context) noexcept { device_->judge(context->abandon()); }
 
 }  // namespace fused_mlp::cuda

@@ -26,6 +26,9 @@ class CudaKernel {
   // may well succeed.
   void run(const float* x, std::size_t rows, float* y, unsigned busy = 0);
 
+  // Before any batch: every graph of every context once. Throws DriverError.
+  void replay_graphs();
+
   Device& device() const noexcept { return *device_; }
   const Plan& plan() const noexcept { return loaded_->plan(); }
   const char* label() const noexcept { return label_; }  // with static lifetime

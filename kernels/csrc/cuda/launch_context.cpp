@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "threads/spin.hpp"
 
@@ -16,105 +17,90 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMappedRows = 64;
 constexpr std::size_t kMappedBytes = 128 * 1024;
 // A batch runs in the smallest graph that holds it; rows beyond the batch hold what an earlier one left.
-// Larger batches are launched directly: then launching takes less time than computing.
 constexpr std::size_t kGraphRows[] = {16, 32, 64, 128, 256, 384, 512, 640, 768, 896, 1024};
-constexpr std::size_t kLargestGraph = 1024;
-// Parts of larger batches: as many rows as this holds, so that a wide model does not fill the GPU with
-// buffers.
-constexpr std::size_t kPartBytes = 8 << 20;
+static_assert(kGraphRows[std::size(kGraphRows) - 1] == LaunchContext::kGraphRowsMost);
+// Parts of larger batches, launched directly: then launching takes less time than computing. As many rows as
+// this holds on the device, so that a wide model does not fill it with buffers.
+constexpr std::size_t kPartBytes = 32 << 20;
 constexpr std::size_t kMostPartRows = 8192;
-
-std::size_t capacity_of(const Plan& plan) {
-  const std::size_t row_bytes = (plan.in_features + plan.out_features) * sizeof(float);
-  return std::clamp(kPartBytes / row_bytes / kLargestGraph * kLargestGraph, kLargestGraph, kMostPartRows);
-}
 
 }  // namespace
 
-LaunchContext::LaunchContext(const Driver& driver, const LoadedPlan& plan)
-    : driver_(driver),
+std::size_t LaunchContext::part_limit(const Plan& plan) noexcept {
+  std::size_t row_bytes = (plan.in_features + plan.out_features) * sizeof(float);
+  for (const std::size_t bytes : plan.scratch_row_bytes) row_bytes += bytes;
+  return std::clamp(kPartBytes / row_bytes / kGraphRowsMost * kGraphRowsMost, kGraphRowsMost, kMostPartRows);
+}
+
+LaunchContext::LaunchContext(const Device& device, const LoadedPlan& plan)
+    : driver_(device.driver()),
       plan_(plan),
-      capacity_(capacity_of(plan.plan())),
-      host_x_(driver, plan.x_bytes(capacity_)),
-      host_y_(driver, plan.y_bytes(capacity_)),
-      stream_(make_stream(driver)),
-      done_(make_event(driver, kEventBlockingSync | kEventDisableTiming)) {
-  std::memset(host_x_.host(), 0, plan.x_bytes(capacity_));
-  const auto reserve = [&](std::size_t bytes) {
-    memory_.push_back(allocate(driver, bytes));
-    device_bytes_ += bytes;
-    return memory_.back().get();
-  };
-  x_ = reserve(plan.x_bytes(capacity_));
-  y_ = reserve(plan.y_bytes(capacity_));
-  for (const std::size_t row_bytes : plan.plan().scratch_row_bytes) {
-    scratch_.push_back(reserve(std::max<std::size_t>(1, row_bytes * capacity_)));
+      memory_(driver_, plan, kGraphRowsMost),
+      stream_(make_stream(driver_)),
+      done_(make_event(driver_, kEventBlockingSync | kEventDisableTiming)) {
+  device_bytes_ = memory_.device_bytes();
+  make_graphs(device);
+  // The driver may load code and reserve local memory with a kernel's first launch: not in a request. Its
+  // results are not read.
+  StreamSink stream(driver_, stream_.get());
+  memory_.enqueue(stream, plan_, 1, false);
+  check(driver_.stream_synchronize(stream_.get()), "run on the GPU for the first time");
+}
+
+void LaunchContext::replay_graphs() {
+  for (const Prepared& each : graphs_) {
+    check(driver_.graph_launch(each.graph.get(), stream_.get()), "launch a graph");
   }
-  // Before anything is recorded: the driver may load code and reserve local memory with a kernel's first
-  // launch, which a capture does not survive. Its results are not read.
-  enqueue(1, false, true);
-  check(driver.stream_synchronize(stream_.get()), "run on the GPU for the first time");
-  record_graphs();
+  check(driver_.stream_synchronize(stream_.get()), "run a graph for the first time");
+}
+
+std::size_t LaunchContext::make_room() {
+  const std::size_t rows = part_limit(plan_.plan());
+  if (!large_ && !no_room_ && rows > kGraphRowsMost) {
+    try {
+      large_.emplace(driver_, plan_, rows);
+      device_bytes_ += large_->device_bytes();
+    } catch (const DriverError& error) {
+      if (error.code() != kOutOfMemory) throw;
+      no_room_ = true;
+    }
+  }
+  return large_ ? rows : kGraphRowsMost;
 }
 
 bool LaunchContext::is_mapped(std::size_t rows) const noexcept {
   return rows <= kMappedRows && plan_.traffic(rows) <= kMappedBytes;
 }
 
-void LaunchContext::record_graphs() {
+void LaunchContext::make_graphs(const Device& device) {
   for (const std::size_t rows : kGraphRows) {
     const bool mapped = is_mapped(rows);
     if (mapped && plan_.plan().launches.size() == 1)
       continue;  // as cheap without a graph, and for exactly its rows
-    graphs_.push_back({rows, record(rows, mapped, !mapped)});
+    GraphSink graph(device);
+    memory_.enqueue(graph, plan_, rows, mapped);
+    graphs_.push_back({rows, graph.instantiate()});
+    check(driver_.graph_upload(graphs_.back().graph.get(), stream_.get()), "upload a graph");
   }
 }
 
-GraphExec LaunchContext::record(std::size_t rows, bool mapped, bool copied) {
-  check(driver_.begin_capture(stream_.get(), kCaptureThreadLocal), "record a graph");
-  CUgraph captured = nullptr;
-  try {
-    enqueue(rows, mapped, copied);
-  } catch (...) {
-    if (driver_.end_capture(stream_.get(), &captured) == kSuccess) driver_.graph_destroy(captured);
-    throw;
-  }
-  check(driver_.end_capture(stream_.get(), &captured), "record a graph");
-  const Graph graph(driver_, captured);
-  CUgraphExec executable = nullptr;
-  check(driver_.graph_instantiate(&executable, captured, 0), "make a graph executable");
-  GraphExec made(driver_, executable);
-  check(driver_.graph_upload(executable, stream_.get()), "upload a graph");
-  return made;
-}
-
-void LaunchContext::enqueue(std::size_t rows, bool mapped, bool copied) {
-  if (copied) {
-    check(driver_.copy_in_async(x_, host_x_.host(), plan_.x_bytes(rows), stream_.get()), "copy the input");
-  }
-  plan_.enqueue(stream_.get(), {mapped ? host_x_.device() : x_, mapped ? host_y_.device() : y_, scratch_},
-                static_cast<std::uint32_t>(rows));
-  if (copied) {
-    check(driver_.copy_out_async(host_y_.host(), y_, plan_.y_bytes(rows), stream_.get()), "copy the output");
-  }
-}
-
-const LaunchContext::Recorded* LaunchContext::graph_for(std::size_t rows) const noexcept {
+const LaunchContext::Prepared* LaunchContext::graph_for(std::size_t rows) const noexcept {
   // Few enough for a linear search. Direct ones come first, so a smaller batch than the first graph has none.
   if (is_mapped(rows) && plan_.plan().launches.size() == 1) return nullptr;
   const auto found =
-      std::find_if(graphs_.begin(), graphs_.end(), [&](const Recorded& g) { return g.rows >= rows; });
+      std::find_if(graphs_.begin(), graphs_.end(), [&](const Prepared& g) { return g.rows >= rows; });
   return found == graphs_.end() ? nullptr : &*found;
 }
 
 void LaunchContext::start(const float* x, std::size_t rows) {
-  std::memcpy(host_x_.host(), x, plan_.x_bytes(rows));
+  used_ = rows > kGraphRowsMost ? &*large_ : &memory_;
+  std::memcpy(used_->host_x(), x, plan_.x_bytes(rows));
   rows_ = rows;
-  if (const Recorded* const recorded = graph_for(rows)) {
-    check(driver_.graph_launch(recorded->graph.get(), stream_.get()), "launch a graph");
+  if (const Prepared* const prepared = graph_for(rows)) {
+    check(driver_.graph_launch(prepared->graph.get(), stream_.get()), "launch a graph");
   } else {
-    const bool mapped = is_mapped(rows);
-    enqueue(rows, mapped, !mapped);
+    StreamSink stream(driver_, stream_.get());
+    used_->enqueue(stream, plan_, rows, is_mapped(rows));
   }
 }
 
@@ -132,7 +118,7 @@ void LaunchContext::finish(float* y, std::chrono::nanoseconds spin) {
     state = driver_.event_synchronize(done_.get());
   }
   check(state, "run on the GPU");
-  std::memcpy(y, host_y_.host(), plan_.y_bytes(rows_));
+  std::memcpy(y, used_->host_y(), plan_.y_bytes(rows_));
   rows_ = 0;
 }
 

@@ -46,7 +46,7 @@ Module load(const Driver& driver, const KernelCode& kernel) {
 
 }  // namespace
 
-LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : driver_(driver), plan_(std::move(plan)) {
+LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : plan_(std::move(plan)) {
   check_plan(plan_);
   for (const KernelCode& kernel : plan_.kernels) {
     modules_.push_back(load(driver, kernel));
@@ -67,15 +67,18 @@ LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : driver_(driver), plan_
 std::size_t LoadedPlan::traffic(std::size_t rows) const noexcept {
   std::size_t bytes = 0;
   for (const Launch& launch : plan_.launches) {
-    for (const Argument& argument : launch.arguments) {
-      if (argument.kind == Argument::kX) bytes += launch.column_blocks * x_bytes(rows);
-      if (argument.kind == Argument::kY) bytes += y_bytes(rows);
-    }
+    // Once for a launch: its input stands again where a value to combine with would be.
+    const auto touches = [&](Argument::Kind kind) {
+      return std::any_of(launch.arguments.begin(), launch.arguments.end(),
+                         [&](const Argument& argument) { return argument.kind == kind; });
+    };
+    if (touches(Argument::kX)) bytes += launch.column_blocks * x_bytes(rows);
+    if (touches(Argument::kY)) bytes += y_bytes(rows);
   }
   return bytes;
 }
 
-void LoadedPlan::enqueue(CUstream stream, const Buffers& buffers, std::uint32_t rows) const {
+void LoadedPlan::enqueue(WorkSink& sink, const Buffers& buffers, std::uint32_t rows) const {
   for (const Launch& launch : plan_.launches) {
     std::array<std::uint64_t, kMostArguments> values{};
     std::array<void*, kMostArguments> addresses;
@@ -104,9 +107,7 @@ void LoadedPlan::enqueue(CUstream stream, const Buffers& buffers, std::uint32_t 
     }
     const KernelCode& kernel = plan_.kernels[launch.kernel];
     const unsigned blocks = (rows + launch.block_rows - 1) / launch.block_rows * launch.column_blocks;
-    check(driver_.launch(functions_[launch.kernel], blocks, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes,
-                         stream, addresses.data(), nullptr),
-          "launch a kernel");
+    sink.launch(functions_[launch.kernel], blocks, kernel.threads, kernel.shared_bytes, addresses.data());
   }
 }
 

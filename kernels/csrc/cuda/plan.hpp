@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/device.hpp"
+#include "cuda/work_sink.hpp"
 
 namespace fused_mlp::cuda {
 
@@ -63,11 +63,10 @@ class LoadedPlan {
   std::size_t y_bytes(std::size_t rows) const noexcept { return rows * plan_.out_features * sizeof(float); }
   // Bytes of x and y that the kernels of a batch read and write, repetitions included.
   std::size_t traffic(std::size_t rows) const noexcept;
-  // Launches everything for that many rows.
-  void enqueue(CUstream stream, const Buffers& buffers, std::uint32_t rows) const;
+  // Adds all launches for that many rows.
+  void enqueue(WorkSink& sink, const Buffers& buffers, std::uint32_t rows) const;
 
  private:
-  const Driver& driver_;
   Plan plan_;
   std::vector<Module> modules_;
   std::vector<CUfunction> functions_;

@@ -58,7 +58,8 @@ MlpKernel::MlpKernel(const ProgramSource& program, unsigned threads, const char*
   const auto quantizes = [&](const Stage& stage) { return ops[stage.first].quantizes; };
   const auto stages = stages_.size() - std::count_if(stages_.begin(), stages_.end(), quantizes);
   planner_ = std::make_unique<Planner>(program_, stages, isa_, threads_, wake);
-  api_ = {FUSED_MLP_KERNEL_ABI, 0, this, program_.in_features(), program_.out_features(), run_c, strategy_c};
+  api_ = {FUSED_MLP_KERNEL_ABI,    0,     this,       program_.in_features(),
+          program_.out_features(), run_c, strategy_c, 0};
 }
 
 void MlpKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) const {

@@ -19,14 +19,32 @@ using namespace fused_mlp::cuda;
 
 namespace {
 
-const fake_cuda_control& fake() {
-  static const fake_cuda_control* const found = [] {
-    const char* const name = std::getenv("FUSED_MLP_LIBCUDA");
-    void* const library = name != nullptr ? dlopen(name, RTLD_NOW) : nullptr;
-    CHECK(library != nullptr);
-    return reinterpret_cast<decltype(&fake_cuda_controls)>(dlsym(library, "fake_cuda_controls"))();
+// A function of the fake driver, which the launcher need not know.
+template <class Function>
+Function* symbol(const char* name) {
+  static void* const library = [] {
+    const char* const path = std::getenv("FUSED_MLP_LIBCUDA");
+    return path != nullptr ? dlopen(path, RTLD_NOW) : nullptr;
   }();
+  CHECK(library != nullptr);
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+const fake_cuda_control& fake() {
+  static const fake_cuda_control* const found = symbol<const fake_cuda_control*()>("fake_cuda_controls")();
   return *found;
+}
+
+// What torch calls when it records a graph.
+CUresult synchronize_device() { return symbol<CUresult()>("cuCtxSynchronize")(); }
+CUresult begin_capture(CUstream stream) {
+  return symbol<CUresult(CUstream, int)>("cuStreamBeginCapture_v2")(stream, 1);  // thread-local
+}
+CUresult end_capture(CUstream stream) {
+  CUgraph graph = nullptr;
+  const CUresult code = symbol<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture")(stream, &graph);
+  if (code == kSuccess) Driver::get().graph_destroy(graph);
+  return code;
 }
 
 constexpr std::size_t kIn = 5, kOut = 3;
@@ -70,23 +88,16 @@ std::string ptx_of(const std::string& name, int pointers) {
 
 struct Weights {
   std::shared_ptr<Device> device = Device::open(0);
-  DeviceMemory memory;
+  DeviceArray memory;
 
-  // The context is current here only: kernels make it current by themselves.
-  explicit Weights(float factor) {
-    const CurrentContext current(*device);
-    memory = allocate(device->driver(), sizeof(float));
-    check(device->driver().copy_in(memory.get(), &factor, sizeof factor), "copy a weight");
-  }
-  ~Weights() {
-    const CurrentContext current(*device);
-    memory = {};
-  }
+  explicit Weights(float factor) : memory(device, &factor, sizeof factor) {}
 };
 
 Launch project_from(Argument::Kind source, const Weights& weights) {
-  return {
-      0, 16, 1, {{source}, {Argument::kAddress, weights.memory.get()}, {Argument::kY}, {Argument::kRows}}};
+  return {0,
+          16,
+          1,
+          {{source}, {Argument::kAddress, weights.memory.address()}, {Argument::kY}, {Argument::kRows}}};
 }
 
 Plan one_launch(const Weights& weights, const std::string& kernel = "project") {
@@ -159,6 +170,20 @@ void a_small_batch_is_one_launch_without_copies() {
   kernel.run(nullptr, 0, nullptr);
 }
 
+// A launch of `layered` that combines its result with no other value has its input in that place again.
+void an_input_that_is_passed_twice_crosses_the_bus_once() {
+  const Weights weights(2);
+  Plan plan = one_launch(weights);
+  plan.launches[0].arguments.push_back({Argument::kX});
+  for (const auto& [column_blocks, launches] : {std::pair{60u, 1u}, {120u, 0u}}) {  // of 1280 bytes each
+    plan.launches[0].column_blocks = column_blocks;
+    CudaKernel kernel(weights.device, plan, 1);
+    fake().reset();
+    CHECK(code_of(kernel, 64) == kSuccess);
+    CHECK(fake().calls("cuLaunchKernel") == launches && fake().calls("cuGraphLaunch") == 1 - launches);
+  }
+}
+
 void a_larger_batch_is_one_graph_with_both_copies() {
   const Weights weights(3);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
@@ -182,15 +207,20 @@ void several_launches_are_one_graph_at_any_size() {
   check_batch(kernel, 1025, 5, 2, 1);
 }
 
-// 5 inputs and 3 outputs: parts of 8192 rows.
-void batches_beyond_the_graphs_are_launched_directly_on_two_streams() {
+void batches_beyond_the_graphs_are_parts_on_two_streams() {
   const Weights weights(1);
   CudaKernel kernel(weights.device, one_launch(weights), 2);
-  for (std::size_t rows : {1025u, 8192u, 8193u, 20000u}) {
+  struct Case {
+    std::size_t rows;
+    unsigned graphs, launches;
+  };
+  // 5 inputs and 3 outputs: parts of up to 8192 rows, at least two. Those of up to 1024 are graphs.
+  for (const auto& [rows, graphs, launches] : std::initializer_list<Case>{
+           {1025, 2, 0}, {2048, 2, 0}, {2049, 1, 1}, {8192, 0, 2}, {16385, 0, 3}, {20000, 0, 3}}) {
     fake().reset();
     check_batch(kernel, rows, 6, 1);
-    CHECK(fake().calls("cuLaunchKernel") == (rows + 8191) / 8192);
-    CHECK(fake().calls("cuGraphLaunch") == 0);
+    CHECK(fake().calls("cuGraphLaunch") == graphs);
+    CHECK(fake().calls("cuLaunchKernel") == launches);
   }
   fake().reset();
   fake().hold(1);
@@ -199,7 +229,87 @@ void batches_beyond_the_graphs_are_launched_directly_on_two_streams() {
   fake().hold(0);
   caller.join();
   CudaKernel alone(weights.device, one_launch(weights), 1);  // one stream: the same, part after part
+  fake().reset();
+  check_batch(alone, 2000, 8, 1);
+  CHECK(fake().calls("cuLaunchKernel") == 1);
   check_batch(alone, 20000, 8, 1);
+}
+
+// As 64-4096-4096-10 has.
+Plan wide(const Weights& weights) {
+  Plan plan = two_launches(weights);
+  plan.scratch_row_bytes = {4096 * sizeof(float), 4096 * sizeof(float)};
+  return plan;
+}
+
+void a_wide_model_takes_memory_for_1024_rows_only() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, wide(weights), 2);
+  const std::size_t at_load = kernel.device_bytes();
+  CHECK(at_load == 2 * 1024 * (2 * 4096 + kIn + kOut) * sizeof(float));
+  fake().reset();
+  check_batch(kernel, 5000, 1, 2, 1);
+  CHECK(fake().calls("cuGraphLaunch") == 5 && fake().calls("cuLaunchKernel") == 0);
+  CHECK(kernel.device_bytes() == at_load);
+}
+
+void buffers_for_large_batches_are_made_with_the_first_of_them() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 2), crowded(weights.device, one_launch(weights), 2);
+  const std::size_t row_bytes = (kIn + kOut) * sizeof(float);
+  CHECK(kernel.device_bytes() == 2 * 1024 * row_bytes);
+  check_batch(kernel, 2048, 1, 2);
+  CHECK(kernel.device_bytes() == 2 * 1024 * row_bytes);
+  check_batch(kernel, 2049, 1, 2);
+  CHECK(kernel.device_bytes() == 2 * (1024 + 8192) * row_bytes);
+  fake().reset();
+  check_batch(kernel, 20000, 1, 2);
+  CHECK(fake().calls("cuMemAlloc_v2") + fake().calls("cuMemHostAlloc") == 0);
+  // Without memory for them, in graphs, for good. Nothing was lost: not the batch, not the device.
+  const std::size_t allocations = fake().alive().allocations;
+  for (const char* symbol : {"cuMemAlloc_v2", "cuMemHostAlloc"}) fake().fail(symbol, kOutOfMemory, 0, 1);
+  check_batch(crowded, 5000, 1, 2);
+  CHECK(fake().calls("cuGraphLaunch") == 5);
+  fake().reset();
+  check_batch(crowded, 5000, 1, 2);
+  CHECK(fake().calls("cuGraphLaunch") == 5 && fake().calls("cuMemAlloc_v2") == 0);
+  CHECK(fake().alive().allocations == allocations);
+  CHECK(weights.device->sticky_error() == kSuccess);
+}
+
+void graphs_are_replayed_once_before_traffic() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, two_launches(weights), 2);
+  fake().reset();
+  kernel.replay_graphs();
+  CHECK(fake().calls("cuGraphLaunch") == 2 * 11);
+  check_batch(kernel, 100, 1, 2, 1);
+  fake().fail("kernel", 719, 30, 1);
+  CUresult code = kSuccess;
+  try {
+    kernel.replay_graphs();
+  } catch (const DriverError& error) {
+    code = error.code();
+  }
+  CHECK(code == 719 && weights.device->sticky_error() == 719);
+  fake().reset();
+}
+
+// The launcher's streams do not wait for the null stream, on which weights are copied.
+void weights_are_there_before_a_kernel_reads_them() {
+  fake().set_delay_us(2000);
+  for (float factor = 1; factor < 16; ++factor) {
+    const Weights weights(factor);
+    const CurrentContext current(*weights.device);
+    const Driver& driver = Driver::get();
+    const MappedMemory host(driver, sizeof(float));
+    const Stream stream = make_stream(driver);
+    CHECK(driver.copy_out_async(host.host(), weights.memory.address(), sizeof(float), stream.get()) ==
+          kSuccess);
+    CHECK(driver.stream_synchronize(stream.get()) == kSuccess);
+    CHECK(*host.host() == factor);
+  }
+  fake().set_delay_us(20);
 }
 
 void many_threads_share_a_kernel() {
@@ -217,6 +327,40 @@ void many_threads_share_a_kernel() {
     });
   }
   for (std::thread& caller : callers) caller.join();
+}
+
+// torch waits for the whole device before it records a graph, and records while other threads load and serve.
+void a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device() {
+  const Weights weights(2);
+  std::atomic<bool> stop{false}, recording{false};
+  CUresult recorded = 0;
+  std::thread waiting([&] {
+    const CurrentContext current(*weights.device);
+    while (!stop) CHECK(synchronize_device() == kSuccess);
+  });
+  for (int i = 0; i < 10; ++i) {
+    CudaKernel kernel(weights.device, two_launches(weights), 2);
+    check_batch(kernel, 100, 1, 2, 1);
+  }
+  stop = true;
+  waiting.join();
+  stop = false;
+  std::thread recorder([&] {
+    const CurrentContext current(*weights.device);
+    const Stream stream = make_stream(Driver::get());
+    CHECK(begin_capture(stream.get()) == kSuccess);
+    recording = true;
+    while (!stop) std::this_thread::yield();
+    recorded = end_capture(stream.get());
+  });
+  while (!recording) std::this_thread::yield();
+  {
+    CudaKernel kernel(weights.device, two_launches(weights), 2);
+    check_batch(kernel, 100, 1, 2, 1);
+  }
+  stop = true;
+  recorder.join();
+  CHECK(recorded == kSuccess);
 }
 
 void a_slow_device_is_waited_for_asleep() {
@@ -243,6 +387,31 @@ void a_failed_call_fails_its_batch_only() {
     CHECK(code_of(kernel, rows) == 701);
     CHECK(weights.device->sticky_error() == kSuccess);
     check_batch(kernel, rows, 9, 2);
+  }
+  fake().reset();
+}
+
+// Neither in a batch nor at load, and even if waiting for the stream meets them as well.
+void a_passing_error_does_not_break_the_device() {
+  const Weights weights(2);
+  CudaKernel kernel(weights.device, one_launch(weights), 1);
+  for (const CUresult code : {2, 701, 900, 901, 906, 908}) {
+    for (const char* also : {"cuStreamSynchronize", "cuEventCreate"}) {
+      fake().reset();
+      fake().fail("cuLaunchKernel", code, 0, 1);
+      fake().fail("cuStreamSynchronize", code, 0, 1);
+      if (code != 701) fake().fail(also, code, 0, 1);
+      CHECK(code_of(kernel, 8) == code);
+      CHECK(weights.device->sticky_error() == kSuccess);
+      check_batch(kernel, 8, 9, 2);
+      fake().fail("cuModuleLoadData", code, 0, 1);
+      if (code != 701) fake().fail(also, code, 0, 1);
+      try {
+        const CudaKernel refused(weights.device, one_launch(weights), 1);
+      } catch (const DriverError&) {
+      }
+      CHECK(weights.device->sticky_error() == kSuccess);
+    }
   }
   fake().reset();
 }
@@ -280,8 +449,8 @@ void memory_that_runs_out_at_load_leaves_nothing_behind() {
   const Weights weights(2);
   const fake_cuda_alive before = fake().alive();
   for (int allocation = 0; allocation < 6; ++allocation) {
-    for (const char* symbol :
-         {"cuMemAlloc_v2", "cuMemHostAlloc", "cuGraphInstantiateWithFlags", "cuStreamCreate"}) {
+    for (const char* symbol : {"cuMemAlloc_v2", "cuMemHostAlloc", "cuGraphAddMemcpyNode",
+                               "cuGraphInstantiateWithFlags", "cuStreamCreate"}) {
       fake().reset();
       fake().fail(symbol, kOutOfMemory, allocation, 1);
       CUresult code = kSuccess;
@@ -305,7 +474,7 @@ void everything_is_freed_with_the_kernel() {
     const CudaKernel kernel(weights.device, two_launches(weights), 3);
     const fake_cuda_alive alive = fake().alive();
     CHECK(alive.streams == 3 && alive.modules == 2 && alive.executables == 3 * 11 && alive.graphs == 0);
-    CHECK(kernel.device_bytes() == 3 * 8192 * (2 * kIn + kOut) * sizeof(float));
+    CHECK(kernel.device_bytes() == 3 * 1024 * (2 * kIn + kOut) * sizeof(float));
   }
   CHECK(nothing_is_alive());
 }
@@ -386,22 +555,28 @@ void the_fake_refuses_what_cuda_would() {
   const MappedMemory pinned(driver, 64);
   CHECK(pinned.device() != reinterpret_cast<CUdeviceptr>(pinned.host()));
   float unpinned[16] = {};
-  CHECK(driver.copy_in_async(weights.memory.get(), unpinned, 4, stream.get()) == 1);
-  CHECK(driver.copy_in_async(weights.memory.get(), pinned.host(), 8, stream.get()) == 1);  // beyond its end
+  CHECK(driver.copy_in_async(weights.memory.address(), unpinned, 4, stream.get()) == 1);
+  CHECK(driver.copy_in_async(weights.memory.address(), pinned.host(), 8, stream.get()) ==
+        1);  // beyond its end
   CUdeviceptr freed = 0;
   {
     const DeviceMemory gone = allocate(driver, 64);
     freed = gone.get();
   }
   CHECK(driver.copy_in_async(freed, pinned.host(), 4, stream.get()) == 1);
-  CHECK(driver.begin_capture(stream.get(), kCaptureThreadLocal) == kSuccess);
+  CHECK(begin_capture(stream.get()) == kSuccess);
   CHECK(driver.stream_synchronize(stream.get()) == 900);
-  CUgraph graph = nullptr;
-  CHECK(driver.end_capture(stream.get(), &graph) == 901);
-  CHECK(driver.begin_capture(stream.get(), kCaptureThreadLocal) == kSuccess);
+  CHECK(end_capture(stream.get()) == 901);
+  CHECK(begin_capture(stream.get()) == kSuccess);
   CUdeviceptr address = 0;
   CHECK(driver.memory_alloc(&address, 64) == 900);
-  CHECK(driver.end_capture(stream.get(), &graph) == 901);
+  CHECK(end_capture(stream.get()) == 901);
+  CHECK(begin_capture(stream.get()) == kSuccess);
+  std::thread([&] {
+    const CurrentContext same(*weights.device);
+    CHECK(synchronize_device() == 900);
+  }).join();
+  CHECK(end_capture(stream.get()) == 901);
   const std::shared_ptr<Device> second = Device::open(1);
   {
     const CurrentContext other(*second);
@@ -420,12 +595,19 @@ int main() {
   fake().add_kernel("increment", increment);
   fake().add_kernel("overrun", overrun);
   a_small_batch_is_one_launch_without_copies();
+  an_input_that_is_passed_twice_crosses_the_bus_once();
   a_larger_batch_is_one_graph_with_both_copies();
   several_launches_are_one_graph_at_any_size();
-  batches_beyond_the_graphs_are_launched_directly_on_two_streams();
+  batches_beyond_the_graphs_are_parts_on_two_streams();
+  a_wide_model_takes_memory_for_1024_rows_only();
+  buffers_for_large_batches_are_made_with_the_first_of_them();
+  graphs_are_replayed_once_before_traffic();
+  weights_are_there_before_a_kernel_reads_them();
   many_threads_share_a_kernel();
+  a_kernel_is_loaded_beside_a_recording_and_a_wait_for_the_device();
   a_slow_device_is_waited_for_asleep();
   a_failed_call_fails_its_batch_only();
+  a_passing_error_does_not_break_the_device();
   a_failed_kernel_breaks_the_device_for_good();
   memory_that_runs_out_at_load_leaves_nothing_behind();
   everything_is_freed_with_the_kernel();

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import triton
@@ -16,6 +16,7 @@ from triton.compiler import ASTSource
 from triton.runtime.cache import FileCacheManager
 
 from fused_mlp.kernels.cuda.device import KERNELS
+from fused_mlp.kernels.cuda.kernel_cache import private_directory
 from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
 
 
@@ -24,9 +25,7 @@ def compile_plan(
 ) -> triton.compiler.CompiledKernel:
     """For 16-byte aligned pointers and a 32-bit row count."""
     source, options = source_of(plan, options, capability)
-    with _COMPILING, triton.knobs.cache.scope():
-        if triton.knobs.cache.manager_class is None:
-            triton.knobs.cache.manager_class = MountedCache
+    with _using_cache():
         return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
@@ -44,7 +43,23 @@ def source_of(
     return ASTSource(kernel, signature, dict(constants), aligned), {**options, **overlap}
 
 
-_COMPILING = threading.Lock()  # Triton's settings are those of the process
+def load(compiled: triton.compiler.CompiledKernel) -> int:
+    """Onto the current device; how many registers the kernel spills, which is known then. The first call has Triton
+    build a library of its own, which it keeps in its cache as well."""
+    with _using_cache():
+        compiled._init_handles()
+    return int(compiled.n_spills)
+
+
+_USING_CACHE = threading.Lock()  # Triton's settings are those of the process
+
+
+@contextmanager
+def _using_cache() -> Iterator[None]:
+    with _USING_CACHE, triton.knobs.cache.scope():
+        if triton.knobs.cache.manager_class is None:
+            triton.knobs.cache.manager_class = MountedCache
+        yield
 
 
 class MountedCache(FileCacheManager):  # type: ignore[misc]
@@ -71,6 +86,6 @@ class MountedCache(FileCacheManager):  # type: ignore[misc]
         return str(super().put(data, filename, binary))
 
     def _write_elsewhere(self, key: str) -> None:
-        self.cache_dir = os.path.join(tempfile.gettempdir(), f"fused-mlp-triton-{os.getuid()}", key)
-        os.makedirs(self.cache_dir, mode=0o700, exist_ok=True)
+        self.cache_dir = str(private_directory() / key)
+        os.makedirs(self.cache_dir, exist_ok=True)
         self.lock_path = os.path.join(self.cache_dir, "lock")

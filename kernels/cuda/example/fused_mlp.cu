@@ -6,7 +6,7 @@
 // What a fused MLP saves is exactly that round trip of the hidden layer, and one launch.
 //
 //   x  (rows, in)         float32      rows are converted to float16 as they are loaded
-//   w1 (hidden, in)       float16      zero-padded to multiples of 64 and 16 by the host (example/backend.py)
+//   w1 (hidden, in)       float16      zero-padded to multiples of 64 and 16 by the host (example/program.py)
 //   w2 (out, hidden)      float16      zero-padded to multiples of OUT_TILE and 64
 //   b1, b2                float32      zero-padded alike
 //   y  (rows, out)        float32

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fused_mlp.kernels.cuda.driver_library import load_driver
 from fused_mlp.kernels.cuda.example.compiling import (
     HIDDEN,
     NAME,
@@ -73,6 +73,7 @@ class ExampleProgram:
         return ()
 
     def grid(self, rows: int) -> tuple[int, int]:
+        """Blocks of rows, and of columns."""
         return -(-rows // ROWS), self.padded[2] // OUT_TILE
 
     def arguments(self, x: int, y: int, rows: int) -> list[Any]:
@@ -83,7 +84,7 @@ class ExampleProgram:
         return [*map(ctypes.c_void_p, pointers), *map(ctypes.c_int, numbers)]
 
     def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
-        driver = _driver()
+        driver = load_driver()
         if self._function is None:
             module, function = ctypes.c_void_p(), ctypes.c_void_p()
             _check(driver.cuModuleLoadData(ctypes.byref(module), self._cubin))
@@ -92,10 +93,10 @@ class ExampleProgram:
         arguments = self.arguments(x.data_ptr(), y.data_ptr(), rows)
         addresses = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
         stream = ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream)
-        columns, lines = self.grid(rows)
+        row_blocks, column_blocks = self.grid(rows)
         _check(
             driver.cuLaunchKernel(
-                self._function, columns, lines, 1, THREADS, 1, 1, 0, stream, addresses, None
+                self._function, row_blocks, column_blocks, 1, THREADS, 1, 1, 0, stream, addresses, None
             )
         )
 
@@ -111,13 +112,8 @@ def _pack(mlp: Mlp, step: Linear, n: int, k: int) -> tuple[Tensor, Tensor]:
     return matrix, vector
 
 
-@cache
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
-
-
 def _check(status: int) -> None:
     if status != 0:
         name = ctypes.c_char_p()
-        _driver().cuGetErrorName(status, ctypes.byref(name))
+        load_driver().cuGetErrorName(status, ctypes.byref(name))
         raise RuntimeError(f"CUDA driver: {(name.value or b'?').decode()}")

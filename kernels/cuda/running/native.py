@@ -4,8 +4,12 @@ NVIDIA's driver, not a CUDA build of torch."""
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
 
@@ -15,7 +19,7 @@ from fused_mlp.kernels.base import Float32, Kernel, KernelInfo
 from fused_mlp.kernels.cuda.planning.architectures import Architecture, architecture_of
 from fused_mlp.kernels.cuda.planning.forward import Argument, ForwardPlan
 from fused_mlp.kernels.cuda.planning.placement import SCRATCH, X, Y
-from fused_mlp.kernels.errors import KernelError, KernelInputError
+from fused_mlp.kernels.errors import KernelError, KernelInputError, KernelUnavailable
 from fused_mlp.kernels.failure import report_failure
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
@@ -29,7 +33,7 @@ log = logging.getLogger(__name__)
 
 LAUNCHER = "launched natively"
 # Two batches in flight: one computes while the other is copied. More would only queue on the device.
-CONTEXTS = 2
+LAUNCH_CONTEXTS = 2
 
 OnDevice = Callable[[torch.Tensor, torch.Tensor], None]
 
@@ -45,6 +49,40 @@ def open_device(ordinal: int) -> _cuda.Device:
     device = _cuda.Device(ordinal)
     device.on_lost(partial(_report, ordinal))
     return device
+
+
+def count() -> int:
+    """Of the driver's GPUs, all of which it opens."""
+    if unavailable():
+        return 0
+    for ordinal in itertools.count():
+        try:
+            open_device(ordinal)
+        except ValueError:
+            break
+    return ordinal
+
+
+# The GPU that kernels are built for where torch sees none: what torch.cuda.current_device() is elsewhere.
+_CURRENT: ContextVar[int] = ContextVar("_CURRENT", default=0)
+
+
+def current() -> int:
+    return _CURRENT.get()
+
+
+@contextmanager
+def use(ordinal: int) -> Iterator[None]:
+    """Within it, that GPU is the current one."""
+    try:
+        open_device(ordinal)
+    except ValueError as error:  # says which there are
+        raise KernelUnavailable(f"'cuda:{ordinal}': {error}") from error
+    token = _CURRENT.set(ordinal)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
 
 
 def _report(ordinal: int, error: str) -> None:
@@ -91,6 +129,12 @@ class NativeKernel(Kernel):
             )
         return self._info.strategy
 
+    def replay_graphs(self) -> None:
+        try:
+            self._compiled.replay_graphs()
+        except _cuda.DriverError as error:
+            raise KernelError(f"CUDA failed on a graph: {error}") from error
+
     def capsule(self) -> object:
         return self._compiled.capsule()
 
@@ -121,21 +165,9 @@ def hand_over(
     kernels: list[tuple[bytes, str, str, int, int]] = []
     launches: list[tuple[int, int, int, list[tuple[str, int]]]] = []
     for index, (launch, binary) in enumerate(zip(forward.launches, binaries, strict=True)):
-        metadata = binary.metadata
-        extras = metadata.global_scratch_size or metadata.profile_scratch_size or metadata.launch_pdl
-        if extras or metadata.launch_cooperative_grid or metadata.num_ctas != 1:
-            raise KernelError("a kernel that needs more than its arguments is launched by Triton only")
-        kernels.append(
-            (
-                binary.asm["cubin"],
-                binary.asm["ptx"],
-                metadata.name,
-                32 * metadata.num_warps,
-                metadata.shared,
-            )
-        )
         # After their arguments Triton's kernels have two of Triton's own, which these do not use.
         arguments = [_argument(each, addresses) for each in launch.arguments] + [("null", 0)] * 2
+        kernels.append(_machine_code(binary, len(arguments)))
         launches.append((index, launch.plan.block_m, launch.plan.column_blocks, arguments))
     element = TORCH_DTYPES[spec.dtype].itemsize
     try:
@@ -147,12 +179,33 @@ def hand_over(
             [size * element for size in forward.scratch],
             kernels,
             launches,
-            CONTEXTS,
+            LAUNCH_CONTEXTS,
             list(tensors),
         )
     except (_cuda.DriverError, ValueError) as error:
         raise KernelError(f"native launcher: {error}") from error
     return NativeKernel(spec, info, compiled, sum(tensor.nbytes for tensor in tensors), on_device)
+
+
+def _machine_code(binary: Any, arguments: int) -> tuple[bytes, str, str, int, int]:
+    """As `_cuda.Kernel` takes it. Refuses what a launch needs besides its arguments, or what another Triton calls
+    differently: Triton launches that."""
+    metadata, ptx = binary.metadata, binary.asm["ptx"]
+    try:
+        extras = metadata.global_scratch_size or metadata.profile_scratch_size or metadata.launch_pdl
+        extras = extras or metadata.launch_cooperative_grid or metadata.num_ctas != 1
+        code = (binary.asm["cubin"], ptx, metadata.name, 32 * metadata.num_warps, metadata.shared)
+    except AttributeError as error:
+        raise KernelError(f"this version of Triton describes its kernels differently: {error}") from error
+    entry = re.search(rf"\.entry\s+{re.escape(metadata.name)}\s*\(([^)]*)\)", ptx)
+    declared = entry.group(1).count(".param") if entry else 0
+    if extras:
+        raise KernelError(f"kernel {metadata.name} needs more than its arguments: Triton launches it")
+    if declared != arguments:
+        raise KernelError(
+            f"kernel {metadata.name}: expected {arguments} parameters, Triton declares {declared}"
+        )
+    return code
 
 
 def upload(ordinal: int, tensors: Sequence[torch.Tensor]) -> list[_cuda.DeviceArray]:

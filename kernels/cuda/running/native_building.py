@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PROBE_ROWS = 33  # two blocks of the smallest tiles, and a row
+# One launch on mapped memory, two blocks of the smallest tiles and a row, a graph with copies, and a larger one. All of
+# them in one call are two parts, on two streams.
+PROBE_ROWS = (1, 33, 200, 791)
 
 
 def with_native_launcher(kernel: CudaKernel) -> Kernel:
@@ -43,7 +46,7 @@ def with_native_launcher(kernel: CudaKernel) -> Kernel:
         program = cast("TritonProgram", kernel._program)
         runtime.settle()  # weights and constants are there before another stream reads them
         try:
-            return native.hand_over(
+            handed_over = native.hand_over(
                 kernel.spec,
                 replace(info, reason=f"{info.reason}; {native.LAUNCHER}"),
                 runtime.device.index or 0,
@@ -52,6 +55,10 @@ def with_native_launcher(kernel: CudaKernel) -> Kernel:
                 tensors=program.tensors,
                 on_device=partial(run_on_device, runtime, program, kernel._buckets),
             )
+            # Other launches than those that the runtime has checked and replayed.
+            check_invariance(handed_over)
+            handed_over.replay_graphs()
+            return handed_over
         except KernelError as error:
             log.warning("Python launches %s: %s", info.strategy, error)
             why = str(error)
@@ -73,6 +80,8 @@ def build_by_rule(
         dtype="tf32" if precision == "tf32" else mlp.spec.dtype,
         threads=1,
     )
+    # Not the table's: code for sm_100 does not run on an sm_103, whose tiles it has.
+    capability = native.open_device(ordinal).capability
     out: list[str] = []
     for tile in tiles:
         forward = plan_forward(mlp.spec, tile)
@@ -80,7 +89,7 @@ def build_by_rule(
         passed_over = f"; out: {'; '.join(out)}" if out else ""
         reason = f"chosen by rule, not timed{passed_over}; {launches}; {native.LAUNCHER}"
         try:
-            binaries = compile_forward(forward, architecture.capability)
+            binaries = compile_forward(forward, capability)
             tensors = native.upload(ordinal, pack(mlp, forward))
             told = replace(info, strategy=tile.label, reason=reason)
             kernel = native.hand_over(mlp.spec, told, ordinal, forward, binaries=binaries, tensors=tensors)
@@ -104,11 +113,13 @@ def compile_forward(forward: ForwardPlan, capability: int) -> list[object]:
 
 def check_invariance(kernel: native.NativeKernel) -> None:
     """A row's bits may not depend on the rows beside it: one call against calls of other sizes."""
-    x = np.random.default_rng(1).standard_normal((PROBE_ROWS, kernel.spec.in_features), dtype=np.float32)
-    whole = np.empty((PROBE_ROWS, kernel.spec.out_features), np.float32)
+    rows = sum(PROBE_ROWS)
+    x = np.random.default_rng(1).standard_normal((rows, kernel.spec.in_features), dtype=np.float32)
+    whole = np.empty((rows, kernel.spec.out_features), np.float32)
     kernel.run(x, whole)
     parts = np.empty_like(whole)
-    for first, last in ((0, 1), (1, 18), (18, PROBE_ROWS)):
-        kernel.run(x[first:last], parts[first:last])
+    for first, count in zip(accumulate(PROBE_ROWS, initial=0), PROBE_ROWS, strict=False):
+        part = slice(first, first + count)
+        kernel.run(x[part], parts[part])
     if not np.array_equal(whole.view(np.int32), parts.view(np.int32)):
         raise KernelError("a row's result depends on the rows beside it")

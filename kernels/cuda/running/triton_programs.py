@@ -11,7 +11,7 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 from fused_mlp.kernels.cuda.device import KERNELS
-from fused_mlp.kernels.cuda.device.compiling import compile_plan
+from fused_mlp.kernels.cuda.device.compiling import compile_plan, load
 from fused_mlp.kernels.cuda.planning.forward import Argument, plan_forward
 from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
 from fused_mlp.kernels.cuda.planning.tiles import Tile
@@ -73,9 +73,9 @@ class Binary:
             found: dict[int, Any] = {}
             for options in self._plan.options:
                 compiled = compile_plan(self._plan, options, 10 * major + minor)
-                compiled._init_handles()  # loads it: how much is spilled is known then
-                found.setdefault(compiled.n_spills, compiled)
-                if not compiled.n_spills:
+                spills = load(compiled)
+                found.setdefault(spills, compiled)
+                if not spills:
                     break
             self._compiled = found[min(found)]
         return self._compiled

@@ -38,4 +38,24 @@ class BusyScope {
   BusyScope& operator=(const BusyScope&) = delete;
 };
 
+// While it lives, a busy thread waits for a device, most of the time asleep: it leaves its core to others.
+class WaitingScope {
+ public:
+  WaitingScope() noexcept : was_busy_(this_thread_busy) {
+    if (!was_busy_) return;
+    this_thread_busy = false;
+    busy_threads.fetch_sub(1, std::memory_order_relaxed);
+  }
+  ~WaitingScope() {
+    if (!was_busy_) return;
+    busy_threads.fetch_add(1, std::memory_order_relaxed);
+    this_thread_busy = true;
+  }
+  WaitingScope(const WaitingScope&) = delete;
+  WaitingScope& operator=(const WaitingScope&) = delete;
+
+ private:
+  const bool was_busy_;
+};
+
 }  // namespace fused_mlp

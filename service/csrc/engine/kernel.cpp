@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <new>
+#include <optional>
 
 #include "engine/busy_threads.hpp"
 
@@ -42,9 +43,13 @@ float* BatchBuffer::reserve(std::size_t floats) {
 void CapsuleKernel::run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
                         KernelResult& result) noexcept {
   std::array<char, kErrorBytes> error{};
-  const int code = kernel_->run(kernel_->ctx, x.data().get() + first * kernel_->in_features, rows,
-                                y.data().get() + first * kernel_->out_features, other_busy_threads(),
-                                error.data(), error.size());
+  const unsigned busy = other_busy_threads();
+  std::optional<WaitingScope> waiting;
+  if (needs_worker()) waiting.emplace();
+  const int code =
+      kernel_->run(kernel_->ctx, x.data().get() + first * kernel_->in_features, rows,
+                   y.data().get() + first * kernel_->out_features, busy, error.data(), error.size());
+  waiting.reset();
   if (code == 0) {
     result.strategy = kernel_->strategy(kernel_->ctx, rows);
   } else {

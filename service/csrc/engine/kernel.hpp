@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -48,6 +49,9 @@ class Kernel {
   // and each batch in one call: those of Python do not promise the same bits for a row whatever rows share
   // its call, and a device is not slowed down by one large batch.
   virtual bool needs_worker() const noexcept { return false; }
+  // How many calls of run() make progress at once. More would only keep workers from other lanes.
+  virtual std::uint32_t most_at_once() const noexcept { return kAnyNumber; }
+  static constexpr std::uint32_t kAnyNumber = std::numeric_limits<std::uint32_t>::max();
 };
 
 // A kernel behind the C interface. `owner` keeps it alive.
@@ -58,6 +62,9 @@ class CapsuleKernel final : public Kernel {
   void run(const BatchBuffer& x, std::size_t first, std::size_t rows, const BatchBuffer& y,
            KernelResult& result) noexcept override;
   bool needs_worker() const noexcept override { return (kernel_->flags & FUSED_MLP_KERNEL_WAITS) != 0; }
+  std::uint32_t most_at_once() const noexcept override {
+    return kernel_->most_at_once != 0 ? kernel_->most_at_once : kAnyNumber;
+  }
 
  private:
   const fused_mlp_kernel* kernel_;

@@ -8,6 +8,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<Kernel> kernel)
     : options_(std::move(options)),
       kernel_(std::move(kernel)),
       needs_worker_(kernel_->needs_worker()),
+      most_running_(kernel_->most_at_once()),
       cost_(options_.cost) {}
 
 Nanos Lane::time_of(std::uint64_t rows) const noexcept {

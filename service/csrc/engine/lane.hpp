@@ -69,6 +69,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const LaneOptions options_;
   const std::unique_ptr<Kernel> kernel_;
   const bool needs_worker_;
+  const std::uint32_t most_running_;  // batches at once
   // Null: no other variant to compare with. Set once, also while the lane has traffic: first the owner, then
   // the pointer, which is what live threads read.
   std::shared_ptr<Shadow> shadow_owner_;

@@ -197,9 +197,12 @@ bool Scheduler::fits_loop(const Lane& lane) const noexcept {
   return workers_ == 0 || lane.queue_.next(lane.cost_.rows_within(kLoopBudget)) != LaneQueue::kNone;
 }
 
-// When a worker takes a batch of this lane. Beside another batch of the same lane only if the rows are worth
-// the fixed part of a batch, or have waited for as long: otherwise more workers would just mean smaller
-// batches.
+// Whether its kernel cannot begin with another batch now.
+bool Scheduler::is_full(const Lane& lane) const noexcept { return lane.running_ >= lane.most_running_; }
+
+// When a worker takes a batch of this lane, which is not full. Beside another batch of the same lane only if
+// the rows are worth the fixed part of a batch, or have waited for as long: otherwise more workers would just
+// mean smaller batches.
 Nanos Scheduler::worker_takes_at(const Lane& lane) const noexcept {
   if (lane.running_ == 0 || draining_ || lane.removed_) return 0;
   const std::uint64_t rows = lane.queue_.rows();
@@ -266,6 +269,7 @@ Scheduler::Wait Scheduler::wait_take(TakenBatch& batch, Nanos idle_at) {
     const Nanos now = clock_.now();
     Nanos next_look = ready_.release(now);
     Lane* const lane = ready_.first([&](const Lane& each) {
+      if (is_full(each)) return false;  // the end of a batch has a worker look again
       const Nanos at = worker_takes_at(each);
       if (at > now && (next_look == 0 || at < next_look)) next_look = at;
       return at <= now;
@@ -341,7 +345,7 @@ bool Scheduler::take_between(const TakenBatch& running, std::uint64_t left, Take
   Lane* const lane = ready_.first(
       [&](const Lane& each) {
         const std::size_t next = each.queue_.next(largest(each));
-        if (next == LaneQueue::kNone) return false;
+        if (next == LaneQueue::kNone || is_full(each)) return false;
         const Nanos time = each.cost_.of(each.queue_.at(next).rows());
         if (time > kBetween) return false;  // nothing can go before it in its turn
         return &each == &busy || (each.account_->virtual_ns <= used && time < remaining);
@@ -354,9 +358,15 @@ bool Scheduler::take_between(const TakenBatch& running, std::uint64_t left, Take
 
 void Scheduler::finished(TakenBatch& batch, std::size_t tickets, LoopQueue* loop) noexcept {
   if (batch.from_queue) {
-    const std::lock_guard lock(mutex_);
-    --batch.lane->running_;
-    ready_.charge(*batch.lane, batch.spent - batch.estimate);
+    bool wake = false;
+    {
+      const std::lock_guard lock(mutex_);
+      // A worker that ran it between two slices of another batch does not look for more of it.
+      wake = is_full(*batch.lane) && !batch.lane->queue_.empty() && sleeping_workers_ > 0;
+      --batch.lane->running_;
+      ready_.charge(*batch.lane, batch.spent - batch.estimate);
+    }
+    if (wake) work_.notify_one();
   }
   // Sequentially consistent on both sides: either this thread sees the waiter, or the waiter sees that these
   // have ended.

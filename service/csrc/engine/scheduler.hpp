@@ -67,6 +67,7 @@ class Scheduler {
   bool link(Lane& lane, Ref<Ticket>&& ticket, bool by_loop);
   void call_worker(Lane& lane) noexcept;
   bool fits_loop(const Lane& lane) const noexcept;
+  bool is_full(const Lane& lane) const noexcept;
   Nanos worker_takes_at(const Lane& lane) const noexcept;
   std::uint64_t share_rows(const Lane& lane) const noexcept;
   void take(Lane& lane, Nanos now, const Limits& limits, TakenBatch& batch) noexcept;

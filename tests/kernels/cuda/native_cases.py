@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from fused_mlp.kernels.cuda.running.native_building import (
 from fused_mlp.kernels.cuda.running.packing import pack
 from fused_mlp.models import Mlp
 from fused_mlp.models.evaluation import evaluate
+from fused_mlp.service.catalog.placement import choose_devices
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
@@ -79,6 +81,18 @@ class ProgramOnDriver(EagerProgram):
         self.binaries = [SimpleNamespace(compiled=each) for each in compile_forward(self.forward, 80)]
 
 
+class OfAnotherTriton(ProgramOnDriver):
+    """Its compiled kernels have other metadata, or other parameters."""
+
+    def __init__(self, mlp: Mlp, fields: dict[str, object], parameters: str = "") -> None:
+        super().__init__(mlp)
+        for binary in self.binaries:
+            compiled = binary.compiled
+            asm = compiled.asm | {"ptx": compiled.asm["ptx"].replace("(\n", f"({parameters}\n", 1)}
+            named = fields | {"name": compiled.metadata.name}
+            binary.compiled = SimpleNamespace(asm=asm, metadata=SimpleNamespace(**named))
+
+
 def chosen_by_torch(strategy: str, program: EagerProgram) -> kernels.Kernel:
     """As `backend` hands it over after the race."""
     runtime = CpuRuntime()
@@ -86,6 +100,31 @@ def chosen_by_torch(strategy: str, program: EagerProgram) -> kernels.Kernel:
     context = LaunchContext(runtime, program, SMALL.spec, (16,))
     info = KernelInfo("fused", "triton", "cuda:0", strategy, "sm_80", "float32", 1, "the fastest")
     return with_native_launcher(CudaKernel(SMALL.spec, info, ContextPool([context])))
+
+
+class Wavering(NativeKernel):
+    """Its results depend on the size of the batch: `rows` and more are off."""
+
+    rows = 0
+    replayed: ClassVar[list[str]] = []
+
+    def run(self, x: np.ndarray, y: np.ndarray) -> str:
+        strategy = super().run(x, y)
+        y += np.float32(x.shape[0] >= self.rows)
+        return strategy
+
+    def replay_graphs(self) -> None:
+        super().replay_graphs()
+        self.replayed.append(self.describe().strategy)
+
+
+def handed_over_wavering(rows: int) -> kernels.Kernel:
+    Wavering.rows = rows
+    steady, native.NativeKernel = native.NativeKernel, Wavering  # type: ignore[misc]
+    try:
+        return chosen_by_torch("whole/16", ProgramOnDriver(SMALL))
+    finally:
+        native.NativeKernel = steady  # type: ignore[misc]
 
 
 def cases() -> Iterator[dict[str, object]]:
@@ -99,6 +138,15 @@ def cases() -> Iterator[dict[str, object]]:
         "has_capsule": kernel.capsule() is not None,
         "wrong shape": message(lambda: kernel.run(rows_for(SMALL, 2), np.empty((2, 4), np.float32))),
     }
+    second = kernels.compile(SMALL, device="cuda:1", backend="triton")
+    yield {
+        "case": "second",
+        "device": second.describe().device,
+        "error": error_of(second, SMALL, 17),
+        "everywhere": choose_devices("cuda:all"),
+        "third": message(lambda: kernels.compile(SMALL, device="cuda:2", backend="triton")),
+        "like": kernels.registry.compile_like(kernel, SMALL, "cuda:1").describe().strategy,
+    }
     half = make_mlp(make_spec((20, 24, 3), dtype="float16", output="softmax"))
     yield {"case": "layered", "errors": [error_of(layered(half), half, rows) for rows in (3, 33)]}
     handed_over = chosen_by_torch("whole/16", ProgramOnDriver(SMALL))
@@ -108,6 +156,22 @@ def cases() -> Iterator[dict[str, object]]:
         "error": error_of(handed_over, SMALL, 17),
         "native": [isinstance(kernel, NativeKernel) for kernel in (handed_over, in_torch)],
         "reasons": [kernel.describe().reason for kernel in (handed_over, in_torch)],
+    }
+    yield {
+        "case": "wavering",
+        "reasons": {rows: handed_over_wavering(rows).describe().reason for rows in (33, 200, 1025, 1026)},
+        "replayed": Wavering.replayed,
+    }
+    needs = dict.fromkeys(("global_scratch_size", "profile_scratch_size", "launch_pdl"), 0)
+    needs |= {"launch_cooperative_grid": False, "num_ctas": 1, "num_warps": 4, "shared": 0}
+    others = [
+        OfAnotherTriton(SMALL, {}),
+        OfAnotherTriton(SMALL, needs | {"launch_pdl": True}),
+        OfAnotherTriton(SMALL, needs, ".param .u64 more, "),
+    ]
+    yield {
+        "case": "another triton",
+        "reasons": [chosen_by_torch("whole/16", program).describe().reason for program in others],
     }
     with failing("cuMemAlloc_v2", 2):
         refused = message(lambda: kernels.compile(SMALL, device="cuda", backend="triton"))

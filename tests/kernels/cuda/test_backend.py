@@ -17,14 +17,17 @@ from fused_mlp.kernels import KernelInfo, KernelUnavailable
 from fused_mlp.kernels.backends.eager import EagerKernel
 from fused_mlp.kernels.cuda import backend
 from fused_mlp.kernels.cuda.backend import triton_unavailable
+from fused_mlp.kernels.cuda.driver_library import has_driver, load_driver
 from fused_mlp.kernels.cuda.running.selection import Candidate
 from fused_mlp.kernels.cuda.tf32 import multiplies_in_tf32
 from fused_mlp.kernels.selfcheck import check_against_float64
 from fused_mlp.models import Mlp
 from fused_mlp.models.precision import to_precision
+from fused_mlp.models.quantization import Precision
 from tests.kernels.cuda.cpu_runtime import CpuRuntime
 from tests.kernels.cuda.eager_program import EagerProgram
 from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support import fake_cuda
 
 ROOT = Path(__file__).parents[3]
 MLP = make_mlp(make_spec((4, 8, 2)))
@@ -40,6 +43,18 @@ def test_kernels_imports_and_lists_cuda_backends_without_triton() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ
     )
     assert done.stdout.strip() == "['triton', 'cublas', 'cuda-example']"
+
+
+@pytest.mark.parametrize(("library", "found"), [("fake", True), ("/nowhere/libcuda.so", False)])
+def test_driver_that_the_environment_names_is_the_one_looked_for(
+    monkeypatch: pytest.MonkeyPatch, library: str, found: bool
+) -> None:
+    monkeypatch.setenv("FUSED_MLP_LIBCUDA", str(fake_cuda.library()) if library == "fake" else library)
+    load_driver.cache_clear()
+    try:
+        assert has_driver() == found
+    finally:
+        load_driver.cache_clear()
 
 
 @needs_no_gpu
@@ -59,6 +74,21 @@ def test_missing_triton_and_old_gpus_are_named(monkeypatch: pytest.MonkeyPatch) 
     assert "pip install triton" in (triton_unavailable(MLP) or "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     assert triton_unavailable(MLP) == "no tiles for compute capability 7.5: expected 8.x, 9.x, 10.x or 12.x"
+
+
+@pytest.mark.parametrize(
+    ("found", "old"), [("3.4.0", True), ("3.5.1", False), ("4.0.0+git1", False), ("?", False)]
+)
+def test_triton_that_cannot_compile_the_kernels_is_named(
+    monkeypatch: pytest.MonkeyPatch, found: str, old: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(backend, "version", lambda name: found)
+    said = f"triton: expected 3.5 or newer, which comes with torch 2.9, got {found}" if old else None
+    assert triton_unavailable(MLP) == said
 
 
 def test_cache_that_nothing_can_be_loaded_from_is_named(
@@ -101,6 +131,13 @@ def test_tf32_switched_on_through_torch_is_seen(switch: str) -> None:
     assert multiplies_in_tf32()
 
 
+def test_tf32_is_read_from_an_older_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.9 there is no `fp32_precision`."""
+    for on in (False, True):
+        monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=on))
+        assert multiplies_in_tf32() == on
+
+
 class Rounded(EagerKernel):
     """Multiplies with weights of `bits` of mantissa; biases are added as they are."""
 
@@ -125,8 +162,10 @@ def test_tf32_kernel_is_held_to_eagers_error_in_tf32(widths: tuple[int, ...]) ->
             check_against_float64(Rounded(mlp, 10, "float32"), mlp)
 
 
-def test_int8_weights_run_dequantised_to_bfloat16_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a double of the runtime, with eager layers for cublas: its own products are not batch-invariant on a CPU."""
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> list[Mlp]:
+    """cublas on a double of the runtime, with eager layers: its own products are not batch-invariant on a CPU. Holds
+    the models that were run."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     monkeypatch.setattr(backend, "_runtime", CpuRuntime)
     made: list[Mlp] = []
@@ -136,12 +175,31 @@ def test_int8_weights_run_dequantised_to_bfloat16_and_say_so(monkeypatch: pytest
         return Candidate("cublas", lambda: EagerProgram(mlp))
 
     monkeypatch.setattr(backend, "_cublas_candidate", candidate)
-    mlp = to_precision(make_mlp(make_spec((40, 64, 10))), "int8")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("precision", "says"),
+    [("int8", "int8 weights, dequantised to bfloat16; "), ("bfloat16", "bfloat16 weights, in bfloat16; ")],
+)
+def test_weights_in_fewer_bits_run_in_bfloat16_and_say_so(
+    on_cpu: list[Mlp], precision: Precision, says: str
+) -> None:
+    mlp = to_precision(make_mlp(make_spec((40, 64, 10))), precision)
     kernel = backend.build_cublas(mlp)
-    (ran,) = made
+    (ran,) = on_cpu
     assert (ran.spec.dtype, dict(ran.reduced)) == ("bfloat16", {})
     info = kernel.describe()
     assert info.dtype == "bfloat16"
-    assert info.reason.startswith("int8 weights, dequantised to bfloat16; ")
+    assert info.reason.startswith(says)
     check_against_float64(kernel, mlp)  # as the registry does, with the model that was asked for
-    assert "int8" not in backend.build_cublas(make_mlp(make_spec((40, 64, 10)))).describe().reason
+
+
+def test_bfloat16_version_with_layers_in_float32_keeps_them(on_cpu: list[Mlp]) -> None:
+    mlp = make_mlp(make_spec((40, 64, 10)))
+    mixed = to_precision(mlp, "bfloat16", keep=frozenset({mlp.spec.steps[0].name}))
+    for given in (mlp, mixed):
+        info = backend.build_cublas(given).describe()
+        assert info.dtype == "float32"
+        assert "weights" not in info.reason
+    assert [ran.spec.dtype for ran in on_cpu] == ["float32", "float32"]

@@ -8,10 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fused_mlp.kernels import KernelError
+from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
+from fused_mlp.kernels.cuda.running import native, native_building
+from tests.kernels.cuda.random_models import make_mlp, make_spec
 from tests.support import fake_cuda
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +50,37 @@ def test_the_compiled_kernel_answers_through_the_launcher(results: dict[str, dic
     assert found["wrong shape"] == "expected x (rows, 5) and y (rows, 3), got (2, 5) and (2, 4)"
 
 
+def test_every_gpu_of_the_driver_can_be_named(results: dict[str, dict[str, Any]]) -> None:
+    found = results["second"]
+    assert found["device"] == "cuda:1"
+    assert found["error"] < 1e-5
+    assert found["everywhere"] == ["cuda:0", "cuda:1"]
+    assert found["third"] == "'cuda:2': device: expected 0 to 1, got 2"
+    assert found["like"] == "whole/16"
+
+
+def test_kernels_are_compiled_for_the_gpu_itself_not_for_the_nearest_in_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled_for: list[int] = []
+
+    def compile_forward(forward: object, capability: int) -> list[object]:
+        compiled_for.append(capability)
+        raise KernelError("that was all")
+
+    monkeypatch.setattr(native_building, "compile_forward", compile_forward)
+    monkeypatch.setattr(native, "open_device", lambda ordinal: SimpleNamespace(capability=103))
+    spec = make_spec((4, 2))
+    architecture = native.architecture(0)
+    assert architecture is not None
+    assert architecture.capability == 100
+    with pytest.raises(KernelError, match="that was all"):
+        native_building.build_by_rule(
+            make_mlp(spec), 0, architecture, candidate_tiles(spec, architecture)[:1]
+        )
+    assert compiled_for == [103]
+
+
 def test_several_launches_with_a_buffer_between_them(results: dict[str, dict[str, Any]]) -> None:
     assert max(results["layered"]["errors"]) < 5e-3  # float16 has 11 bits
 
@@ -59,6 +95,22 @@ def test_what_torch_has_chosen_is_handed_over_and_cublas_stays_in_python(
         "the fastest; launched natively",
         "the fastest; launched from Python (it has no plan to hand over)",
     ]
+
+
+def test_what_depends_on_the_batch_is_not_launched_natively(results: dict[str, dict[str, Any]]) -> None:
+    """Of the launches that only the native launcher makes: mapped memory, graphs with copies, parts on two streams."""
+    found = results["wavering"]
+    refused = "the fastest; launched from Python (a row's result depends on the rows beside it)"
+    steady = "the fastest; launched natively"
+    assert found["reasons"] == {"33": refused, "200": refused, "1025": refused, "1026": steady}
+    assert found["replayed"] == ["whole/16"]
+
+
+def test_kernel_of_another_triton_is_left_to_it(results: dict[str, dict[str, Any]]) -> None:
+    unnamed, dependent, longer = results["another triton"]["reasons"]
+    assert "launched from Python (this version of Triton describes its kernels differently: " in unnamed
+    assert "kernel whole_kernel needs more than its arguments: Triton launches it)" in dependent
+    assert "kernel whole_kernel: expected 7 parameters, Triton declares 8)" in longer
 
 
 def test_no_room_at_load_is_one_line_that_names_it(results: dict[str, dict[str, Any]]) -> None:

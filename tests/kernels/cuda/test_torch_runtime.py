@@ -4,7 +4,7 @@ torch.cuda, whose streams are shared between contexts."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -115,13 +115,43 @@ def test_many_forwards_are_timed_in_one_graph(
     assert replayed[1:] == ["event", "replay", "event"] * cuda.TIMED_RUNS
 
 
-@pytest.mark.parametrize(("error", "lost"), [(None, False), (RuntimeError("CUDA error"), True)])
-def test_device_that_fails_at_nothing_in_particular_is_lost(
-    error: Exception | None, lost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def synchronize(device: object) -> None:
-        if error is not None:
-            raise error
+class CudaError(RuntimeError):
+    """As torch.AcceleratorError, which cannot be made in Python with a code."""
 
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    assert TorchRuntime(torch.device("cpu")).is_lost() == lost
+    def __init__(self, code: int) -> None:
+        super().__init__("CUDA error")
+        self.error_code = code
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (None, False),
+        (CudaError(700), True),
+        (CudaError(2), False),
+        (CudaError(900), False),
+        (CudaError(906), False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+        (RuntimeError("CUDA error: operation not permitted when stream is capturing"), False),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("capturing", [False, True])
+def test_a_device_is_lost_if_a_stream_fails_for_no_passing_reason(
+    error: Exception | None, lost: bool, capturing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for the device would break the recordings of all threads; asking a stream, one on that stream."""
+
+    class Current:
+        def query(self) -> bool:
+            assert not capturing
+            if error is not None:
+                raise error
+            return False  # not ready
+
+    monkeypatch.setattr(torch.cuda, "synchronize", None)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Current())
+    assert TorchRuntime(torch.device("cpu")).is_lost() == (lost and not capturing)

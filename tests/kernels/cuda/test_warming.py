@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from fused_mlp.kernels.cuda.kernel_cache import private_directory, unusable
+from fused_mlp.models.precision import to_precision
+from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import Repository
 from fused_mlp.models.version_directory import save
+from fused_mlp.service.cli.warm import specs_to_run
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 
 ROOT = Path(__file__).parents[3]
@@ -36,6 +43,20 @@ for plan, options in list(plans_of(spec, find_architecture("sm_90"), False))[:in
     assert compile_plan(plan, options, 90).asm["cubin"]
 print(hits)
 """
+# Loads a kernel as on a GPU, up to the first call of a driver that has none of it.
+START_DRIVER = """
+import sys, torch
+torch.cuda.is_available, torch.cuda.current_device = lambda: True, lambda: 0
+from fused_mlp.kernels.cuda.device.compiling import compile_plan, load
+from fused_mlp.kernels.cuda.warming import find_architecture, plans_of
+from fused_mlp.models.repository import Repository
+spec = Repository(sys.argv[1]).find("tiny").default.spec
+plan, options = next(plans_of(spec, find_architecture("sm_90"), False))
+try:
+    load(compile_plan(plan, options, 90))
+except RuntimeError as error:
+    print(error)
+"""
 
 
 def warm(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -44,8 +65,12 @@ def warm(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def load(repository: Path, cache: Path, tmp: Path, most: int) -> str:
-    environment = os.environ | {"TRITON_CACHE_DIR": str(cache), "TMPDIR": str(tmp)}
-    command = [sys.executable, "-c", LOAD, str(repository), str(most)]
+    return run(LOAD, repository, most, TRITON_CACHE_DIR=cache, TMPDIR=tmp)
+
+
+def run(code: str, *arguments: object, **variables: object) -> str:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = os.environ | {name: str(value) for name, value in variables.items()}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()
@@ -77,6 +102,99 @@ def test_what_is_not_in_a_read_only_cache_is_compiled_elsewhere(repository: Path
 
 
 @pytest.mark.parametrize(
+    ("saved", "policy", "dtypes"),
+    [
+        ("float32", "float32", ["float32"]),
+        ("int8", "float32", ["bfloat16"]),
+        ("bfloat16", "int8", ["bfloat16"]),
+        ("float32", "int8", ["float32", "bfloat16"]),  # which stays in float32 if int8 costs too much
+    ],
+)
+def test_versions_are_compiled_as_the_server_runs_them(
+    tmp_path: Path, saved: Precision, policy: Precision, dtypes: list[str]
+) -> None:
+    save(to_precision(make_mlp(make_spec((8, 3))), saved), tmp_path / "tiny" / "1")
+    default = Repository(tmp_path).find("tiny").default
+    assert default is not None
+    assert default.model_file is not None
+    assert [spec.dtype for spec in specs_to_run(default.model_file, policy)] == dtypes
+
+
+@pytest.fixture
+def empty_driver(tmp_path: Path) -> Path:
+    """A directory with a libcuda.so.1 whose functions all fail."""
+    compiler, triton = shutil.which("cc"), importlib.util.find_spec("triton")
+    assert triton is not None
+    assert triton.origin is not None
+    if compiler is None:
+        pytest.skip("needs a C compiler, as Triton does")
+    used = (Path(triton.origin).parent / "backends" / "nvidia" / "driver.c").read_text()
+    names = set(re.findall(r"\b(cu[A-Z]\w+)\(", used)) - {"cuGetErrorString"}
+    source = tmp_path / "driver.c"
+    source.write_text(
+        'int cuGetErrorString(int code, const char** text) { *text = "no device here"; return 0; }\n'
+        + "".join(f"int {name}() {{ return 100; }}\n" for name in sorted(names))
+    )
+    (tmp_path / "driver").mkdir()
+    library = tmp_path / "driver" / "libcuda.so.1"
+    subprocess.run([compiler, "-w", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library.parent
+
+
+def test_library_that_triton_builds_for_itself_is_kept_elsewhere_too(
+    repository: Path, tmp_path: Path, empty_driver: Path
+) -> None:
+    (tmp_path / "cache").write_text("")
+    said = run(
+        START_DRIVER,
+        repository,
+        TRITON_CACHE_DIR=tmp_path / "cache",
+        TMPDIR=tmp_path,
+        TRITON_LIBCUDA_PATH=empty_driver,
+        LD_LIBRARY_PATH=empty_driver,
+    )
+    assert "no device here" in said
+    assert list(tmp_path.glob("fused-mlp-triton-*/*/cuda_utils*.so"))
+
+
+def test_directory_of_another_is_not_written_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is loaded from it would run as this user."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    usual = tmp_path / f"fused-mlp-triton-{os.getuid()}"
+    choose = private_directory.__wrapped__
+    assert choose() == usual
+    assert choose() == usual
+    assert usual.stat().st_mode & 0o777 == 0o700
+    usual.chmod(0o777)
+    assert choose() != usual
+    usual.rmdir()
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    usual.symlink_to(tmp_path / "theirs")
+    assert choose() != usual
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    (tmp_path / "fused-mlp-triton-4711").mkdir(mode=0o700)
+    assert choose() != tmp_path / "fused-mlp-triton-4711"
+
+
+def test_temporary_directory_matters_where_the_cache_is_read_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("")  # in the way
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache" / "triton"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    noexec = [tmp_path / "temporary"]
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC if path in noexec else 0)
+    )
+    assert unusable() == (
+        f"Triton's cache {tmp_path}/cache/triton cannot be written to, and {tmp_path}/temporary is on a file system "
+        "mounted noexec: set TRITON_CACHE_DIR or TMPDIR to another directory"
+    )
+    noexec[:] = [tmp_path / "cache"]
+    assert unusable() is None
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (
@@ -91,4 +209,12 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: tuple[str, ...], says:
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_mistake_in_a_setting_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_PRECISION", "int4")
+    done = warm("--arch", "sm_90", "--output", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: FUSED_MLP_PRECISION='int4': ")
     assert done.stderr.count("\n") == 1

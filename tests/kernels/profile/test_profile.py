@@ -1,10 +1,12 @@
 """A profile's counts, traces and flame graphs for shapes whose operators are known."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 import torch
 
+from fused_mlp.kernels import KernelUnavailable
 from fused_mlp.kernels.profile import (
     Options,
     Profile,
@@ -187,5 +189,30 @@ def test_a_variant_that_fails_leaves_the_others_alone(monkeypatch):
 def test_cuda_without_a_device_is_refused_in_one_line():
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
-    with pytest.raises(ProfileError, match="device cuda: torch sees no CUDA device here"):
-        profile(SHAPES["relu"], Options(device="cuda"))
+    for device in ("cuda", "cuda:1"):
+        with pytest.raises(ProfileError, match=f"device {device}: torch sees no CUDA device here"):
+            profile(SHAPES["relu"], Options(device=device))
+
+
+def test_gpu_by_number_is_the_current_one_while_it_is_profiled(monkeypatch):
+    """Recorded in place of a GPU: all that is profiled as `cuda` runs on torch's current one."""
+    current = [0]
+
+    @contextmanager
+    def device(index):
+        current.append(index)
+        yield
+        current.pop()
+
+    def profiled(mlp, options, progress):
+        assert (options.device, current[-1]) == ("cuda", 1)
+        return template
+
+    template = profile(SHAPES["relu"], Options(batches=(1,), variants=("eager",), budget_s=0.01))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr("fused_mlp.kernels.profile.run._profile", profiled)
+    assert profile(SHAPES["relu"], Options(device="cuda:1")).device == "cuda:1"
+    with pytest.raises(KernelUnavailable, match="got 'cuda:2', torch sees cuda:0 to cuda:1"):
+        profile(SHAPES["relu"], Options(device="cuda:2"))

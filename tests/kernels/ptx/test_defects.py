@@ -18,7 +18,7 @@ from fused_mlp.kernels.cuda.planning.rule import candidate_tiles
 from fused_mlp.kernels.cuda.running.triton_programs import Binary, TritonProgram
 from tests.kernels.cuda import compiled
 from tests.kernels.cuda.random_models import make_mlp, make_spec
-from tests.support.ptx import BadAccess, PtxError, Race
+from tests.support.ptx import BadAccess, PtxError, Race, Stuck
 
 # The input is wider than a step of K: its loop copies ahead. The output is wider than a tile: softmax in two sweeps.
 SPEC = make_spec((300, 40, 70), "silu", output="softmax", dtype="float16")
@@ -81,10 +81,14 @@ def replaced(pattern: str, by: str, count: int = 0) -> Callable[[str], str]:
     return lambda ptx: re.sub(pattern, by, ptx, count=count, flags=re.MULTILINE)
 
 
+# What a copy delivers reads as NaN until it is waited for.
+NANS, OTHER_NUMBERS = "NaNs", "other numbers"
+
+
 def noticed(
     monkeypatch: pytest.MonkeyPatch, capability: int, strategy: str, change: Callable[[str], str]
 ) -> PtxError | str | None:
-    """The error, or a word for the difference; None if all is well."""
+    """The error, or what is in the result instead; None if all is well."""
     changes: list[bool] = []
 
     def change_and_tell(ptx: str) -> str:
@@ -96,7 +100,9 @@ def noticed(
     except PtxError as error:
         return error
     assert any(changes), "nothing was changed"
-    return None if torch.allclose(y, expected(), atol=2e-3, rtol=0) else "another result"
+    if torch.allclose(y, expected(), atol=2e-3, rtol=0):
+        return None
+    return NANS if y.isnan().any() else OTHER_NUMBERS
 
 
 @pytest.mark.parametrize(("capability", "strategy"), list(LABELS))
@@ -110,67 +116,82 @@ STORE_MASK = r"@%p\d+ (st\.global)"
 
 
 @pytest.mark.parametrize(
-    ("capability", "strategy", "change"),
+    ("capability", "strategy", "change", "kind"),
     [
-        pytest.param(80, "layered", without(r"cp\.async\.wait_group\s+\d+;"), id="no waits for copies"),
+        pytest.param(80, "layered", without(r"cp\.async\.wait_group\s+\d+;"), NANS, id="no waits for copies"),
         pytest.param(
             80,
             "layered",
             replaced(r"(cp\.async\.wait_group\s+)\d+;", r"\g<1>5;"),
+            NANS,
             id="waits for too few copies",
         ),
-        pytest.param(80, "whole", without(BARRIER), id="no barriers"),
-        pytest.param(80, "layered", without(BARRIER), id="no barriers, layered"),
+        pytest.param(80, "whole", without(BARRIER), Race, id="no barriers"),
+        pytest.param(80, "layered", without(BARRIER), Race, id="no barriers, layered"),
         pytest.param(
-            80, "layered", replaced(r"(m8n8\.x4)(\.shared)", r"\1.trans\2"), id="transposed ldmatrix"
+            80,
+            "layered",
+            replaced(r"(m8n8\.x4)(\.shared)", r"\1.trans\2"),
+            OTHER_NUMBERS,
+            id="transposed ldmatrix",
         ),
         pytest.param(
             80,
             "layered",
             replaced(r"(mad\.wide\.s32\s+%rd\d+, %r\d+, )(\d{3,}),", r"\g<1>64,"),
+            OTHER_NUMBERS,
             id="wrong stride",
         ),
-        pytest.param(80, "layered", replaced(STORE_MASK, r"\1"), id="no mask for stores"),
-        pytest.param(80, "whole", replaced(STORE_MASK, r"\1"), id="no mask for stores, whole"),
+        pytest.param(80, "layered", replaced(STORE_MASK, r"\1"), BadAccess, id="no mask for stores"),
+        pytest.param(80, "whole", replaced(STORE_MASK, r"\1"), BadAccess, id="no mask for stores, whole"),
         pytest.param(
             80,
             "layered",
             replaced(r"(selp\.b32\s+%r\d+, \w+, )0, %p\d+;", r"\g<1>4, %p1;"),
+            BadAccess,
             id="no mask for copies",
         ),
         pytest.param(
             80,
             "whole",
             replaced(r"(shfl\.sync\.bfly\.b32\s+%r\d+, %r\d+, )\d+", r"\g<1>0"),
+            OTHER_NUMBERS,
             id="shuffles of nothing",
         ),
         pytest.param(
-            90, "layered", without(r"wgmma\.wait_group\.sync\.aligned\s+0;"), id="no wait for wgmma"
+            90, "layered", without(r"wgmma\.wait_group\.sync\.aligned\s+0;"), NANS, id="no wait for wgmma"
         ),
-        pytest.param(90, "layered", without(r"fence\.proxy\.async\S*;"), id="no fence before wgmma"),
-        pytest.param(90, "layered", without(BARRIER), id="no barriers, wgmma"),
+        pytest.param(90, "layered", without(r"fence\.proxy\.async\S*;"), Race, id="no fence before wgmma"),
+        pytest.param(90, "layered", without(BARRIER), Race, id="no barriers, wgmma"),
         pytest.param(
-            100, "layered", without(r"@%p\d+ tcgen05\.commit\S* \[%r\d+\];"), id="no commit of tcgen05"
-        ),
-        pytest.param(
-            100, "layered", without(r"tcgen05\.wait::ld\S*;"), id="no wait for loads of tensor memory"
+            100, "layered", without(r"@%p\d+ tcgen05\.commit\S* \[%r\d+\];"), Stuck, id="no commit of tcgen05"
         ),
         pytest.param(
-            100, "layered", without(r"tcgen05\.wait::st\S*;"), id="no wait for stores to tensor memory"
+            100, "layered", without(r"tcgen05\.wait::ld\S*;"), NANS, id="no wait for loads of tensor memory"
+        ),
+        pytest.param(
+            100, "layered", without(r"tcgen05\.wait::st\S*;"), Race, id="no wait for stores to tensor memory"
         ),
         pytest.param(
             100,
             "layered",
             without(r"mbarrier\.try_wait[^;]*;\s*@!complete bra\.uni waitLoop;"),
+            NANS,
             id="no wait for tcgen05",
         ),
-        pytest.param(100, "layered", without(BARRIER), id="no barriers, tcgen05"),
+        pytest.param(100, "layered", without(BARRIER), Race, id="no barriers, tcgen05"),
     ],
 )
 def test_defect_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, capability: int, strategy: str, change: Callable[[str], str]
+    monkeypatch: pytest.MonkeyPatch,
+    capability: int,
+    strategy: str,
+    change: Callable[[str], str],
+    kind: type[PtxError] | str,
 ) -> None:
-    assert noticed(monkeypatch, capability, strategy, change) is not None
+    """For what it is: an instruction that the interpreter does not know is an error too."""
+    found = noticed(monkeypatch, capability, strategy, change)
+    assert kind in (found, type(found)), found
 
 
 def test_every_single_barrier_between_a_write_and_a_read_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +203,3 @@ def test_every_single_barrier_between_a_write_and_a_read_is_missed(monkeypatch: 
         shorter = texts[0][: barrier.start()] + texts[0][barrier.end() :]
         found.append(noticed(monkeypatch, 80, "whole", lambda ptx, shorter=shorter: shorter))  # type: ignore[misc]
     assert sum(isinstance(each, Race) for each in found) >= len(found) - 4, found
-
-
-def test_missing_mask_is_an_access_out_of_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(noticed(monkeypatch, 80, "whole", replaced(STORE_MASK, r"\1")), BadAccess)

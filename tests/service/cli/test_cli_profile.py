@@ -138,7 +138,7 @@ def test_the_table_says_what_is_compared_with_what(cli, tmp_path):
         (("--dims", "4,4", "--batch", "1,,2"), "--batch: expected whole numbers from 1 by commas"),
         (("--dims", "4,4", "--activation", "sine"), "--activation: expected one of identity, relu,"),
         (("--dims", "4,4", "--gated"), "--gated: expected a hidden layer, such as --dims 768,3072,768; got --dims 4,4"),
-        (("--dims", "4,4", "--device", "tpu"), "--device: expected cpu or cuda, got 'tpu'"),
+        (("--dims", "4,4", "--device", "tpu"), "--device: expected cpu, cuda or cuda:N, got 'tpu'"),
         (("--dims", "4,4", "--variants", "quick"), "--variants: expected some of eager, compile, fused by commas"),
         (("--dims", "4,4", "--expect", "ops"), "expect: expected NAME=NUMBER pairs by commas"),
         (("--dims", "4,4", "--html", "no/such/folder/r.html"), "no/such/folder/r.html: its folder does not exist"),

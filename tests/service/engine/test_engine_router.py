@@ -99,6 +99,7 @@ class KernelApi(ctypes.Structure):
         ("out_features", ctypes.c_size_t),
         ("run", RUN),
         ("strategy", STRATEGY),
+        ("most_at_once", ctypes.c_uint32),
     )
 
 

@@ -1,18 +1,21 @@
 // libcuda.so.1 for tests: the functions of it that the launcher calls. They check more than NVIDIA's do:
 // every handle and address must be alive and belong to the current context, copies need page-locked memory
-// and stay inside of allocations, and nothing may wait or allocate in a capture. What only a real GPU has is
-// not here: its machine code, its timing.
+// and stay inside of allocations, nothing may wait or allocate in a capture, and waiting for the whole device
+// breaks the captures of all threads. What only a real GPU has is not here: its machine code, its timing.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <set>
 
+#include "../../cuda/driver.hpp"
 #include "objects.hpp"
 
 namespace fake_cuda {
+
+using fused_mlp::cuda::CopyParameters;
+using fused_mlp::cuda::KernelNodeParameters;
 
 namespace {
 
@@ -90,6 +93,12 @@ class Table {
     const std::lock_guard lock(mutex_);
     return all_.size();
   }
+  // None of them is destroyed meanwhile.
+  template <class Visit>
+  void visit(Visit visit) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& each : all_) visit(*each.second);
+  }
 
  private:
   std::mutex mutex_;
@@ -112,6 +121,7 @@ struct Fake {
   std::mutex mutex;  // of what follows
   std::map<std::string, Failure> failures;
   std::map<std::string, unsigned> calls;
+  std::map<Stream*, std::thread::id> captures;  // and which thread has begun them
   Table<Module> modules;
   Table<Function> functions;
   Table<Stream> streams;
@@ -155,8 +165,9 @@ Fake& fake() {
   return *made;
 }
 
-thread_local std::vector<Context*> current;
-thread_local std::set<Stream*> captures;  // that this thread has begun
+// Aligned: LeakSanitizer takes a thread's block of these for something else where it lies 16 bytes into a
+// page.
+alignas(64) thread_local std::vector<Context*> current;
 
 Context* current_context() { return current.empty() ? nullptr : current.back(); }
 
@@ -171,11 +182,22 @@ int enter(const char* symbol, Needs needs = Needs::kHealthyContext) {
   return needs == Needs::kContext ? kSuccess : current_context()->sticky.load();
 }
 
-// The same for calls that a capture does not survive.
+template <class Which>
+int break_captures(Which which) {
+  const std::lock_guard lock(fake().mutex);
+  int code = kSuccess;
+  for (const auto& [stream, by] : fake().captures) {
+    if (!which(*stream, by)) continue;
+    stream->invalidate();
+    code = kCaptureUnsupported;
+  }
+  return code;
+}
+
+// The same for calls that a capture of this thread does not survive.
 int enter_unsafe(const char* symbol, Needs needs = Needs::kHealthyContext) {
   if (const int code = enter(symbol, needs)) return code;
-  for (Stream* const stream : captures) stream->invalidate();
-  return captures.empty() ? kSuccess : kCaptureUnsupported;
+  return break_captures([](const Stream&, std::thread::id by) { return by == std::this_thread::get_id(); });
 }
 
 int check_stream(Stream* stream) {
@@ -189,21 +211,71 @@ int check_handle(Table<T>& table, T* handle) {
   return handle->context == current_context() ? kSuccess : kInvalidContext;
 }
 
-// Work that copies between page-locked memory and the device. Checked again as it runs: either may have been
-// freed.
-int enqueue_copy(std::uint64_t device, const void* host, std::size_t bytes, Stream* stream, bool in) {
+// The current context's own, which the launcher's streams do not wait for: they are all non-blocking.
+Stream* null_stream() {
+  const std::lock_guard lock(fake().mutex);
+  Context& context = *current_context();
+  if (!context.null_stream) context.null_stream = std::make_unique<Stream>(context, fake().pace, 0);
+  return context.null_stream.get();
+}
+
+// Work that copies between page-locked memory and the device; empty if it cannot. Checked again as it runs:
+// either may have been freed.
+Work copy(std::uint64_t device, const void* host, std::size_t bytes, bool in) {
   Memory& memory = fake().memory;
   const std::size_t on_device = memory.offset_of_device(device), on_host = memory.offset_of_host(host);
   const auto usable = [=, &memory] {
     return memory.holds(on_device, bytes) && memory.holds(on_host, bytes, /*host_only=*/true);
   };
-  if (!usable()) return kInvalidValue;
-  stream->enqueue([=, &memory] {
+  if (!usable()) return {};
+  return [=, &memory] {
     if (!usable()) return static_cast<int>(kIllegalAddress);
     std::uint8_t* const a = memory.host_address(in ? on_device : on_host);
     std::memcpy(a, memory.host_address(in ? on_host : on_device), bytes);
     return static_cast<int>(kSuccess);
-  });
+  };
+}
+
+int enqueue(Stream* stream, Work work) {
+  if (!work) return kInvalidValue;
+  stream->enqueue(std::move(work));
+  return kSuccess;
+}
+
+// Work that runs a kernel.
+int prepare(Function* function, const KernelNodeParameters& given, Work& work) {
+  if (!fake().functions.has(function)) return kInvalidHandle;
+  if (function->module->context != current_context()) return kInvalidContext;
+  const std::uint64_t threads = std::uint64_t{given.block_x} * given.block_y * given.block_z;
+  if (given.grid_x == 0 || given.grid_y == 0 || given.grid_z == 0 || threads == 0 || threads > 1024 ||
+      given.extra != nullptr || given.shared_bytes > function->most_shared_bytes) {
+    return kInvalidValue;
+  }
+  Launch launch{function->module->number,
+                function->entry,
+                {given.grid_x, given.grid_y, given.grid_z},
+                {given.block_x, given.block_y, given.block_z},
+                given.shared_bytes,
+                {}};
+  for (std::size_t i = 0; i < function->entry.parameters.size(); ++i) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, given.parameters[i], function->entry.parameters[i]);
+    launch.parameters.push_back(value);
+  }
+  work = [launch = std::move(launch)] {
+    if (const int code = fake().failure_of("kernel")) return code;
+    return fake().executor.run(launch);
+  };
+  return kSuccess;
+}
+
+// Only chains: a node that does not depend on the one before it might run beside it.
+int add_node(Graph* graph, Work** node, Work* const* dependencies, std::size_t count, Work work) {
+  const bool chained =
+      graph->nodes.empty() ? count == 0 : count == 1 && dependencies[0] == graph->nodes.back().get();
+  if (!chained || !work) return kInvalidValue;
+  graph->nodes.push_back(std::make_unique<Work>(std::move(work)));
+  *node = graph->nodes.back().get();
   return kSuccess;
 }
 
@@ -272,10 +344,13 @@ EXPORT int cuDevicePrimaryCtxRetain(Context** context, int device) {
 
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
   ENTER(enter("cuDevicePrimaryCtxRelease_v2", Needs::kNothing));
+  std::unique_ptr<Stream> ended;  // outside of the lock: it waits for its work
   const std::lock_guard lock(fake().mutex);
   Context& context = fake().contexts[static_cast<std::size_t>(device)];
   if (context.references == 0) return kInvalidContext;
-  if (--context.references == 0) context.sticky = 0;
+  if (--context.references > 0) return kSuccess;
+  context.sticky = 0;
+  ended = std::move(context.null_stream);
   return kSuccess;
 }
 
@@ -371,28 +446,35 @@ EXPORT int cuMemHostGetDevicePointer_v2(std::uint64_t* address, void* memory, un
   return kSuccess;
 }
 
+// Pageable memory is read at once, but the device may have the bytes later: in the order of the null stream.
 EXPORT int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
   ENTER(enter_unsafe("cuMemcpyHtoD_v2"));
   const std::size_t offset = fake().memory.offset_of_device(to);
   if (!fake().memory.holds(offset, bytes)) return kInvalidValue;
-  std::memcpy(fake().memory.host_address(offset), from, bytes);
+  const auto* const first = static_cast<const std::uint8_t*>(from);
+  null_stream()->enqueue([offset, staged = std::vector<std::uint8_t>(first, first + bytes)] {
+    if (!fake().memory.holds(offset, staged.size())) return static_cast<int>(kIllegalAddress);
+    std::memcpy(fake().memory.host_address(offset), staged.data(), staged.size());
+    return static_cast<int>(kSuccess);
+  });
   return kSuccess;
 }
 
 EXPORT int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, Stream* stream) {
   ENTER(enter("cuMemcpyHtoDAsync_v2"));
   ENTER(check_stream(stream));
-  return enqueue_copy(to, from, bytes, stream, true);
+  return enqueue(stream, copy(to, from, bytes, true));
 }
 
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, Stream* stream) {
   ENTER(enter("cuMemcpyDtoHAsync_v2"));
   ENTER(check_stream(stream));
-  return enqueue_copy(from, to, bytes, stream, false);
+  return enqueue(stream, copy(from, to, bytes, false));
 }
 
-EXPORT int cuStreamCreate(Stream** stream, unsigned) {
+EXPORT int cuStreamCreate(Stream** stream, unsigned flags) {
   ENTER(enter("cuStreamCreate"));
+  if (flags != 1) return kInvalidValue;  // only those that do not wait for the null stream
   const auto seed = static_cast<unsigned>(fake().numbers++);
   *stream = fake().streams.add(std::make_unique<Stream>(*current_context(), fake().pace, seed));
   return kSuccess;
@@ -401,7 +483,10 @@ EXPORT int cuStreamCreate(Stream** stream, unsigned) {
 EXPORT int cuStreamDestroy_v2(Stream* stream) {
   ENTER(enter("cuStreamDestroy_v2", Needs::kContext));
   ENTER(check_stream(stream));
-  captures.erase(stream);
+  {
+    const std::lock_guard lock(fake().mutex);
+    fake().captures.erase(stream);
+  }
   fake().streams.take(stream);
   return kSuccess;
 }
@@ -416,9 +501,24 @@ EXPORT int cuStreamQuery(Stream* stream) {
 
 EXPORT int cuStreamSynchronize(Stream* stream) {
   ENTER(enter("cuStreamSynchronize"));
-  ENTER(check_stream(stream));
+  if (stream == nullptr) {
+    stream = null_stream();
+  } else {
+    ENTER(check_stream(stream));
+  }
   if (stream->capturing()) return stream->invalidate(), kCaptureUnsupported;
   stream->wait_idle();
+  return current_context()->sticky.load();
+}
+
+EXPORT int cuCtxSynchronize() {
+  ENTER(enter("cuCtxSynchronize"));
+  ENTER(break_captures(
+      [](const Stream& stream, std::thread::id) { return &stream.context() == current_context(); }));
+  fake().streams.visit([](Stream& stream) {
+    if (&stream.context() == current_context()) stream.wait_idle();
+  });
+  null_stream()->wait_idle();
   return current_context()->sticky.load();
 }
 
@@ -427,26 +527,65 @@ EXPORT int cuStreamBeginCapture_v2(Stream* stream, int mode) {
   ENTER(check_stream(stream));
   if (mode != 1 || stream->capturing()) return kInvalidValue;  // only thread-local captures let others go on
   stream->begin_capture();
-  captures.insert(stream);
+  const std::lock_guard lock(fake().mutex);
+  fake().captures[stream] = std::this_thread::get_id();
   return kSuccess;
 }
 
 EXPORT int cuStreamEndCapture(Stream* stream, Graph** graph) {
   ENTER(enter("cuStreamEndCapture"));
   ENTER(check_stream(stream));
-  if (captures.erase(stream) == 0) return kInvalidValue;
+  {
+    const std::lock_guard lock(fake().mutex);
+    const auto found = fake().captures.find(stream);
+    if (found == fake().captures.end() || found->second != std::this_thread::get_id()) return kInvalidValue;
+    fake().captures.erase(found);
+  }
   auto work = stream->end_capture();
   if (!work) return kCaptureInvalidated;
-  *graph = fake().graphs.add(std::make_unique<Graph>(Graph{current_context(), std::move(*work)}));
+  auto made = std::make_unique<Graph>(current_context());
+  for (Work& each : *work) made->nodes.push_back(std::make_unique<Work>(std::move(each)));
+  *graph = fake().graphs.add(std::move(made));
   return kSuccess;
+}
+
+EXPORT int cuGraphCreate(Graph** graph, unsigned flags) {
+  ENTER(enter("cuGraphCreate"));
+  if (flags != 0) return kInvalidValue;
+  *graph = fake().graphs.add(std::make_unique<Graph>(current_context()));
+  return kSuccess;
+}
+
+EXPORT int cuGraphAddMemcpyNode(Work** node, Graph* graph, Work* const* dependencies, std::size_t count,
+                                const CopyParameters* copied, Context* context) {
+  ENTER(enter("cuGraphAddMemcpyNode"));
+  ENTER(check_handle(fake().graphs, graph));
+  if (context != current_context()) return kInvalidContext;
+  const bool in = copied->from_type == 1 && copied->to_type == 2;
+  const bool out = copied->from_type == 2 && copied->to_type == 1;
+  if ((!in && !out) || copied->height != 1 || copied->depth != 1) return kInvalidValue;
+  if (copied->from_pitch < copied->bytes || copied->to_pitch < copied->bytes) return kInvalidValue;
+  return add_node(graph, node, dependencies, count,
+                  in ? copy(copied->to_device, copied->from_host, copied->bytes, true)
+                     : copy(copied->from_device, copied->to_host, copied->bytes, false));
+}
+
+EXPORT int cuGraphAddKernelNode_v2(Work** node, Graph* graph, Work* const* dependencies, std::size_t count,
+                                   const KernelNodeParameters* launched) {
+  ENTER(enter("cuGraphAddKernelNode_v2"));
+  ENTER(check_handle(fake().graphs, graph));
+  Work work;
+  ENTER(prepare(reinterpret_cast<Function*>(launched->function), *launched, work));
+  return add_node(graph, node, dependencies, count, std::move(work));
 }
 
 EXPORT int cuGraphInstantiateWithFlags(GraphExec** executable, Graph* graph, unsigned long long flags) {
   ENTER(enter_unsafe("cuGraphInstantiateWithFlags"));
   ENTER(check_handle(fake().graphs, graph));
   if (flags != 0) return kInvalidValue;
-  *executable =
-      fake().executables.add(std::make_unique<GraphExec>(GraphExec{current_context(), graph->work}));
+  auto made = std::make_unique<GraphExec>(current_context());
+  for (const auto& node : graph->nodes) made->work.push_back(*node);
+  *executable = fake().executables.add(std::move(made));
   return kSuccess;
 }
 
@@ -528,25 +667,12 @@ EXPORT int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, 
                           Stream* stream, void** parameters, void** extra) {
   ENTER(enter("cuLaunchKernel"));
   ENTER(check_stream(stream));
-  if (!fake().functions.has(function)) return kInvalidHandle;
-  if (function->module->context != current_context()) return kInvalidContext;
-  const std::uint64_t threads = std::uint64_t{block_x} * block_y * block_z;
-  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || threads == 0 || threads > 1024 || extra != nullptr) {
-    return kInvalidValue;
-  }
-  if (shared_bytes > function->most_shared_bytes) return kInvalidValue;
-  Launch launch{function->module->number,    function->entry, {grid_x, grid_y, grid_z},
-                {block_x, block_y, block_z}, shared_bytes,    {}};
-  for (std::size_t i = 0; i < function->entry.parameters.size(); ++i) {
-    std::uint64_t value = 0;
-    std::memcpy(&value, parameters[i], function->entry.parameters[i]);
-    launch.parameters.push_back(value);
-  }
-  stream->enqueue([launch = std::move(launch)] {
-    if (const int code = fake().failure_of("kernel")) return code;
-    return fake().executor.run(launch);
-  });
-  return kSuccess;
+  Work work;
+  ENTER(prepare(function,
+                {reinterpret_cast<fused_mlp::cuda::CUfunction>(function), grid_x, grid_y, grid_z, block_x,
+                 block_y, block_z, shared_bytes, parameters, extra, nullptr, nullptr},
+                work));
+  return enqueue(stream, std::move(work));
 }
 
 namespace {

@@ -5,6 +5,9 @@
 
 namespace fake_cuda {
 
+Context::Context() = default;
+Context::~Context() = default;
+
 Stream::Stream(Context& context, Pace& pace, unsigned seed) : context_(context), pace_(pace), seed_(seed) {
   if (!pace.inline_) thread_ = std::thread([this] { run(); });
 }

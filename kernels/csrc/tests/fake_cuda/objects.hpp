@@ -22,6 +22,9 @@ struct Context {
   int device = 0;
   int references = 0;
   std::atomic<int> sticky{0};
+  std::unique_ptr<class Stream> null_stream;  // once it was used, while the context is retained
+  Context();
+  ~Context();
 };
 
 // A piece of work: returns a CUresult.
@@ -47,9 +50,10 @@ struct Event {
   std::uint64_t recorded = 0, done = 0;  // how many times
 };
 
+// A chain: each piece of work depends on the one before it.
 struct Graph {
   Context* context;
-  std::vector<Work> work;
+  std::vector<std::unique_ptr<Work>> nodes;
 };
 
 struct GraphExec {
@@ -79,7 +83,7 @@ class Stream {
   bool idle();
   void wait_idle();
 
-  // Of the thread that captures.
+  // Of the thread that captures; any thread may invalidate its capture.
   bool capturing() const { return captured_.has_value(); }
   void begin_capture() { captured_.emplace(), invalid_ = false; }
   void invalidate() { invalid_ = true; }
@@ -94,7 +98,7 @@ class Stream {
   Pace& pace_;
   unsigned seed_;
   std::optional<std::vector<Work>> captured_;
-  bool invalid_ = false;
+  std::atomic<bool> invalid_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;

@@ -33,7 +33,7 @@ const char* name_strategy(void*, std::size_t) { return "bench"; }
 
 struct TimedKernel {
   explicit TimedKernel(Nanos row)
-      : api{FUSED_MLP_KERNEL_ABI, reinterpret_cast<void*>(row), kWidth, 10, run_rows, name_strategy} {}
+      : api{FUSED_MLP_KERNEL_ABI, 0, reinterpret_cast<void*>(row), kWidth, 10, run_rows, name_strategy, 0} {}
   fused_mlp_kernel api;
 };
 

@@ -18,8 +18,8 @@ constexpr std::size_t kWidth = 64;
 
 int run_nothing(void*, const float*, std::size_t, float*, unsigned, char*, std::size_t) { return 0; }
 const char* name_nothing(void*, std::size_t) { return "nothing"; }
-constexpr fused_mlp_kernel kNothing = {FUSED_MLP_KERNEL_ABI, 0,           nullptr, kWidth, 10,
-                                       run_nothing,          name_nothing};
+constexpr fused_mlp_kernel kNothing = {FUSED_MLP_KERNEL_ABI, 0, nullptr, kWidth, 10, run_nothing,
+                                       name_nothing,         0};
 
 class Counter final : public CompletionSink {
  public:

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cuda/kernel.hpp"
+#include "engine/busy_threads.hpp"
 #include "puppets.hpp"
 #include "testing/check.hpp"
 #include "tests/fake_cuda/control.h"
@@ -62,8 +63,8 @@ struct DeviceRig : Rig {
     engine.stop();
     fake().reset();
   }
-  void wait_until_the_device_has_work() const {
-    while (fake().calls("cuEventSynchronize") == 0) std::this_thread::yield();
+  void wait_until_the_device_has_work(unsigned batches = 1) const {
+    while (fake().calls("cuEventSynchronize") < batches) std::this_thread::yield();
   }
 
   cuda::Device* device = nullptr;
@@ -138,6 +139,42 @@ TEST(after_a_sticky_error_every_batch_fails_at_once) {
   CHECK(second->outcome.status == Status::kernel_error);
   CHECK_EQ(rig.device->sticky_error(), 719);
   CHECK_EQ(fake().calls("cuLaunchKernel"), 1u);
+}
+
+TEST(a_thread_that_waits_for_the_device_leaves_its_core_to_others) {
+  DeviceRig rig(1);
+  fake().hold(1);
+  const auto probe = rig.send(*rig.lane, 1);
+  rig.wait_until_the_device_has_work();
+  CHECK_EQ(busy_threads.load(), 0u);
+  fake().hold(0);
+  rig.inbox.wait_for(1);
+  CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+// Two batches are in flight; a third one would only wait for them, on the worker that other lanes need.
+TEST(a_backlog_of_the_device_leaves_workers_to_other_lanes) {
+  DeviceRig rig(3);
+  const auto other = rig.add_lane({}, /*python=*/true);
+  const std::uint32_t full = rig.lane->options().max_batch_rows;
+  fake().hold(1);
+  std::vector<Ref<Probe>> probes;
+  for (unsigned batches = 1; batches <= 2; ++batches) {
+    probes.push_back(rig.send(*rig.lane, 1, full));
+    rig.wait_until_the_device_has_work(batches);
+  }
+  probes.push_back(rig.send(*rig.lane, 1, full));
+  Inbox answers;
+  const auto beside = rig.ticket(5, 1, &answers);
+  CHECK(rig.submit(*other, beside) == Status::ok);
+  const auto until = std::chrono::steady_clock::now() + seconds(20);
+  while (answers.completions() == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  CHECK_EQ(answers.completions(), 1);
+  CHECK_EQ(rig.lane->metrics().queued_rows.load(), full);
+  fake().hold(0);
+  rig.inbox.wait_for(3);
+  for (const auto& probe : probes) CHECK_EQ(probe->y[full - 1], static_cast<float>(2 * full));
+  CHECK(rig.engine.wait_idle(seconds(30)));
 }
 
 TEST(many_batches_on_two_workers) {

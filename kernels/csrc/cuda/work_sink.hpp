@@ -1,0 +1,56 @@
+// Where a forward pass goes: onto a stream, to run now, or into a graph, to run as often as it is launched.
+#pragma once
+
+#include <cstddef>
+
+#include "cuda/device.hpp"
+
+namespace fused_mlp::cuda {
+
+// What is added runs in its order.
+class WorkSink {
+ public:
+  virtual ~WorkSink() = default;
+  virtual void copy_in(CUdeviceptr to, const void* from, std::size_t bytes) = 0;
+  virtual void copy_out(void* to, CUdeviceptr from, std::size_t bytes) = 0;
+  // Parameters are copied. `blocks` of `threads`, in one dimension.
+  virtual void launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared_bytes,
+                      void** parameters) = 0;
+};
+
+class StreamSink final : public WorkSink {
+ public:
+  StreamSink(const Driver& driver, CUstream stream) : driver_(driver), stream_(stream) {}
+  void copy_in(CUdeviceptr to, const void* from, std::size_t bytes) override;
+  void copy_out(void* to, CUdeviceptr from, std::size_t bytes) override;
+  void launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared_bytes,
+              void** parameters) override;
+
+ private:
+  const Driver& driver_;
+  CUstream stream_;
+};
+
+// A chain of nodes. Not captured from a stream: a capture does not survive that another thread, which may be
+// torch's, waits for the device.
+class GraphSink final : public WorkSink {
+ public:
+  explicit GraphSink(const Device& device);
+  void copy_in(CUdeviceptr to, const void* from, std::size_t bytes) override;
+  void copy_out(void* to, CUdeviceptr from, std::size_t bytes) override;
+  void launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared_bytes,
+              void** parameters) override;
+  GraphExec instantiate() const;
+
+ private:
+  void copy(CopyParameters parameters, std::size_t bytes);
+  const CUgraphNode* dependencies() const noexcept { return last_ != nullptr ? &last_ : nullptr; }
+  std::size_t dependency_count() const noexcept { return last_ != nullptr ? 1 : 0; }
+
+  const Driver& driver_;
+  const CUcontext context_;
+  Graph graph_;
+  CUgraphNode last_ = nullptr;
+};
+
+}  // namespace fused_mlp::cuda
