@@ -164,6 +164,11 @@ def gated_layers(dtype: Dtype, tour: Tour, outputs: int) -> MlpSpec:
     return chain((1023, 1023, outputs), ["gelu", next(tour.gate)], next(tour.softmax), dtype, gated=True)
 
 
+def long_sum(dtype: Dtype, tour: Tour, outputs: int) -> MlpSpec:
+    """A gated product of more inputs than a part of a sum has, and a softmax."""
+    return chain((1300, outputs), [next(tour.gate)], next(tour.softmax), dtype, gated=True)
+
+
 def residual_layers(dtype: Dtype, tour: Tour, narrow: int) -> MlpSpec:
     """A residual product, and one with a norm in its epilogue, whose rows a tile holds; norms and a softmax over rows
     that none holds."""

@@ -19,6 +19,7 @@ from fused_mlp.models.spec import Gated, Norm
 
 KernelName = Literal["whole", "layer", "row", "part", "join"]
 ELEMENT_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 ROW_BLOCK = 1024
 # The most registers of a thread. Left alone (None), ptxas makes room for more programs per multiprocessor and may spill
 # a value for that; given the hardware's 255 it loads further ahead, and may spill then. Which of the two spills depends

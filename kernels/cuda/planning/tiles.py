@@ -145,11 +145,6 @@ TILES: tuple[Tile, ...] = (
     _whole("tf32", 128, 32, 32, warps=8),
     _whole("ieee", 32, 32, 32, warps=8),
     _whole("ieee", 64, 32, 32, warps=8),
-    _whole("tf32x3", 32, 32, 16, warps=4),
-    _whole("tf32x3", 64, 32, 16, warps=4),
-    _whole("tf32x3", 128, 32, 16, warps=4),
-    _whole("tf32x3", 32, 32, 64, warps=8),
-    _whole("tf32x3", 64, 32, 64, warps=8),
     # One launch per layer, any width. Few rows: narrow tiles, so that a layer of 512 columns still keeps 16
     # multiprocessors busy, and long ones, so that each has enough bytes in flight.
     Tile("layered", "half", block_m=16, block_n=32, block_k=128, warps=4, stages=4),
@@ -159,8 +154,15 @@ TILES: tuple[Tile, ...] = (
     Tile("layered", "tf32", block_m=64, block_n=64, block_k=32, warps=8, stages=2),
     Tile("layered", "ieee", block_m=16, block_n=32, block_k=64, warps=4, stages=4),
     Tile("layered", "ieee", block_m=64, block_n=64, block_k=16, warps=8, stages=2),
+    # Float32 on tensor cores, in three products.
+    _whole("tf32x3", 32, 32, 16, warps=4),
+    _whole("tf32x3", 64, 32, 16, warps=4),
+    _whole("tf32x3", 128, 32, 16, warps=4),
+    _whole("tf32x3", 32, 32, 64, warps=8),
+    _whole("tf32x3", 64, 32, 64, warps=8),
     Tile("layered", "tf32x3", block_m=16, block_n=32, block_k=32, warps=4, stages=3),
     Tile("layered", "tf32x3", block_m=64, block_n=64, block_k=32, warps=8, stages=2),
+    # Parts of long sums in programs of their own, in batches of a block.
     Tile("layered", "half", block_m=16, block_n=32, block_k=128, warps=4, stages=4, split=True),
     Tile("layered", "tf32", block_m=16, block_n=32, block_k=64, warps=4, stages=4, split=True),
     Tile("layered", "ieee", block_m=16, block_n=32, block_k=64, warps=4, stages=4, split=True),
@@ -169,7 +171,10 @@ TILES: tuple[Tile, ...] = (
 
 
 def select_tiles(
-    architecture: Architecture, precision: Precision, fits: Callable[[Tile], bool], splits: Callable[[Tile], bool]
+    architecture: Architecture,
+    precision: Precision,
+    fits: Callable[[Tile], bool],
+    splits: Callable[[Tile], bool],
 ) -> list[Tile]:
     """The rows a model may use, smallest block_m first: of `whole` those of the narrowest width that it fits, then the
     layered ones. `splits`: whether a layer of it is split."""

@@ -200,7 +200,9 @@ class _Planner:
         alike = replace(
             step, source=before.source, weights=before.weights, vectors=before.vectors, layers=before.layers
         )
-        return alike == before and step.source == tuple((number, index) for index in range(len(before.counts)))
+        return alike == before and step.source == tuple(
+            (number, index) for index in range(len(before.counts))
+        )
 
     def _row(self, stage: RowPass) -> None:
         counts = self.columns.counts(stage.name)

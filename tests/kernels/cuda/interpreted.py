@@ -223,6 +223,7 @@ def invariance(dtype: str) -> Iterator[dict[str, object]]:
     spec = make_spec((37, 50, 50, 70), "gelu", gated=(True, False, False), output="softmax", dtype=dtype)
     chosen = [
         ("chain", spec),
+        ("long sums", make_spec((1100, 40, 5), "silu", gated=(True, False), dtype=dtype)),
         *((title, each) for title, each in written(dtype) if title in ("skip", "pre-norm 33")),
     ]
     for title, each in chosen:

@@ -37,8 +37,7 @@ def _dependency(instruction: Instruction) -> Step:
         raise UnknownInstruction(what)
 
     def step(m: Machine) -> None:
-        if m.active is not None:
-            raise UnknownInstruction(f"{what}: by a part of the threads")
+        m.expect_all(what)
         if instruction.opcode == "griddepcontrol.wait":
             m.memory.unsettled = frozenset()
 

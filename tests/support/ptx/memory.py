@@ -57,7 +57,9 @@ class Memory:
         """Which allocation each address is in: mostly one for all."""
         found = self._locate(addresses, size, what)
         if self.unsettled and any(self._bases[owner] in self.unsettled for owner, _ in found):
-            raise Race(f"{what}: memory that an earlier launch may still use, and no griddepcontrol.wait before")
+            raise Race(
+                f"{what}: memory that an earlier launch may still use, and no griddepcontrol.wait before"
+            )
         return found
 
     def _locate(self, addresses: np.ndarray, size: int, what: str) -> list[tuple[int, np.ndarray | slice]]:
