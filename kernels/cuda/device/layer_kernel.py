@@ -156,7 +156,7 @@ def end_product(
         )
     up = finish(up, z, FUNCTION, COMBINE, SWAPPED, THEN)
     if NORM != "":
-        tl.static_assert(OUT <= up.shape[1], "the tile must hold whole rows: use row_kernel")
+        tl.static_assert(up.shape[1] >= OUT, "the tile must hold whole rows: use row_kernel")
         up = normalize((up,), (OUT,), NORM, EPS)[0]
     if WEIGHT:
         up = up * tl.load(b_ptr + n)[None, :]

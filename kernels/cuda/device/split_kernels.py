@@ -27,8 +27,8 @@ def part_kernel(
     GATED: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """x and w as in `layer_kernel`, at most BLOCK_M rows; rows of w are padded to whole parts. sums: (rows, PARTS, up and
-    gate, N_PADDED) float32."""
+    """x and w as in `layer_kernel`, at most BLOCK_M rows; rows of w are padded to whole parts. sums: (rows, PARTS, up
+    and gate, N_PADDED) float32."""
     part = tl.program_id(0) % PARTS
     row = tl.arange(0, BLOCK_M)
     n = (tl.program_id(0) // PARTS) * BLOCK_N + tl.arange(0, BLOCK_N)

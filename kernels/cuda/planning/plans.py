@@ -42,8 +42,8 @@ _IDENTITY = parse("x")
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One launch, for batches of `least_rows` to `most_rows`. `pointers` are the Triton element types of the tensors, in
-    the order of the kernel's arguments. `dependent`: not the first launch, and waits itself for the one before it."""
+    """One launch, for batches of `least_rows` to `most_rows`. `pointers` are the Triton element types of the tensors,
+    in the order of the kernel's arguments. `dependent`: not the first, and waits itself for the one before it."""
 
     kernel: KernelName
     pointers: tuple[str, ...]
@@ -110,8 +110,8 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
 
 @dataclass(frozen=True)
 class LayeredLaunch:
-    """A launch of `layered`: its plan, what it computes, and the buffers that it reads and writes (source, other, target;
-    the source again where there is no other). `tail`: the row pass in a product's epilogue."""
+    """A launch of `layered`: its plan, what it computes, and the buffers that it reads and writes (source, other,
+    target; the source again where there is no other). `tail`: the row pass in a product's epilogue."""
 
     plan: LaunchPlan
     stage: Product | RowPass

@@ -12,8 +12,8 @@ from typing import Literal
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES, CAPABILITIES, Architecture
 
 Strategy = Literal["whole", "layered"]
-# half: fp16 and bf16. The others are ways to multiply float32: tf32 rounds the operands, tf32x3 multiplies each as a sum
-# of two such numbers, in three products on tensor cores.
+# half: fp16 and bf16. The others are ways to multiply float32: tf32 rounds the operands, tf32x3 multiplies each as a
+# sum of two such numbers, in three products on tensor cores.
 Precision = Literal["half", "tf32", "ieee", "tf32x3"]
 PRECISIONS: tuple[Precision, ...] = ("half", "tf32", "ieee", "tf32x3")
 FLOAT32: tuple[Precision, ...] = ("ieee", "tf32x3")  # where TF32 was not asked for
@@ -116,8 +116,8 @@ def _whole(
 
 TILES: tuple[Tile, ...] = (
     # 16 rows: the least latency.
-    _whole("half", 32, 32, 16, warps=4),
-    _whole("half", 64, 64, 16, warps=4),
+    _whole("half", 32, 32, 16, warps=4, stages=3),
+    _whole("half", 64, 64, 16, warps=4, stages=3),
     _whole("half", 128, 64, 16, warps=4, program_width=96),
     _whole("half", 256, 64, 16, warps=8, stages=3, capabilities=LARGE),
     _whole("half", 256, 64, 16, warps=8, stages=2, capabilities=SMALL),

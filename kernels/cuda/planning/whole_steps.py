@@ -23,8 +23,8 @@ _IDENTITY = parse("x")
 @dataclass(frozen=True)
 class WholeStep:
     """load: the input into tiles. product: a matrix times tiles (or the input, in parts, where `source` is empty) into
-    tiles; `layers` alike, one after the other, each of the result of the one before it. stream: the same into the results, in blocks, with a softmax over them. row: a row pass over tiles. store:
-    tiles into the results.
+    tiles; `layers` of them alike, each of the result of the one before it. stream: a product into the results, in
+    blocks, with a softmax over them. row: a row pass over tiles. store: tiles into the results.
 
     A tile is (step that made it, index). `counts` are the real columns of each tile of the result (store, load: of the
     source), `columns` where they are in the results or in the input; of a stream, where it begins. `n` and `k` are the
@@ -192,8 +192,8 @@ class _Planner:
         self.vectors += step.n * (1 if gate is None else 2)
 
     def _continues(self, step: WholeStep, stage: Product) -> bool:
-        """Whether it is one more layer like the step before it, of whose result nothing else is made. Such layers run in a
-        loop, in which Triton copies weights ahead (cp.async), those of the next layer too; it does not from step to step."""
+        """Whether it is one more layer like the step before it, of whose result nothing else is made. Such layers run
+        in a loop, in which Triton copies weights ahead (cp.async), the next layer's too; not so from step to step."""
         before, number = self.steps[-1] if self.steps else None, len(self.steps) - 1
         if before is None or not before.source or step.combine or self.uses[stage.step.input] != 1:
             return False

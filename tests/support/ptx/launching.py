@@ -26,8 +26,9 @@ def run(
     seed: int = 0,
     unsettled: frozenset[int] = frozenset(),
 ) -> None:
-    """Execute the kernel on `memory`, of which launches before may still use what is `unsettled`. parameters: as the driver passes them, each at its own alignment; shorter than
-    declared if the rest is not read. Raises a PtxError where the kernel does what it must not."""
+    """Execute the kernel on `memory`, of which launches before may still use what is `unsettled`. parameters: as the
+    driver passes them, each at its own alignment; shorter than declared if the rest is not read. Raises a
+    PtxError where the kernel does what it must not."""
     loaded = program(ptx, kernel_name)
     kernel = loaded.kernel
     threads = block[0] * block[1] * block[2]
