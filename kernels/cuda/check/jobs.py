@@ -82,7 +82,8 @@ class Job:
                 found += _uses(step.gate, [f"{last}{step.function}", str(step.then)], step.norm, step.combine)
             return found
         functions = [str(constants[name]) for name in ("FUNCTION", "THEN", "LAST") if name in constants]
-        return _uses(constants.get("GATE"), functions, str(constants["NORM"]), str(constants["COMBINE"]))
+        norm, combine = (str(constants.get(name, "")) for name in ("NORM", "COMBINE"))
+        return _uses(constants.get("GATE"), functions, norm, combine)
 
     def as_dict(self) -> dict[str, object]:
         return {
