@@ -119,8 +119,9 @@ def plain_whole(width: int, dtype: Dtype, tour: Tour) -> MlpSpec:
 def gated_whole(width: int, dtype: Dtype, tour: Tour) -> MlpSpec:
     """The heaviest chain: two accumulators in every layer, exact GELU where most values are live, a softmax over more
     columns than one tile holds; odd widths leave masks and scalar loads in place."""
-    functions = [next(tour.gate), "gelu", "gelu", next(tour.gate)]  # two alike, which run in a loop
-    widths = (783, *[width - 1] * 3, 199)
+    between = 1 if width > 128 else 2  # two alike: such layers may run in a loop
+    functions = [next(tour.gate), *["gelu"] * between, next(tour.gate)]
+    widths = (783, *[width - 1] * (1 + between), 199)
     return chain(widths, functions, next(tour.softmax), dtype, gated=True)
 
 

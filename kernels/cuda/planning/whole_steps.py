@@ -16,6 +16,7 @@ from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, parse
 from fused_mlp.models.spec import INPUT, Affine, Gated, Linear, Norm, Softmax
 
+MOST_LOOPED_TILES = 2
 Kind = Literal["load", "product", "stream", "row", "store"]
 _IDENTITY = parse("x")
 
@@ -193,9 +194,12 @@ class _Planner:
 
     def _continues(self, step: WholeStep, stage: Product) -> bool:
         """Whether it is one more layer like the step before it, of whose result nothing else is made. Such layers run
-        in a loop, in which Triton copies weights ahead (cp.async), the next layer's too; not so from step to step."""
+        in a loop, in which Triton copies weights ahead (cp.async), the next layer's too; not so from step to step.
+        (Values of more tiles have a loop over tiles, and spill if it goes on over layers.)"""
         before, number = self.steps[-1] if self.steps else None, len(self.steps) - 1
         if before is None or not before.source or step.combine or self.uses[stage.step.input] != 1:
+            return False
+        if len(step.counts) > MOST_LOOPED_TILES:
             return False
         alike = replace(
             step, source=before.source, weights=before.weights, vectors=before.vectors, layers=before.layers
