@@ -211,11 +211,12 @@ def test_defect_is_noticed(
 
 
 def test_every_single_barrier_between_a_write_and_a_read_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One at a time. Four of the 21 that Triton makes follow another one with nothing between that they would order."""
+    """One at a time. Five of the 23 that Triton makes follow another one, or copies into other buffers, with nothing
+    between that they would order."""
     texts: list[str] = []
     answer(monkeypatch, 80, "whole", lambda ptx: texts.append(ptx) or ptx)  # type: ignore[func-returns-value]
     found = []
     for barrier in re.finditer(BARRIER, texts[0], re.MULTILINE):
         shorter = texts[0][: barrier.start()] + texts[0][barrier.end() :]
         found.append(noticed(monkeypatch, 80, "whole", lambda ptx, shorter=shorter: shorter))  # type: ignore[misc]
-    assert sum(isinstance(each, Race) for each in found) >= len(found) - 4, found
+    assert sum(isinstance(each, Race) for each in found) >= len(found) - 5, found
