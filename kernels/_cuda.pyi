@@ -44,15 +44,17 @@ class Kernel:
         label: str,
         in_features: int,
         out_features: int,
-        scratch_row_bytes: Sequence[int],
+        scratch: Sequence[tuple[int, int]],
         kernels: Sequence[tuple[bytes, str, str, int, int]],
-        launches: Sequence[tuple[int, int, int, Sequence[tuple[str, int]]]],
+        launches: Sequence[tuple[int, int, int, Sequence[tuple[str, int]], int, int, bool]],
         contexts: int,
         owner: object,
     ) -> None:
         """kernels: cubin (may be empty), PTX (taken where the cubin is for another GPU), name, threads of a block,
         bytes of shared memory. launches, in order: which kernel, rows of a block, blocks of columns, arguments:
-        ("x", 0), ("y", 0), ("scratch", buffer), ("address", on the device), ("rows", 0) or ("null", 0)."""
+        ("x", 0), ("y", 0), ("scratch", buffer), ("address", on the device), ("rows", 0) or ("null", 0); for batches
+        of so many rows at least and at most; whether it may begin before the launch before it ends. scratch: bytes of a
+        row, and of how many rows at most, of each buffer between launches."""
     def run(self, x: Float32, y: Float32) -> bool:
         """Write the result for x (rows, in_features) to y (rows, out_features), both in host memory, without the GIL.
         False if the shapes do not match."""

@@ -92,7 +92,7 @@ def native_run() -> Run:
     from fused_mlp.kernels import _cuda
 
     kernels = [(b"", PTX, "empty", 32, 0)]
-    launches = [(0, 16, 1, [("x", 0), ("y", 0), ("rows", 0)])]
+    launches = [(0, 16, 1, [("x", 0), ("y", 0), ("rows", 0)], 0, 2**31 - 1, False)]
     kernel = _cuda.Kernel(
         _cuda.Device(0), "empty", SPEC.in_features, SPEC.out_features, [], kernels, launches, 2, ()
     )

@@ -29,7 +29,8 @@ using Result = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Code = std::tuple<nb::bytes, std::string, std::string, unsigned, unsigned>;
 // kernel, rows of a block, blocks of columns, arguments (kind, value)
 using LaunchTuple =
-    std::tuple<std::size_t, unsigned, unsigned, std::vector<std::pair<std::string, std::uint64_t>>>;
+    std::tuple<std::size_t, unsigned, unsigned, std::vector<std::pair<std::string, std::uint64_t>>,
+               std::size_t, std::size_t, bool>;
 
 constexpr std::array<std::string_view, 6> kKinds = {"x", "y", "scratch", "address", "rows", "null"};
 
@@ -41,15 +42,16 @@ Argument argument_of(const std::pair<std::string, std::uint64_t>& given) {
 }
 
 void make_kernel(CudaKernel* self, std::shared_ptr<Device> device, std::string label, std::size_t in_features,
-                 std::size_t out_features, std::vector<std::size_t> scratch_row_bytes,
+                 std::size_t out_features, const std::vector<std::pair<std::size_t, std::size_t>>& scratch,
                  const std::vector<Code>& kernels, const std::vector<LaunchTuple>& launches,
                  unsigned contexts, nb::handle) {
-  Plan plan{std::move(label), in_features, out_features, std::move(scratch_row_bytes), {}, {}};
+  Plan plan{std::move(label), in_features, out_features, {}, {}, {}};
+  for (const auto& [row_bytes, most_rows] : scratch) plan.scratch.push_back({row_bytes, most_rows});
   for (const auto& [cubin, ptx, name, threads, shared] : kernels) {
     plan.kernels.push_back({std::string(cubin.c_str(), cubin.size()), ptx, name, threads, shared});
   }
-  for (const auto& [kernel, block_rows, column_blocks, arguments] : launches) {
-    Launch launch{kernel, block_rows, column_blocks, {}};
+  for (const auto& [kernel, block_rows, column_blocks, arguments, least, most, dependent] : launches) {
+    Launch launch{kernel, block_rows, column_blocks, {}, least, most, dependent};
     for (const auto& argument : arguments) launch.arguments.push_back(argument_of(argument));
     plan.launches.push_back(std::move(launch));
   }
@@ -125,7 +127,7 @@ NB_MODULE(_cuda, m) {
       .def_prop_ro("nbytes", &DeviceArray::bytes);
   nb::class_<CudaKernel>(m, "Kernel")
       .def("__init__", make_kernel, nb::arg("device"), nb::arg("label"), nb::arg("in_features"),
-           nb::arg("out_features"), nb::arg("scratch_row_bytes"), nb::arg("kernels"), nb::arg("launches"),
+           nb::arg("out_features"), nb::arg("scratch"), nb::arg("kernels"), nb::arg("launches"),
            nb::arg("contexts"), nb::arg("owner"), nb::keep_alive<1, 10>())
       .def("run", run, nb::arg("x").noconvert(), nb::arg("y").noconvert())
       .def("replay_graphs", &CudaKernel::replay_graphs, nb::call_guard<nb::gil_scoped_release>())

@@ -15,8 +15,8 @@ BatchMemory::BatchMemory(const Driver& driver, const LoadedPlan& plan, std::size
   };
   x_ = reserve(plan.x_bytes(rows));
   y_ = reserve(plan.y_bytes(rows));
-  for (const std::size_t row_bytes : plan.plan().scratch_row_bytes) {
-    scratch_.push_back(reserve(std::max<std::size_t>(1, row_bytes * rows)));
+  for (const Scratch& each : plan.plan().scratch) {
+    scratch_.push_back(reserve(std::max<std::size_t>(1, each.bytes(rows))));
   }
 }
 

@@ -23,11 +23,11 @@ Loaded load() {
     made.error = std::string("no NVIDIA driver: ") + dlerror();
     return made;
   }
-#define FUSED_MLP_LOAD(member, symbol, parameters)                                                         \
-  made.driver.member = reinterpret_cast<decltype(made.driver.member)>(dlsym(library, symbol));             \
-  if (made.driver.member == nullptr) {                                                                     \
-    made.error = std::string(name) + " has no " symbol ": expected the NVIDIA driver of CUDA 12 or later"; \
-    return made;                                                                                           \
+#define FUSED_MLP_LOAD(member, symbol, parameters)                                                           \
+  made.driver.member = reinterpret_cast<decltype(made.driver.member)>(dlsym(library, symbol));               \
+  if (made.driver.member == nullptr) {                                                                       \
+    made.error = std::string(name) + " has no " symbol ": expected the NVIDIA driver of CUDA 12.3 or later"; \
+    return made;                                                                                             \
   }
   FUSED_MLP_CUDA_FUNCTIONS(FUSED_MLP_LOAD)
 #undef FUSED_MLP_LOAD

@@ -53,6 +53,11 @@ struct KernelNodeParameters {
   CUcontext context;  // of `kernel`
 };
 
+// CUgraphEdgeData.
+struct EdgeData {
+  unsigned char from_port, to_port, type, reserved[5];
+};
+
 // Results that the launcher tells from other failures.
 constexpr CUresult kSuccess = 0;
 constexpr CUresult kOutOfMemory = 2;
@@ -65,7 +70,8 @@ constexpr CUresult kFirstCaptureError = 900, kLastCaptureError = 908;
 constexpr unsigned kStreamNonBlocking = 1;  // no order with the legacy default stream
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kHostPortable = 1, kHostDeviceMap = 2;
-constexpr int kHostMemory = 1, kDeviceMemory = 2;                          // of CUmemorytype
+constexpr int kHostMemory = 1, kDeviceMemory = 2;  // of CUmemorytype
+constexpr unsigned char kProgrammaticPort = 1, kProgrammaticEdge = 1;
 constexpr int kComputeCapabilityMajor = 75, kComputeCapabilityMinor = 76;  // of CUdevice_attribute
 constexpr int kMaxDynamicSharedBytes = 8;                                  // of CUfunction_attribute
 constexpr unsigned kStaticSharedLimit = 48 * 1024;                         // above it a kernel has to ask
@@ -109,6 +115,9 @@ constexpr unsigned kStaticSharedLimit = 48 * 1024;                         // ab
   F(graph_add_kernel, "cuGraphAddKernelNode_v2",                                                        \
     (CUgraphNode * node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,             \
      const KernelNodeParameters* parameters))                                                           \
+  F(graph_add_edges, "cuGraphAddDependencies_v2",                                                       \
+    (CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const EdgeData* edges,              \
+     std::size_t count))                                                                                \
   F(graph_instantiate, "cuGraphInstantiateWithFlags",                                                   \
     (CUgraphExec * executable, CUgraph graph, unsigned long long flags))                                \
   F(graph_upload, "cuGraphUpload", (CUgraphExec executable, CUstream stream))                           \

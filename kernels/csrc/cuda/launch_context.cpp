@@ -29,7 +29,9 @@ constexpr std::chrono::milliseconds kLook{10};
 
 std::size_t LaunchContext::part_limit(const Plan& plan) noexcept {
   std::size_t row_bytes = (plan.in_features + plan.out_features) * sizeof(float);
-  for (const std::size_t bytes : plan.scratch_row_bytes) row_bytes += bytes;
+  for (const Scratch& each : plan.scratch) {
+    if (each.most_rows > kGraphRowsMost) row_bytes += each.row_bytes;
+  }
   return std::clamp(kPartBytes / row_bytes / kGraphRowsMost * kGraphRowsMost, kGraphRowsMost, kMostPartRows);
 }
 

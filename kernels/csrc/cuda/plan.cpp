@@ -26,7 +26,7 @@ void check_plan(const Plan& plan) {
     expect(launch.block_rows > 0 && launch.column_blocks > 0, "blocks of at least one row and column");
     expect(launch.arguments.size() <= kMostArguments, "at most 24 arguments");
     for (const Argument& argument : launch.arguments) {
-      expect(argument.kind != Argument::kScratch || argument.value < plan.scratch_row_bytes.size(),
+      expect(argument.kind != Argument::kScratch || argument.value < plan.scratch.size(),
              "arguments in scratch buffers that are there");
     }
   }
@@ -68,6 +68,7 @@ LoadedPlan::LoadedPlan(const Driver& driver, Plan plan) : plan_(std::move(plan))
 std::size_t LoadedPlan::traffic(std::size_t rows) const noexcept {
   std::size_t bytes = 0;
   for (const Launch& launch : plan_.launches) {
+    if (!launch.runs(rows)) continue;
     // Once for a launch: its input stands again where a value to combine with would be.
     const auto touches = [&](Argument::Kind kind) {
       return std::any_of(launch.arguments.begin(), launch.arguments.end(),
@@ -81,6 +82,7 @@ std::size_t LoadedPlan::traffic(std::size_t rows) const noexcept {
 
 void LoadedPlan::enqueue(WorkSink& sink, const Buffers& buffers, std::uint32_t rows) const {
   for (const Launch& launch : plan_.launches) {
+    if (!launch.runs(rows)) continue;
     std::array<std::uint64_t, kMostArguments> values{};
     std::array<void*, kMostArguments> addresses;
     for (std::size_t i = 0; i < launch.arguments.size(); ++i) {
@@ -108,7 +110,8 @@ void LoadedPlan::enqueue(WorkSink& sink, const Buffers& buffers, std::uint32_t r
     }
     const KernelCode& kernel = plan_.kernels[launch.kernel];
     const unsigned blocks = (rows + launch.block_rows - 1) / launch.block_rows * launch.column_blocks;
-    sink.launch(functions_[launch.kernel], blocks, kernel.threads, kernel.shared_bytes, addresses.data());
+    sink.launch(functions_[launch.kernel], blocks, kernel.threads, kernel.shared_bytes, addresses.data(),
+                launch.dependent);
   }
 }
 

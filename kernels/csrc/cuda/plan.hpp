@@ -2,8 +2,10 @@
 // Python decides all of it at load; this checks it, loads the machine code and enqueues launches.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,19 +31,33 @@ struct Argument {
       0;  // kScratch: which buffer; kAddress: on the device, of weights, which the caller keeps alive
 };
 
-// ceil(rows / block_rows) * column_blocks blocks.
+// ceil(rows / block_rows) * column_blocks blocks, in batches of least_rows to most_rows; others leave it out.
+// `dependent`: the kernel waits by itself (griddepcontrol) for the launch before it, so it may begin earlier.
 struct Launch {
   std::size_t kernel;
   unsigned block_rows;
   unsigned column_blocks;
   std::vector<Argument> arguments;
+  std::size_t least_rows = 0;
+  std::size_t most_rows = std::numeric_limits<std::size_t>::max();
+  bool dependent = false;
+
+  bool runs(std::size_t rows) const noexcept { return least_rows <= rows && rows <= most_rows; }
+};
+
+// A buffer between launches; only launches of batches up to most_rows use it.
+struct Scratch {
+  std::size_t row_bytes;
+  std::size_t most_rows = std::numeric_limits<std::size_t>::max();
+
+  std::size_t bytes(std::size_t rows) const noexcept { return row_bytes * std::min(rows, most_rows); }
 };
 
 struct Plan {
   std::string label;
   std::size_t in_features;
   std::size_t out_features;
-  std::vector<std::size_t> scratch_row_bytes;  // of each buffer between launches
+  std::vector<Scratch> scratch;
   std::vector<KernelCode> kernels;
   std::vector<Launch> launches;
 };

@@ -11,7 +11,7 @@ void StreamSink::copy_out(void* to, CUdeviceptr from, std::size_t bytes) {
 }
 
 void StreamSink::launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared_bytes,
-                        void** parameters) {
+                        void** parameters, bool) {
   check(driver_.launch(function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream_, parameters, nullptr),
         "launch a kernel");
 }
@@ -51,12 +51,17 @@ void GraphSink::copy(CopyParameters parameters, std::size_t bytes) {
 }
 
 void GraphSink::launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared_bytes,
-                       void** parameters) {
+                       void** parameters, bool dependent) {
   const KernelNodeParameters node_parameters{function, blocks,       1,          1,       threads, 1,
                                              1,        shared_bytes, parameters, nullptr, nullptr, nullptr};
   CUgraphNode node = nullptr;
-  check(driver_.graph_add_kernel(&node, graph_.get(), dependencies(), dependency_count(), &node_parameters),
+  check(driver_.graph_add_kernel(&node, graph_.get(), dependent ? nullptr : dependencies(),
+                                 dependent ? 0 : dependency_count(), &node_parameters),
         "add a kernel to a graph");
+  if (dependent) {
+    const EdgeData edge{kProgrammaticPort, 0, kProgrammaticEdge, {}};
+    check(driver_.graph_add_edges(graph_.get(), &last_, &node, &edge, 1), "let kernels of a graph overlap");
+  }
   last_ = node;
 }
 

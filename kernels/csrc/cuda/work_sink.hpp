@@ -13,18 +13,20 @@ class WorkSink {
   virtual ~WorkSink() = default;
   virtual void copy_in(CUdeviceptr to, const void* from, std::size_t bytes) = 0;
   virtual void copy_out(void* to, CUdeviceptr from, std::size_t bytes) = 0;
-  // Parameters are copied. `blocks` of `threads`, in one dimension.
+  // Parameters are copied. `blocks` of `threads`, in one dimension. `dependent`: as in Launch, after a
+  // launch.
   virtual void launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared_bytes,
-                      void** parameters) = 0;
+                      void** parameters, bool dependent) = 0;
 };
 
+// A dependent launch is one like the others here: large batches take longer than the gaps between launches.
 class StreamSink final : public WorkSink {
  public:
   StreamSink(const Driver& driver, CUstream stream) : driver_(driver), stream_(stream) {}
   void copy_in(CUdeviceptr to, const void* from, std::size_t bytes) override;
   void copy_out(void* to, CUdeviceptr from, std::size_t bytes) override;
   void launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared_bytes,
-              void** parameters) override;
+              void** parameters, bool dependent) override;
 
  private:
   const Driver& driver_;
@@ -39,7 +41,7 @@ class GraphSink final : public WorkSink {
   void copy_in(CUdeviceptr to, const void* from, std::size_t bytes) override;
   void copy_out(void* to, CUdeviceptr from, std::size_t bytes) override;
   void launch(CUfunction function, unsigned blocks, unsigned threads, unsigned shared_bytes,
-              void** parameters) override;
+              void** parameters, bool dependent) override;
   GraphExec instantiate() const;
 
  private:

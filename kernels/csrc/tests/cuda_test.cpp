@@ -115,7 +115,7 @@ Plan one_launch(const Weights& weights, const std::string& kernel = "project") {
 Plan two_launches(const Weights& weights) {
   Plan plan = one_launch(weights);
   plan.label = "layered/16";
-  plan.scratch_row_bytes = {kIn * sizeof(float)};
+  plan.scratch = {{kIn * sizeof(float)}};
   plan.kernels.push_back({"", ptx_of("increment", 2), "increment", 32, 64 * 1024});
   plan.launches = {{1, 1, 1, {{Argument::kX}, {Argument::kScratch}, {Argument::kRows}}},
                    project_from(Argument::kScratch, weights)};
@@ -241,7 +241,7 @@ void batches_beyond_the_graphs_are_parts_on_two_streams() {
 // As 64-4096-4096-10 has.
 Plan wide(const Weights& weights) {
   Plan plan = two_launches(weights);
-  plan.scratch_row_bytes = {4096 * sizeof(float), 4096 * sizeof(float)};
+  plan.scratch = {{4096 * sizeof(float)}, {4096 * sizeof(float)}};
   return plan;
 }
 
@@ -254,6 +254,22 @@ void a_wide_model_takes_memory_for_1024_rows_only() {
   check_batch(kernel, 5000, 1, 2, 1);
   CHECK(fake().calls("cuGraphLaunch") == 5 && fake().calls("cuLaunchKernel") == 0);
   CHECK(kernel.device_bytes() == at_load);
+}
+
+// As `split` has: more launches for small batches, of which the second may begin before the first ends.
+void launches_for_other_batch_sizes_are_left_out() {
+  const Weights weights(2);
+  Plan plan = two_launches(weights);
+  plan.scratch[0].most_rows = plan.launches[0].most_rows = plan.launches[1].most_rows = 16;
+  plan.launches[1].dependent = true;
+  plan.launches.push_back(project_from(Argument::kX, weights));
+  plan.launches[2].least_rows = 17;
+  fake().reset();
+  CudaKernel kernel(weights.device, plan, 2);
+  CHECK(fake().calls("cuGraphAddDependencies_v2") == 2);  // in the graphs of 16 rows
+  CHECK(kernel.device_bytes() == 2 * (1024 * (kIn + kOut) + 16 * kIn) * sizeof(float));
+  for (const std::size_t rows : {1, 16}) check_batch(kernel, rows, 1, 2, 1);
+  for (const std::size_t rows : {17, 1000, 3000}) check_batch(kernel, rows, 1, 2);
 }
 
 void buffers_for_large_batches_are_made_with_the_first_of_them() {
@@ -680,6 +696,7 @@ int main() {
   several_launches_are_one_graph_at_any_size();
   batches_beyond_the_graphs_are_parts_on_two_streams();
   a_wide_model_takes_memory_for_1024_rows_only();
+  launches_for_other_batch_sizes_are_left_out();
   buffers_for_large_batches_are_made_with_the_first_of_them();
   graphs_are_replayed_once_before_traffic();
   weights_are_there_before_a_kernel_reads_them();

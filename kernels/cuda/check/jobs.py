@@ -11,6 +11,7 @@ from fused_mlp.kernels.cuda.check.models import (
     Tour,
     gated_layers,
     gated_whole,
+    long_sum,
     normed_whole,
     plain_layers,
     plain_whole,
@@ -18,6 +19,7 @@ from fused_mlp.kernels.cuda.check.models import (
     residual_whole,
 )
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES, Architecture
+from fused_mlp.kernels.cuda.planning.forward import plan_forward
 from fused_mlp.kernels.cuda.planning.plans import LaunchPlan, layered_plans, whole_plan
 from fused_mlp.kernels.cuda.planning.tiles import TILES, Tile
 from fused_mlp.kernels.cuda.planning.whole_steps import fits, plan_whole
@@ -32,12 +34,14 @@ QUICK = {
     ("layered/16", 0, "float16", LIGHT + LAST),
     ("layered/16", 0, "tf32", HEAVY + LAST),
     ("layered/16", 0, "ieee", LIGHT + LAST),
+    *(("split-tf32x3/16", 0, "tf32x3", f"{HEAVY} {kernel}") for kernel in ("part", "join")),
     *(("row", 0, precision, f"{PROGRAM} 0") for precision in ("float16", "ieee")),
 }
 FLOAT_TYPES: dict[str, tuple[Dtype, ...]] = {
     "half": ("float16", "bfloat16"),
     "tf32": ("float32",),
     "ieee": ("float32",),
+    "tf32x3": ("float32",),
 }
 
 
@@ -57,7 +61,7 @@ class Job:
 
     @property
     def wants_tensor_cores(self) -> bool:
-        return self.plan.kernel != "row" and self.precision != "ieee"
+        return self.plan.kernel not in ("row", "join") and self.precision != "ieee"
 
     @property
     def weight(self) -> int:
@@ -78,7 +82,8 @@ class Job:
                 found += _uses(step.gate, [f"{last}{step.function}", str(step.then)], step.norm, step.combine)
             return found
         functions = [str(constants[name]) for name in ("FUNCTION", "THEN", "LAST") if name in constants]
-        return _uses(constants.get("GATE"), functions, str(constants["NORM"]), str(constants["COMBINE"]))
+        norm, combine = (str(constants.get(name, "")) for name in ("NORM", "COMBINE"))
+        return _uses(constants.get("GATE"), functions, norm, combine)
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -118,6 +123,8 @@ def _on(architecture: Architecture, number: int) -> Iterator[Job]:
             if tile.strategy == "whole" and LIGHT in uses and (index + number) % 2:
                 # Programs compile as chains do, only longer: on every second architecture, instead of the light one.
                 uses = (PROGRAM, *uses[1:])
+            if tile.precision == "tf32x3" or tile.split:  # as others compile, except for the products
+                uses = uses[:1] if PROGRAM in uses else uses[-1:]
             for use in uses:
                 for name, plan in _plans(tile, dtype, use, tour):
                     yield Job(architecture.capability, tile.label, tile.width, precision, name, plan)
@@ -127,6 +134,10 @@ def _on(architecture: Architecture, number: int) -> Iterator[Job]:
 def _plans(tile: Tile, dtype: Dtype, use: str, tour: Tour) -> Iterator[tuple[str, LaunchPlan]]:
     if tile.strategy == "whole":
         yield use, whole_plan(_whole_model(tile, dtype, use, tour), tile)
+        return
+    if tile.split:
+        for launch in plan_forward(long_sum(dtype, tour, outputs=tile.block_n - 1), tile).launches:
+            yield f"{use} {launch.plan.kernel}", launch.plan
         return
     # As many outputs as a tile holds, less one: then the softmax is in the layer's own epilogue.
     fitting = tile.block_n - 1

@@ -119,7 +119,7 @@ def plain_whole(width: int, dtype: Dtype, tour: Tour) -> MlpSpec:
 def gated_whole(width: int, dtype: Dtype, tour: Tour) -> MlpSpec:
     """The heaviest chain: two accumulators in every layer, exact GELU where most values are live, a softmax over more
     columns than one tile holds; odd widths leave masks and scalar loads in place."""
-    between = _between(width)
+    between = 1 if width > 128 else 2  # two alike: such layers may run in a loop
     functions = [next(tour.gate), *["gelu"] * between, next(tour.gate)]
     widths = (783, *[width - 1] * (1 + between), 199)
     return chain(widths, functions, next(tour.softmax), dtype, gated=True)
@@ -162,6 +162,11 @@ def plain_layers(dtype: Dtype, tour: Tour) -> MlpSpec:
 def gated_layers(dtype: Dtype, tour: Tour, outputs: int) -> MlpSpec:
     """Both gated, at odd widths: exact GELU in the hidden one, any in the last; then a softmax."""
     return chain((1023, 1023, outputs), ["gelu", next(tour.gate)], next(tour.softmax), dtype, gated=True)
+
+
+def long_sum(dtype: Dtype, tour: Tour, outputs: int) -> MlpSpec:
+    """A gated product of more inputs than a part of a sum has, and a softmax."""
+    return chain((1300, outputs), [next(tour.gate)], next(tour.softmax), dtype, gated=True)
 
 
 def residual_layers(dtype: Dtype, tour: Tour, narrow: int) -> MlpSpec:

@@ -4,7 +4,14 @@ from typing import Any
 
 from fused_mlp.kernels.cuda.device.layer_kernel import layer_kernel
 from fused_mlp.kernels.cuda.device.row_kernel import row_kernel
+from fused_mlp.kernels.cuda.device.split_kernels import join_kernel, part_kernel
 from fused_mlp.kernels.cuda.device.whole_kernel import whole_kernel
 from fused_mlp.kernels.cuda.planning.plans import KernelName
 
-KERNELS: dict[KernelName, Any] = {"whole": whole_kernel, "layer": layer_kernel, "row": row_kernel}
+KERNELS: dict[KernelName, Any] = {
+    "whole": whole_kernel,
+    "layer": layer_kernel,
+    "row": row_kernel,
+    "part": part_kernel,
+    "join": join_kernel,
+}

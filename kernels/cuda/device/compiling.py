@@ -24,18 +24,23 @@ def compile_plan(
     plan: LaunchPlan, options: Mapping[str, int | None], capability: int
 ) -> triton.compiler.CompiledKernel:
     """For 16-byte aligned pointers and a 32-bit row count."""
-    kernel = KERNELS[plan.kernel]
-    names = [name for name in kernel.arg_names if name not in plan.constants]
+    source, options = source_of(plan, options, capability)
+    with _using_cache():
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def source_of(
+    plan: LaunchPlan, options: Mapping[str, int | None], capability: int
+) -> tuple[ASTSource, dict[str, int | None]]:
+    """What Triton's compiler is given."""
+    kernel, constants = KERNELS[plan.kernel], plan.constants_for(capability)
+    names = [name for name in kernel.arg_names if name not in constants]
     types = [f"*{element}" for element in plan.pointers] + ["i32"] * (len(names) - len(plan.pointers))
     assert kernel.arg_names[: len(names)] == names  # launches pass them in this order, then the constants
-    signature = dict(zip(names, types, strict=True)) | dict.fromkeys(plan.constants, "constexpr")
+    signature = dict(zip(names, types, strict=True)) | dict.fromkeys(constants, "constexpr")
     aligned = {(index,): [["tt.divisibility", 16]] for index in range(len(plan.pointers))}
-    with _using_cache():
-        return triton.compile(
-            ASTSource(kernel, signature, dict(plan.constants), aligned),
-            target=GPUTarget("cuda", capability, 32),
-            options=dict(options),
-        )
+    overlap: dict[str, int | None] = {"launch_pdl": True} if plan.overlaps(capability) else {}
+    return ASTSource(kernel, signature, dict(constants), aligned), {**options, **overlap}
 
 
 def load(compiled: triton.compiler.CompiledKernel) -> int:

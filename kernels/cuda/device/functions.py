@@ -4,6 +4,7 @@ that NaN comes out as NaN, as in eager (`tl.maximum` alone would swallow it)."""
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -218,6 +219,15 @@ def finish(x, z, FUNCTION: tl.constexpr, COMBINE: tl.constexpr, SWAPPED: tl.cons
         else:
             x = combine(x, z, COMBINE)
     return apply(x, THEN)
+
+
+@triton.jit
+def await_launch(OVERLAP: tl.constexpr):
+    """Lets the next launch begin, whose programs wait here too, and waits until all before this one are done and what
+    they wrote is there. Before it, a program may read nothing but tensors of the model, and write nothing."""
+    if OVERLAP:
+        gdc_launch_dependents()
+        gdc_wait()
 
 
 @triton.jit

@@ -5,7 +5,7 @@ function(gate) * up in that one launch."""
 import triton
 import triton.language as tl
 
-from fused_mlp.kernels.cuda.device.functions import apply, finish, normalize, rounded
+from fused_mlp.kernels.cuda.device.functions import apply, await_launch, finish, normalize, rounded
 
 
 @triton.jit(do_not_specialize=["rows"])  # one binary for every batch size
@@ -42,6 +42,7 @@ def layer_kernel(
     LAST: tl.constexpr,
     PRECISION: tl.constexpr,
     PART: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """x: IN columns from X_AT on in rows X_ROW apart; y and z alike, OUT columns. w: (N_PADDED, W_ROW), zero-padded,
     followed by the gate's where GATE, its function, is not None; b: (N_PADDED,) float32, likewise, then weight and
@@ -57,15 +58,16 @@ def layer_kernel(
     w_tile = w_ptr + n.to(tl.int64)[None, :] * W_ROW + k[:, None]
     up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    await_launch(OVERLAP)
     if IN <= PART:
-        up, gate = _sums(
+        up, gate = add_products(
             up, gate, x_tile, w_tile, live, 0, IN, IN, BLOCK_K, N_PADDED * W_ROW, GATE is not None, PRECISION
         )
     else:
         for part in range(0, IN, PART):
             zero = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             stop = tl.minimum(part + PART, IN)
-            a, b = _sums(
+            a, b = add_products(
                 zero,
                 zero,
                 x_tile,
@@ -82,6 +84,64 @@ def layer_kernel(
             up += a
             gate += b
 
+    end_product(
+        up,
+        gate,
+        row,
+        n,
+        live,
+        z_ptr,
+        b_ptr,
+        y_ptr,
+        N_PADDED,
+        OUT,
+        Z_AT,
+        Z_ROW,
+        Z_ELEMENT,
+        Y_AT,
+        Y_ROW,
+        GATE,
+        FUNCTION,
+        COMBINE,
+        SWAPPED,
+        THEN,
+        NORM,
+        EPS,
+        WEIGHT,
+        BIAS,
+        LAST,
+    )
+
+
+@triton.jit
+def end_product(
+    up,
+    gate,
+    row,
+    n,
+    live,
+    z_ptr,
+    b_ptr,
+    y_ptr,
+    N_PADDED: tl.constexpr,
+    OUT: tl.constexpr,
+    Z_AT: tl.constexpr,
+    Z_ROW: tl.constexpr,
+    Z_ELEMENT: tl.constexpr,
+    Y_AT: tl.constexpr,
+    Y_ROW: tl.constexpr,
+    GATE: tl.constexpr,
+    FUNCTION: tl.constexpr,
+    COMBINE: tl.constexpr,
+    SWAPPED: tl.constexpr,
+    THEN: tl.constexpr,
+    NORM: tl.constexpr,
+    EPS: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    LAST: tl.constexpr,
+):
+    """What follows the sums of a product, and the store. Arguments are those of `layer_kernel`."""
     up += tl.load(b_ptr + n)[None, :]
     b_ptr += N_PADDED
     if GATE is not None:
@@ -96,7 +156,7 @@ def layer_kernel(
         )
     up = finish(up, z, FUNCTION, COMBINE, SWAPPED, THEN)
     if NORM != "":
-        tl.static_assert(OUT <= BLOCK_N, "the tile must hold whole rows: use row_kernel")
+        tl.static_assert(up.shape[1] >= OUT, "the tile must hold whole rows: use row_kernel")
         up = normalize((up,), (OUT,), NORM, EPS)[0]
     if WEIGHT:
         up = up * tl.load(b_ptr + n)[None, :]
@@ -108,7 +168,7 @@ def layer_kernel(
 
 
 @triton.jit
-def _sums(
+def add_products(
     up,
     gate,
     x_tile,
@@ -116,17 +176,17 @@ def _sums(
     live,
     start,
     stop,
-    IN: tl.constexpr,
+    inputs,
     BLOCK_K: tl.constexpr,
     GATE_AT: tl.constexpr,
     GATED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """up and gate with the products of inputs start to stop added, in order."""
+    """up and gate with the products of inputs start to stop added, in order. From `inputs` on there are none."""
     k = tl.arange(0, BLOCK_K)
     dtype = w_tile.dtype.element_ty
     for at in range(start, stop, BLOCK_K):
-        x = tl.load(x_tile + at, mask=live[:, None] & (at + k < IN)[None, :], other=0.0).to(dtype)
+        x = tl.load(x_tile + at, mask=live[:, None] & (at + k < inputs)[None, :], other=0.0).to(dtype)
         up = tl.dot(x, tl.load(w_tile + at), up, input_precision=PRECISION)
         if GATED:
             gate = tl.dot(x, tl.load(w_tile + GATE_AT + at), gate, input_precision=PRECISION)

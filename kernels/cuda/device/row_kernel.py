@@ -4,7 +4,7 @@ a function, a combination with another value, a function; or a copy. One program
 import triton
 import triton.language as tl
 
-from fused_mlp.kernels.cuda.device.functions import finish, rounded, row_size
+from fused_mlp.kernels.cuda.device.functions import await_launch, finish, rounded, row_size
 
 
 @triton.jit
@@ -31,12 +31,14 @@ def row_kernel(
     COMBINE: tl.constexpr,
     SWAPPED: tl.constexpr,
     THEN: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """x, z, y: WIDTH columns from *_AT on, in rows *_ROW apart; z is read where COMBINE is not empty. b: WIDTH weights
     and as many biases. y may be x: no pass reads what an earlier one wrote."""
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * X_ROW + X_AT
     lane = tl.arange(0, BLOCK)
+    await_launch(OVERLAP)
     if NORM == "softmax" or NORM == "log_softmax":
         shift, size = _softmax_size(x_row, WIDTH, BLOCK, X_ELEMENT)
     elif NORM != "":

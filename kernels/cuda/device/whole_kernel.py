@@ -209,19 +209,30 @@ def _product(
     PRECISION: tl.constexpr,
     PART: tl.constexpr,
 ):
-    """A product into tiles. (The loop over them runs at run time: unrolled, ptxas holds every tile at once and
-    spills.)"""
+    """A product into tiles, or several alike. (The loop over tiles and layers runs at run time: unrolled, ptxas holds
+    every tile at once and spills; and only in a loop does Triton copy the next weights ahead.)"""
     dtype = w.dtype.element_ty
+    TILES: tl.constexpr = tile_count(STEP)
+    LAYERS: tl.constexpr = field(STEP, "layers")
+    LAYER_ROWS: tl.constexpr = field(STEP, "n") * (1 if field(STEP, "gate") is None else 2)
     g = ()
-    for _ in tl.static_range(tile_count(STEP)):
+    for _ in tl.static_range(TILES):
         g = g + (tl.zeros((BLOCK_M, CHUNK), dtype),)
-    for j in range(tile_count(STEP)):
+    for s in range(LAYERS * TILES):
+        j = s % TILES
+        n = (s // TILES) * LAYER_ROWS + j * CHUNK
         up = _gated_product(
-            x_rows, w, b, live, h, j * CHUNK, STEP, IN, CHUNK, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART
+            x_rows, w, b, live, h, n, STEP, IN, CHUNK, BLOCK_M, BLOCK_K, CHUNK, PRECISION, PART
         )
         g = _with_tile(g, j, _finish(up, _tile_at(z, j), STEP).to(dtype))
+        if LAYERS > 1:
+            read = h
+            h = ()
+            for i in tl.static_range(TILES):
+                made = _without_padding(g[i], columns_in(STEP, i), CHUNK)
+                h = h + (tl.where(j == TILES - 1, made, read[i]),)
     h = ()
-    for i in tl.static_range(tile_count(STEP)):
+    for i in tl.static_range(TILES):
         h = h + (_without_padding(g[i], columns_in(STEP, i), CHUNK),)
     return h
 

@@ -4,11 +4,19 @@ adds machine code, packed tensors and addresses. Imports neither torch nor trito
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from fused_mlp.kernels.cuda.planning.placement import X, Y
-from fused_mlp.kernels.cuda.planning.plans import LaunchPlan, layered_launches, whole_plan
+from fused_mlp.kernels.cuda.planning.placement import SCRATCH, X, Y
+from fused_mlp.kernels.cuda.planning.plans import (
+    ELEMENT_TYPES,
+    MANY,
+    SPLIT_ROWS,
+    LaunchPlan,
+    layered_launches,
+    whole_plan,
+)
+from fused_mlp.kernels.cuda.planning.splitting import is_split, split, sums_of_row
 from fused_mlp.kernels.cuda.planning.stages import RowPass
 from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.fusion import Product
@@ -57,14 +65,27 @@ class Vectors:
 
 
 @dataclass(frozen=True)
+class Scratch:
+    """A buffer between launches: the elements of a row, their Triton type, and for how many rows it is ever used."""
+
+    row: int
+    element: str
+    most_rows: int = MANY
+
+
+@dataclass(frozen=True)
 class ForwardPlan:
-    """`tensors`: what is packed for `layered`; `whole` has two, weights and vectors, as `whole_steps` places them.
-    `scratch`: elements of a row of each buffer between launches, in the model's dtype."""
+    """`tensors`: what is packed for `layered`; `whole` has two, weights and vectors, as `whole_steps` places them."""
 
     tile: Tile
     launches: tuple[Launch, ...]
     tensors: tuple[Matrices | Vectors, ...] = ()
-    scratch: tuple[int, ...] = ()
+    scratch: tuple[Scratch, ...] = ()
+
+    @property
+    def most_launches(self) -> int:
+        """Of a batch."""
+        return max(sum(each.plan.grid(rows) > 0 for each in self.launches) for rows in (1, MANY))
 
 
 def plan_forward(spec: MlpSpec, tile: Tile) -> ForwardPlan:
@@ -83,28 +104,41 @@ def _whole(spec: MlpSpec, tile: Tile) -> ForwardPlan:
 
 
 def _layered(spec: MlpSpec, tile: Tile) -> ForwardPlan:
-    steps, scratch = layered_launches(spec, tile)
+    steps, sizes = layered_launches(spec, tile)
+    scratch = [Scratch(size, ELEMENT_TYPES[spec.dtype]) for size in sizes]
+    sums = Argument("buffer", SCRATCH + len(scratch))  # of all splits: one is done before the next begins
+    sums_row = 0
     tensors: list[Matrices | Vectors] = []
     launches: list[Launch] = []
     matrices: dict[str, int] = {}  # by the prefix of their names: a module that is called twice is kept once
+
+    def add(plan: LaunchPlan, *arguments: Argument) -> None:
+        launches.append(Launch(replace(plan, dependent=not first or plan.kernel == "join"), arguments))
+
     for each in steps:
+        first = each is steps[0]
         source, other, target = (Argument("buffer", index) for index in each.buffers)
-        arguments = [source, other]
-        if isinstance(each.stage, Product):
-            step = each.stage.step
-            n, k = each.plan.constants["N_PADDED"], each.plan.constants["W_ROW"]
-            assert isinstance(n, int)
-            assert isinstance(k, int)
-            if step.prefix not in matrices:
-                matrices[step.prefix] = len(tensors)
-                tensors.append(Matrices(step, n, k))
-            arguments.append(Argument("tensor", matrices[step.prefix]))
-            vectors = Vectors(step, n, each.tail, n)
-        else:
-            vectors = Vectors(None, 0, each.stage, spec.widths_by_name[each.stage.source])
-        tensors.append(vectors)
-        arguments += [Argument("tensor", len(tensors) - 1), target]
-        if each.plan.kernel == "layer":
-            arguments.append(ROWS)
-        launches.append(Launch(each.plan, tuple(arguments)))
-    return ForwardPlan(tile, tuple(launches), tuple(tensors), scratch)
+        if not isinstance(each.stage, Product):
+            tensors.append(Vectors(None, 0, each.stage, spec.widths_by_name[each.stage.source]))
+            add(each.plan, source, other, Argument("tensor", len(tensors) - 1), target)
+            continue
+        step = each.stage.step
+        n, k = each.plan.constants["N_PADDED"], each.plan.constants["W_ROW"]
+        assert isinstance(n, int)
+        assert isinstance(k, int)
+        if step.prefix not in matrices:
+            matrices[step.prefix] = len(tensors)
+            tensors.append(Matrices(step, n, k))
+        weights = Argument("tensor", matrices[step.prefix])
+        tensors.append(Vectors(step, n, each.tail, n))
+        vectors = Argument("tensor", len(tensors) - 1)
+        whole = each.plan
+        if tile.split and is_split(spec.widths_by_name[step.input], each.plan.column_blocks):
+            whole, part, join = split(each.plan)
+            sums_row = max(sums_row, sums_of_row(each.plan))
+            add(part, source, weights, sums, ROWS)
+            add(join, sums, other, vectors, target, ROWS)
+        add(whole, source, other, weights, vectors, target, ROWS)
+    if sums_row:
+        scratch.append(Scratch(sums_row, "fp32", SPLIT_ROWS))
+    return ForwardPlan(tile, tuple(launches), tuple(tensors), tuple(scratch))

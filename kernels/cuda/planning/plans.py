@@ -10,15 +10,16 @@ from typing import Literal
 
 from fused_mlp.kernels.cuda.planning.placement import SCRATCH, Place, Task, X, place
 from fused_mlp.kernels.cuda.planning.stages import RowPass, Stage, stages_of
-from fused_mlp.kernels.cuda.planning.tiles import Precision, Tile
+from fused_mlp.kernels.cuda.planning.tiles import FLOAT32, Precision, Tile
 from fused_mlp.kernels.cuda.planning.whole_steps import norm_name, pad, plan_whole
 from fused_mlp.kernels.fusion import Product, join
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import parse
 from fused_mlp.models.spec import Gated, Norm
 
-KernelName = Literal["whole", "layer", "row"]
+KernelName = Literal["whole", "layer", "row", "part", "join"]
 ELEMENT_TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 ROW_BLOCK = 1024
 # The most registers of a thread. Left alone (None), ptxas makes room for more programs per multiprocessor and may spill
 # a value for that; given the hardware's 255 it loads further ahead, and may spill then. Which of the two spills depends
@@ -27,14 +28,22 @@ WHOLE_REGISTERS = (255, None)
 LAYERED_REGISTERS = (None, 255)
 # Without tensor cores a GPU sums a product one input after the other, and the error of so long a chain grows with it:
 # with 4096 inputs it is three times that of eager, whose GEMMs sum in parts. So do these kernels: parts of this many
-# inputs, each summed in order and added up in order, whatever the batch. (Tensor cores round operands more than sums.)
+# inputs, each summed in order and added up in order, whatever the batch. (Tensor cores round operands more than sums,
+# except in tf32x3.)
 SUM_PART = 512
+# `split`: a batch of at most so many rows leaves most multiprocessors idle in a layer of so few blocks of columns, so
+# each part of a sum gets a program of its own. The parts are added up in the same order as in one program.
+SPLIT_ROWS = 16
+SPLIT_COLUMN_BLOCKS = 64
+DEPENDENT_CAPABILITY = 90  # from here on, a launch may begin while the one before it ends
+MANY = 2**31 - 1
 _IDENTITY = parse("x")
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One launch. `pointers` are the Triton element types of the tensors, in the order of the kernel's arguments."""
+    """One launch, for batches of `least_rows` to `most_rows`. `pointers` are the Triton element types of the tensors,
+    in the order of the kernel's arguments. `dependent`: not the first, and waits itself for the one before it."""
 
     kernel: KernelName
     pointers: tuple[str, ...]
@@ -44,6 +53,9 @@ class LaunchPlan:
     warps: int
     stages: int
     registers: tuple[int | None, ...] = LAYERED_REGISTERS
+    least_rows: int = 0
+    most_rows: int = MANY
+    dependent: bool = False
 
     @property
     def options(self) -> tuple[Mapping[str, int | None], ...]:
@@ -52,7 +64,18 @@ class LaunchPlan:
             {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": most} for most in self.registers
         )
 
+    def overlaps(self, capability: int) -> bool:
+        return self.dependent and capability >= DEPENDENT_CAPABILITY
+
+    def constants_for(self, capability: int) -> Mapping[str, object]:
+        if not self.constants.get("OVERLAP") or capability >= DEPENDENT_CAPABILITY:
+            return self.constants
+        return {**self.constants, "OVERLAP": False}
+
     def grid(self, rows: int) -> int:
+        """How many programs; none for a batch that another launch is for."""
+        if not self.least_rows <= rows <= self.most_rows:
+            return 0
         return -(-rows // self.block_m) * self.column_blocks
 
 
@@ -87,13 +110,13 @@ def whole_plan(spec: MlpSpec, tile: Tile) -> LaunchPlan:
 
 @dataclass(frozen=True)
 class LayeredLaunch:
-    """A launch of `layered`: its plan, what it computes, and the buffers that it reads and writes. `tail`: the row pass
-    in a product's epilogue."""
+    """A launch of `layered`: its plan, what it computes, and the buffers that it reads and writes (source, other,
+    target; the source again where there is no other). `tail`: the row pass in a product's epilogue."""
 
     plan: LaunchPlan
     stage: Product | RowPass
     tail: RowPass | None
-    buffers: tuple[int, int, int]  # source, other (the source again where there is none), target
+    buffers: tuple[int, int, int]
 
 
 def layered_plans(spec: MlpSpec, tile: Tile) -> list[LaunchPlan]:
@@ -152,7 +175,7 @@ def _product_plan(
         constants={
             "IN": width,
             **_at("X", task.source),
-            "W_ROW": pad(width, tile.block_k),
+            "W_ROW": pad(width, SUM_PART if tile.split and width > SUM_PART else tile.block_k),
             "N_PADDED": n_padded,
             "OUT": out,
             **_at("Z", task.other),
@@ -166,6 +189,7 @@ def _product_plan(
             **_normalization(tail),
             "LAST": _IDENTITY if tail is None else tail.function,
             **_sums(tile),
+            "OVERLAP": True,
         },
         block_m=tile.block_m,
         column_blocks=n_padded // tile.block_n,
@@ -191,6 +215,7 @@ def _row_plan(task: Task, width: int, element: str, pointers: tuple[str, ...]) -
             "BLOCK": block,
             **_normalization(row),
             **_epilogue(row),
+            "OVERLAP": True,
         },
         block_m=1,
         column_blocks=1,
@@ -238,6 +263,6 @@ def _normalization(row: RowPass | None) -> dict[str, object]:
 
 def _sums(tile: Tile) -> dict[str, object]:
     return {
-        "PRECISION": "tf32" if tile.precision == "tf32" else "ieee",
-        "PART": SUM_PART if tile.precision == "ieee" else sys.maxsize,
+        "PRECISION": "ieee" if tile.precision == "half" else tile.precision,
+        "PART": SUM_PART if tile.precision in FLOAT32 or tile.split else sys.maxsize,
     }

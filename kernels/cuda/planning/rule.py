@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from fused_mlp.kernels.cuda.planning.architectures import Architecture
 from fused_mlp.kernels.cuda.planning.plans import precision_of
+from fused_mlp.kernels.cuda.planning.splitting import is_split
 from fused_mlp.kernels.cuda.planning.stages import RowPass, stages_of
 from fused_mlp.kernels.cuda.planning.tiles import Tile, select_tiles
 from fused_mlp.kernels.cuda.planning.whole_steps import fits, plan_whole
@@ -28,7 +29,12 @@ LARGE_BATCH_ROWS = 1024
 def tile_by_rule(spec: MlpSpec, architecture: Architecture, rows: int, tf32: bool = False) -> Tile:
     """One launch while the weights are small enough for one multiprocessor to read; else layer by layer.
     Small blocks of rows for small batches, large ones from LARGE_BATCH_ROWS up."""
-    tiles = candidate_tiles(spec, architecture, tf32)
+    precision = precision_of(spec, tf32)
+    tiles = [
+        tile
+        for tile in candidate_tiles(spec, architecture, tf32)
+        if tile.precision == precision and not tile.split
+    ]
     whole = [tile for tile in tiles if tile.strategy == "whole" and _suits_whole(spec, tile)]
     chosen = whole or [tile for tile in tiles if tile.strategy == "layered"]
     return chosen[-1] if rows >= LARGE_BATCH_ROWS else chosen[0]
@@ -37,11 +43,17 @@ def tile_by_rule(spec: MlpSpec, architecture: Architecture, rows: int, tf32: boo
 def candidate_tiles(spec: MlpSpec, architecture: Architecture, tf32: bool = False) -> list[Tile]:
     """Every row of the table that can run the model, `whole` first, smallest blocks first."""
     stages = stages_of(spec)
-    products = sum(isinstance(stage, Product) for stage in stages)
+    products = [stage.step for stage in stages if isinstance(stage, Product)]
     passes = sum(isinstance(stage, RowPass) for stage in stages)
-    short = products <= MAX_WHOLE_PRODUCTS and passes <= MAX_WHOLE_PASSES
+    short = len(products) <= MAX_WHOLE_PRODUCTS and passes <= MAX_WHOLE_PASSES
     return select_tiles(
-        architecture, precision_of(spec, tf32), lambda tile: short and fits(plan_whole(spec, tile), tile)
+        architecture,
+        precision_of(spec, tf32),
+        fits=lambda tile: short and fits(plan_whole(spec, tile), tile),
+        splits=lambda tile: any(
+            is_split(spec.widths_by_name[step.input], -(-step.out_features // tile.block_n))
+            for step in products
+        ),
     )
 
 

@@ -12,9 +12,11 @@ from typing import Literal
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES, CAPABILITIES, Architecture
 
 Strategy = Literal["whole", "layered"]
-# half: fp16 and bf16. tf32 and ieee are the two ways to multiply float32.
-Precision = Literal["half", "tf32", "ieee"]
-PRECISIONS: tuple[Precision, ...] = ("half", "tf32", "ieee")
+# half: fp16 and bf16. The others are ways to multiply float32: tf32 rounds the operands, tf32x3 multiplies each as a
+# sum of two such numbers, in three products on tensor cores.
+Precision = Literal["half", "tf32", "ieee", "tf32x3"]
+PRECISIONS: tuple[Precision, ...] = ("half", "tf32", "ieee", "tf32x3")
+FLOAT32: tuple[Precision, ...] = ("ieee", "tf32x3")  # where TF32 was not asked for
 MAX_WHOLE_WIDTH = 256
 
 # By how much shared memory a block may have: 163 KiB and more, or 99 KiB.
@@ -39,6 +41,7 @@ class Tile:
     chunk: int = 0
     capabilities: tuple[int, ...] = CAPABILITIES
     program_width: int = 0  # of values that norms and the like are made of, where `width` would spill
+    split: bool = False  # `layered`: long sums of small batches over several programs (see `splitting`)
 
     def __post_init__(self) -> None:
         sizes = [self.block_m, self.block_n, self.block_k]
@@ -79,7 +82,8 @@ class Tile:
     @property
     def label(self) -> str:
         """`whole/16`: the strategy and how many rows a program takes."""
-        return f"{self.strategy}/{self.block_m}"
+        name = "split" if self.split else self.strategy
+        return f"{name}{'-tf32x3' * (self.precision == 'tf32x3')}/{self.block_m}"
 
 
 def _whole(
@@ -112,8 +116,8 @@ def _whole(
 
 TILES: tuple[Tile, ...] = (
     # 16 rows: the least latency.
-    _whole("half", 32, 32, 16, warps=4),
-    _whole("half", 64, 64, 16, warps=4),
+    _whole("half", 32, 32, 16, warps=4, stages=3),
+    _whole("half", 64, 64, 16, warps=4, stages=3),
     _whole("half", 128, 64, 16, warps=4, program_width=96),
     _whole("half", 256, 64, 16, warps=8, stages=3, capabilities=LARGE),
     _whole("half", 256, 64, 16, warps=8, stages=2, capabilities=SMALL),
@@ -150,18 +154,37 @@ TILES: tuple[Tile, ...] = (
     Tile("layered", "tf32", block_m=64, block_n=64, block_k=32, warps=8, stages=2),
     Tile("layered", "ieee", block_m=16, block_n=32, block_k=64, warps=4, stages=4),
     Tile("layered", "ieee", block_m=64, block_n=64, block_k=16, warps=8, stages=2),
+    # Float32 on tensor cores, in three products. (Layered, 64 rows of 64 columns spill on sm_80 when gated.)
+    _whole("tf32x3", 32, 32, 16, warps=4),
+    _whole("tf32x3", 64, 32, 16, warps=4),
+    _whole("tf32x3", 128, 32, 16, warps=4),
+    _whole("tf32x3", 32, 32, 64, warps=8),
+    _whole("tf32x3", 64, 32, 64, warps=8),
+    Tile("layered", "tf32x3", block_m=16, block_n=32, block_k=32, warps=4, stages=3),
+    # Parts of long sums in programs of their own, in batches of a block.
+    Tile("layered", "half", block_m=16, block_n=32, block_k=128, warps=4, stages=4, split=True),
+    Tile("layered", "tf32", block_m=16, block_n=32, block_k=64, warps=4, stages=4, split=True),
+    Tile("layered", "ieee", block_m=16, block_n=32, block_k=64, warps=4, stages=4, split=True),
+    Tile("layered", "tf32x3", block_m=16, block_n=32, block_k=32, warps=4, stages=3, split=True),
 )
 
 
 def select_tiles(
-    architecture: Architecture, precision: Precision, fits: Callable[[Tile], bool]
+    architecture: Architecture,
+    precision: Precision,
+    fits: Callable[[Tile], bool],
+    splits: Callable[[Tile], bool],
 ) -> list[Tile]:
     """The rows a model may use, smallest block_m first: of `whole` those of the narrowest width that it fits, then the
-    layered ones."""
+    layered ones. `splits`: whether a layer of it is split."""
+    precisions = FLOAT32 if precision in FLOAT32 else (precision,)
     usable = [
-        tile for tile in TILES if architecture.capability in tile.capabilities and tile.precision == precision
+        tile
+        for tile in TILES
+        if architecture.capability in tile.capabilities and tile.precision in precisions
     ]
     whole = [tile for tile in usable if tile.strategy == "whole"]
     width = next((tile.width for tile in sorted(whole, key=lambda tile: tile.width) if fits(tile)), -1)
     chosen = [tile for tile in usable if tile.strategy == "layered" or tile.width == width]
+    chosen = [tile for tile in chosen if not tile.split or splits(tile)]
     return sorted(chosen, key=lambda tile: (tile.strategy == "layered", tile.block_m))

@@ -16,6 +16,7 @@ from fused_mlp.models import MlpSpec
 from fused_mlp.models.formula import Formula, parse
 from fused_mlp.models.spec import INPUT, Affine, Gated, Linear, Norm, Softmax
 
+MOST_LOOPED_TILES = 2
 Kind = Literal["load", "product", "stream", "row", "store"]
 _IDENTITY = parse("x")
 
@@ -23,8 +24,8 @@ _IDENTITY = parse("x")
 @dataclass(frozen=True)
 class WholeStep:
     """load: the input into tiles. product: a matrix times tiles (or the input, in parts, where `source` is empty) into
-    tiles. stream: the same into the results, in blocks, with a softmax over them. row: a row pass over tiles. store:
-    tiles into the results.
+    tiles; `layers` of them alike, each of the result of the one before it. stream: a product into the results, in
+    blocks, with a softmax over them. row: a row pass over tiles. store: tiles into the results.
 
     A tile is (step that made it, index). `counts` are the real columns of each tile of the result (store, load: of the
     source), `columns` where they are in the results or in the input; of a stream, where it begins. `n` and `k` are the
@@ -45,6 +46,7 @@ class WholeStep:
     weight: bool = False
     bias: bool = False
     rounded: bool = True  # to the model's dtype; not where only the results get it
+    layers: int = 1
     n: int = 0
     k: int = 0
     block: int = 0  # columns of a stream at a time
@@ -181,10 +183,30 @@ class _Planner:
             out_counts = self.columns.counts(stage.name)
             step = replace(step, counts=out_counts, n=len(out_counts) * self.tile.chunk)
             step = self._combined(step, stage)
-            self._add(stage.name, step)
+            if self._continues(step, stage):
+                before = self.steps.pop()
+                self._add(stage.name, replace(before, layers=before.layers + 1))
+            else:
+                self._add(stage.name, step)
         self.packed.append(Packed(stage.step, step, out_counts, in_counts))
         self.weights += step.n * step.k * (1 if gate is None else 2)
         self.vectors += step.n * (1 if gate is None else 2)
+
+    def _continues(self, step: WholeStep, stage: Product) -> bool:
+        """Whether it is one more layer like the step before it, of whose result nothing else is made. Such layers run
+        in a loop, in which Triton copies weights ahead (cp.async), the next layer's too; not so from step to step.
+        (Values of more tiles have a loop over tiles, and spill if it goes on over layers.)"""
+        before, number = self.steps[-1] if self.steps else None, len(self.steps) - 1
+        if before is None or not before.source or step.combine or self.uses[stage.step.input] != 1:
+            return False
+        if len(step.counts) > MOST_LOOPED_TILES:
+            return False
+        alike = replace(
+            step, source=before.source, weights=before.weights, vectors=before.vectors, layers=before.layers
+        )
+        return alike == before and step.source == tuple(
+            (number, index) for index in range(len(before.counts))
+        )
 
     def _row(self, stage: RowPass) -> None:
         counts = self.columns.counts(stage.name)

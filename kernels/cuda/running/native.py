@@ -20,10 +20,10 @@ from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.cuda.planning.architectures import Architecture, architecture_of
 from fused_mlp.kernels.cuda.planning.forward import Argument, ForwardPlan
 from fused_mlp.kernels.cuda.planning.placement import SCRATCH, X, Y
+from fused_mlp.kernels.cuda.planning.plans import ELEMENT_BYTES
 from fused_mlp.kernels.errors import KernelError, KernelInputError, KernelUnavailable
 from fused_mlp.kernels.failure import report_failure
 from fused_mlp.models import MlpSpec
-from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
 
 try:
     from fused_mlp.kernels import _cuda
@@ -164,21 +164,24 @@ def hand_over(
     addresses = [
         tensor.data_ptr() if isinstance(tensor, torch.Tensor) else tensor.address for tensor in tensors
     ]
+    device = open_device(ordinal)
     kernels: list[tuple[bytes, str, str, int, int]] = []
-    launches: list[tuple[int, int, int, list[tuple[str, int]]]] = []
+    launches: list[tuple[int, int, int, list[tuple[str, int]], int, int, bool]] = []
     for index, (launch, binary) in enumerate(zip(forward.launches, binaries, strict=True)):
         # After their arguments Triton's kernels have two of Triton's own, which these do not use.
         arguments = [_argument(each, addresses) for each in launch.arguments] + [("null", 0)] * 2
-        kernels.append(_machine_code(binary, len(arguments)))
-        launches.append((index, launch.plan.block_m, launch.plan.column_blocks, arguments))
-    element = TORCH_DTYPES[spec.dtype].itemsize
+        plan = launch.plan
+        dependent = plan.overlaps(device.capability)
+        kernels.append(_machine_code(binary, len(arguments), dependent))
+        shape = (index, plan.block_m, plan.column_blocks, arguments)
+        launches.append((*shape, plan.least_rows, plan.most_rows, dependent))
     try:
         compiled = _cuda.Kernel(
-            open_device(ordinal),
+            device,
             info.strategy,
             spec.in_features,
             spec.out_features,
-            [size * element for size in forward.scratch],
+            [(each.row * ELEMENT_BYTES[each.element], each.most_rows) for each in forward.scratch],
             kernels,
             launches,
             LAUNCH_CONTEXTS,
@@ -189,13 +192,14 @@ def hand_over(
     return NativeKernel(spec, info, compiled, sum(tensor.nbytes for tensor in tensors), on_device)
 
 
-def _machine_code(binary: Any, arguments: int) -> tuple[bytes, str, str, int, int]:
+def _machine_code(binary: Any, arguments: int, dependent: bool) -> tuple[bytes, str, str, int, int]:
     """As `_cuda.Kernel` takes it. Refuses what a launch needs besides its arguments, or what another Triton calls
     differently: Triton launches that."""
     metadata, ptx = binary.metadata, binary.asm["ptx"]
     try:
-        extras = metadata.global_scratch_size or metadata.profile_scratch_size or metadata.launch_pdl
+        extras = metadata.global_scratch_size or metadata.profile_scratch_size
         extras = extras or metadata.launch_cooperative_grid or metadata.num_ctas != 1
+        extras = extras or (metadata.launch_pdl and not dependent)
         code = (binary.asm["cubin"], ptx, metadata.name, 32 * metadata.num_warps, metadata.shared)
     except AttributeError as error:
         raise KernelError(f"this version of Triton describes its kernels differently: {error}") from error

@@ -18,7 +18,8 @@ from fused_mlp.kernels.cuda.planning.tiles import Tile
 from fused_mlp.kernels.cuda.running.packing import pack
 from fused_mlp.kernels.cuda.running.program import Allocate
 from fused_mlp.models import Mlp
-from fused_mlp.models.importers.torch.tensors import TORCH_DTYPES
+
+SCRATCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class TritonProgram:
@@ -29,17 +30,19 @@ class TritonProgram:
     def __init__(self, mlp: Mlp, tile: Tile, device: torch.device) -> None:
         self.label = tile.label
         self.forward = plan_forward(mlp.spec, tile)
-        self.launches = len(self.forward.launches)
+        self.launches = self.forward.most_launches
         self.tensors = [tensor.to(device) for tensor in pack(mlp, self.forward)]
         self.binaries = [Binary(each.plan, device) for each in self.forward.launches]
-        self._dtype = TORCH_DTYPES[mlp.spec.dtype]
 
     @property
     def memory_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def workspace(self, rows: int, allocate: Allocate) -> tuple[Tensor, ...]:
-        return tuple(allocate((rows, size), self._dtype) for size in self.forward.scratch)
+        return tuple(
+            allocate((min(rows, each.most_rows), each.row), SCRATCH_DTYPES[each.element])
+            for each in self.forward.scratch
+        )
 
     def enqueue(self, x: Tensor, y: Tensor, rows: int, workspace: tuple[Tensor, ...]) -> None:
         buffers = (x, y, *workspace)
@@ -79,7 +82,9 @@ class Binary:
 
     def launch(self, rows: int, *arguments: Tensor | int) -> None:
         kernel, grid = KERNELS[self._plan.kernel], self._plan.grid(rows)
+        if not grid:
+            return
         if not isinstance(kernel, JITFunction):  # Triton's interpreter, which compiles nothing
-            kernel[(grid,)](*arguments, **self._plan.constants)
-        elif grid:
+            kernel[(grid,)](*arguments, **self._plan.constants_for(0))
+        else:
             self.compiled[(grid, 1, 1)](*arguments, *[None] * len(self._plan.constants))

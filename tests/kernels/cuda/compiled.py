@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, make_backend
+from triton.compiler import make_backend
 
 from fused_mlp.kernels.cuda.device import KERNELS
+from fused_mlp.kernels.cuda.device.compiling import source_of
 from fused_mlp.kernels.cuda.planning.plans import LaunchPlan
 from tests.support.ptx import Memory, run
 
@@ -27,16 +28,11 @@ class Binary:
 
 
 def compile_to_ptx(plan: LaunchPlan, capability: int) -> Binary:
-    """As `check.compilation.compile_plan` does, up to the PTX: what ptxas makes of it takes half of the time."""
-    kernel = KERNELS[plan.kernel]
-    names = [name for name in kernel.arg_names if name not in plan.constants]
-    types = [f"*{element}" for element in plan.pointers] + ["i32"] * (len(names) - len(plan.pointers))
-    signature = dict(zip(names, types, strict=True)) | dict.fromkeys(plan.constants, "constexpr")
-    aligned = {(index,): [["tt.divisibility", 16]] for index in range(len(plan.pointers))}
-    source = ASTSource(kernel, signature, dict(plan.constants), aligned)
+    """As `compiling.compile_plan` does, up to the PTX: what ptxas makes of it takes half of the time."""
     target = GPUTarget("cuda", capability, 32)
+    source, chosen = source_of(plan, plan.options[0], capability)
     backend = make_backend(target)
-    options = backend.parse_options(dict(plan.options[0]))
+    options = backend.parse_options(chosen)
     stages: dict[str, object] = {}
     backend.add_stages(stages, options, source.language)
     context = ir.context()
@@ -67,17 +63,24 @@ class PtxLauncher:
         return self._binaries[key]
 
     def __call__(self, plan: LaunchPlan, rows: int, *arguments: torch.Tensor | int) -> None:
+        if not plan.grid(rows):
+            return
         binary = self.binary(plan)
         memory = Memory()
         mapped: set[int] = set()
+        between: set[int] = set()  # not the model's own
         passed = b""
-        for argument in arguments:
+        names = KERNELS[plan.kernel].arg_names
+        for name, argument in zip(names, arguments, strict=False):
             if isinstance(argument, torch.Tensor):
                 storage = argument.untyped_storage()
                 if storage.data_ptr() not in mapped and storage.nbytes():
                     mapped.add(memory.add_host(storage.data_ptr(), storage.nbytes()))
+                if name not in ("w_ptr", "b_ptr"):
+                    between.add(storage.data_ptr())
                 passed += struct.pack("<Q", argument.data_ptr())
             else:
                 passed += struct.pack("<i", argument)
         grid, block = (plan.grid(rows), 1, 1), (32 * binary.warps, 1, 1)
-        run(binary.ptx, binary.name, grid, block, binary.shared, passed, memory)
+        unsettled = frozenset(between if plan.overlaps(self._capability) else ())
+        run(binary.ptx, binary.name, grid, block, binary.shared, passed, memory, unsettled=unsettled)

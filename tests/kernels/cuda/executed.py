@@ -49,17 +49,20 @@ class Cases:
         return found
 
     def tiles(self, spec: MlpSpec, *, all_blocks: bool = True) -> list[Tile]:
-        """Without all_blocks, the smallest of each strategy and the largest in turn: tensor cores of sm_90 and
-        sm_100 take 64 rows and more."""
+        """Without all_blocks, of each strategy one block after the other: tensor cores of sm_90 and sm_100 take 64 rows
+        and more."""
         self._number += 1
         if self._number % self._every:
             return []
         self._turn += 1
         found = candidate_tiles(spec, self.use(CAPABILITIES[self._turn % 4]), self._tf32)
+        kinds: dict[object, list[Tile]] = {}
+        for tile in found:
+            kinds.setdefault((tile.strategy, tile.split), []).append(tile)
+        chosen = [each[self._turn // 4 % len(each)] for each in kinds.values()]
         if all_blocks and self._every <= 2:
-            return found
-        by_strategy = [[tile for tile in found if tile.strategy == name] for name in ("whole", "layered")]
-        return [each[-(self._turn // 4 % 2)] for each in by_strategy if each]
+            return [tile for tile in found if tile.precision != "tf32x3" or tile in chosen]
+        return chosen
 
 
 def allowance_in_tf32(mlp: Mlp, x: torch.Tensor, exact: torch.Tensor) -> float:

@@ -149,6 +149,14 @@ def cases() -> Iterator[dict[str, object]]:
     }
     half = make_mlp(make_spec((20, 24, 3), dtype="float16", output="softmax"))
     yield {"case": "layered", "errors": [error_of(layered(half), half, rows) for rows in (3, 33)]}
+    long = make_mlp(make_spec((1100, 20, 3)))
+    tiles = [tile for tile in candidate_tiles(long.spec, native.architecture(0)) if tile.label == "split/16"]
+    kernel_of_parts = build_by_rule(long, 0, native.architecture(0), tiles)
+    yield {
+        "case": "split",
+        "info": str(kernel_of_parts.describe()),
+        "errors": [error_of(kernel_of_parts, long, rows) for rows in (1, 17)],
+    }
     handed_over = chosen_by_torch("whole/16", ProgramOnDriver(SMALL))
     in_torch = chosen_by_torch("cublas", EagerProgram(SMALL))
     yield {

@@ -30,6 +30,8 @@ CONSTANTS = {
     "kLastCaptureError": "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
     "kComputeCapabilityMajor": "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR",
     "kComputeCapabilityMinor": "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR",
+    "kProgrammaticPort": "CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC",
+    "kProgrammaticEdge": "CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC",
     "kMaxDynamicSharedBytes": "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
 }
 # By member: a structure with all of them at the same offsets is the same.
@@ -61,6 +63,7 @@ STRUCTURES = {
         "kernel": "kern",
         "context": "ctx",
     },
+    ("EdgeData", "CUgraphEdgeData"): {"from_port": "from_port", "to_port": "to_port", "type": "type"},
 }
 PROGRAM = """
 #include <cstddef>
@@ -105,7 +108,7 @@ def test_declarations_agree_with_nvidias_header(tmp_path: Path) -> None:
     if not (include / "cuda.h").exists() or compiler is None:
         pytest.skip("needs cuda.h and a C++ compiler")
     functions = re.findall(r'F\((\w+), "(\w+)"', DECLARATIONS.read_text())
-    assert len(functions) == 39
+    assert len(functions) == 40
     # Compared member by member below.
     lines = [
         f"template <> constexpr bool alike<{theirs}, ours::{ours}>() {{ return true; }}"

@@ -59,6 +59,14 @@ def test_every_gpu_of_the_driver_can_be_named(results: dict[str, dict[str, Any]]
     assert found["like"] == "whole/16"
 
 
+def test_small_and_larger_batches_of_long_sums_take_their_own_launches(
+    results: dict[str, dict[str, Any]],
+) -> None:
+    """The check at load has compared the bits of both."""
+    assert max(results["split"]["errors"]) < 1e-4  # sums of 1100 products near one
+    assert "strategy split/16" in results["split"]["info"]
+
+
 def test_kernels_are_compiled_for_the_gpu_itself_not_for_the_nearest_in_the_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 from fused_mlp.kernels.cuda.check.jobs import jobs
 from fused_mlp.kernels.cuda.check.models import EXAMPLES, FUNCTIONS, NORMS, SOFTMAXES, Sketch
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES, Architecture, architecture_of
+from fused_mlp.kernels.cuda.planning.forward import ForwardPlan, Scratch, plan_forward
 from fused_mlp.kernels.cuda.planning.launch_counts import eager_launches
 from fused_mlp.kernels.cuda.planning.placement import Place, Y, place
 from fused_mlp.kernels.cuda.planning.plans import layered_plans
@@ -156,7 +157,12 @@ def test_check_compiles_every_function_and_norm_on_every_architecture(architectu
             for step in job.plan.constants["STEPS"]
             if step.kind == "stream"
         }
-    assert {job.plan.kernel for job in mine if set(job.uses) & set(SOFTMAXES)} == {"whole", "layer", "row"}
+    assert {job.plan.kernel for job in mine if set(job.uses) & set(SOFTMAXES)} == {
+        "whole",
+        "layer",
+        "row",
+        "join",
+    }
     assert {job.precision for job in mine if job.use.endswith("last")} >= {
         "float16",
         "bfloat16",
@@ -189,8 +195,8 @@ def test_check_compiles_programs_in_every_tile_that_takes_them() -> None:
 def test_quick_check_has_every_kernel_and_every_way_to_multiply_on_every_architecture() -> None:
     for architecture in ARCHITECTURES:
         mine = [job for job in jobs(quick=True) if job.capability == architecture.capability]
-        assert {job.plan.kernel for job in mine} == {"whole", "layer", "row"}
-        assert {job.precision for job in mine} == {"float16", "bfloat16", "tf32", "ieee"}
+        assert {job.plan.kernel for job in mine} == {"whole", "layer", "row", "part", "join"}
+        assert {job.precision for job in mine} == {"float16", "bfloat16", "tf32", "ieee", "tf32x3"}
 
 
 @pytest.mark.parametrize("spec", [*EXAMPLES[:5], *EXAMPLES[6:]], ids=lambda spec: spec.summary())
@@ -208,3 +214,55 @@ def test_geglu_block_takes_two_launches_where_eager_takes_five() -> None:
     spec = make_spec((768, 3072, 768), "gelu", gated=(True, False), dtype="bfloat16")
     tile = tile_by_rule(spec, ARCHITECTURES[0], rows=64)
     assert (len(layered_plans(spec, tile)), eager_launches(spec)) == (2, 5)
+
+
+def forward(spec: MlpSpec, label: str, capability: int = 90) -> ForwardPlan:
+    architecture = architecture_of(capability)
+    assert architecture is not None
+    tile = next(tile for tile in candidate_tiles(spec, architecture) if tile.label == label)
+    return plan_forward(spec, tile)
+
+
+def test_long_sums_of_small_batches_are_split_and_no_others() -> None:
+    plan = forward(make_spec((1300, 40, 3)), "split/16")
+    assert plan.most_launches == 3
+    ran = {rows: [each.plan.kernel for each in plan.launches if each.plan.grid(rows)] for rows in (1, 16, 17)}
+    assert ran == {1: ["part", "join", "layer"], 16: ["part", "join", "layer"], 17: ["layer", "layer"]}
+    parts = plan.launches[0].plan
+    assert parts.grid(1) == 2 * 3  # blocks of 32 columns, parts of 512 inputs
+    assert plan.scratch[-1] == Scratch(row=3 * 64, element="fp32", most_rows=16)
+    for shape in ((512, 40, 3), (1300, 64 * 32 + 1)):
+        assert not any(tile.split for tile in candidate_tiles(make_spec(shape), ARCHITECTURES[0]))
+
+
+def test_launches_after_the_first_overlap_from_sm_90_on() -> None:
+    for rows in (1, 17):
+        launches = [each.plan for each in forward(make_spec((1300, 40, 3)), "split/16").launches]
+        ran = [plan for plan in launches if plan.grid(rows)]
+        assert [plan.overlaps(90) for plan in ran] == [False] + [True] * (len(ran) - 1)
+        assert all(plan.constants_for(90)["OVERLAP"] for plan in ran)
+        assert not any(plan.overlaps(89) or plan.constants_for(89)["OVERLAP"] for plan in ran)
+
+
+@pytest.mark.parametrize(
+    ("widths", "layers"),
+    [
+        ((64, 64, 64, 64, 64, 10), [1, 3, 1]),
+        ((64, 50, 64, 50, 10), [1, 1, 1, 1]),
+        ((20, 128, 128, 128, 3), [1, 2, 1]),
+    ],
+)
+def test_alike_layers_run_in_a_loop(widths: tuple[int, ...], layers: list[int]) -> None:
+    """The first reads the input and the last writes the results: both are different."""
+    plan = forward(make_spec(widths, dtype="float16"), "whole/16")
+    steps = plan.launches[0].plan.constants["STEPS"]
+    assert isinstance(steps, tuple)
+    assert [step.layers for step in steps] == layers
+
+
+def test_the_rule_takes_neither_split_nor_tf32x3() -> None:
+    spec = make_spec((1300, 40, 40, 3))
+    labels = {tile.label for tile in candidate_tiles(spec, ARCHITECTURES[0])}
+    assert {"split/16", "whole-tf32x3/16", "layered-tf32x3/16", "split-tf32x3/16"} <= labels
+    assert tile_by_rule(spec, ARCHITECTURES[0], 1).label == "whole/16"
+    assert tile_by_rule(make_spec((1300, 512, 3)), ARCHITECTURES[0], 2048).label == "layered/64"

@@ -143,9 +143,9 @@ def _with_carry(instruction: Instruction) -> Step:
     def step(m: Machine) -> None:
         product = a(m).astype(np.uint64) * b(m)
         part = product >> np.uint64(32) if high else product & np.uint64(0xFFFFFFFF)
-        total = part + c(m) + (m.units.get("carry", np.uint64(0)) if high else np.uint64(0))
+        total = part + c(m) + (m.carry if high else np.uint64(0))
         if not high:
-            m.units["carry"] = total >> np.uint64(32)
+            m.carry = total >> np.uint64(32)
         m.put(target, total.astype(np.uint32))
 
     return step

@@ -4,7 +4,6 @@ Until then the results read as NaN, and what the products read must not be overw
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,28 +19,17 @@ WIDTHS = {2: 128, 4: 64, 6: 32}
 FORMATS = {"f16": {0: "f16", 1: "bf16"}, "tf32": {2: "tf32"}}
 
 
-@dataclass
 class TensorMemory:
     """(blocks, lanes, columns) uint32. `true` is what the tensor cores have made, `seen` what may be read by now."""
 
-    true: np.ndarray
-    seen: np.ndarray
-    allocated: int = 0
-    stores_under_way: bool = False
-    issued: list[tuple[np.ndarray, slice, list[object]]] = field(default_factory=list)
-    phases: dict[int, np.ndarray] = field(default_factory=dict)  # of mbarriers, by address: -1 before init
-    waiting: dict[int, list[tuple[np.ndarray, slice, list[object]]]] = field(default_factory=dict)
-
-
-def _tensor_memory(m: Machine) -> TensorMemory:
-    if "tmem" not in m.units:
-        shape = (m.lanes // m.threads, LANES, COLUMNS)
-        m.units["tmem"] = TensorMemory(
-            np.full(shape, 0xFFFFFFFF, np.uint32), np.full(shape, 0xFFFFFFFF, np.uint32)
-        )
-    found = m.units["tmem"]
-    assert isinstance(found, TensorMemory)
-    return found
+    def __init__(self, blocks: int) -> None:
+        self.true = np.full((blocks, LANES, COLUMNS), 0xFFFFFFFF, np.uint32)
+        self.seen = self.true.copy()
+        self.allocated = 0
+        self.stores_under_way = False
+        self.issued: list[tuple[np.ndarray, slice, list[object]]] = []
+        self.phases: dict[int, np.ndarray] = {}  # of mbarriers, by address
+        self.waiting: dict[int, list[tuple[np.ndarray, slice, list[object]]]] = {}
 
 
 def _tensor_cores(instruction: Instruction) -> Step:
@@ -70,13 +58,13 @@ def _allocate(instruction: Instruction) -> Step:
     if instruction.parts[1] == "dealloc":
 
         def free(m: Machine) -> None:
-            _tensor_memory(m).allocated -= columns.value
+            m.unit(TensorMemory).allocated -= columns.value
 
         return free
     address = addressing(instruction, instruction.operands[0], np.int64)
 
     def allocate(m: Machine) -> None:
-        memory = _tensor_memory(m)
+        memory = m.unit(TensorMemory)
         first = np.full((m.lanes, 1), memory.allocated, np.uint32)
         memory.allocated += columns.value
         if memory.allocated > COLUMNS:
@@ -109,7 +97,7 @@ def _move(instruction: Instruction) -> Step:
     thread = np.arange(WARP)
 
     def step(m: Machine) -> None:
-        memory = _tensor_memory(m)
+        memory = m.unit(TensorMemory)
         at = m.by_warp(base(m))
         quarter = (np.arange(m.warps) % (m.threads // WARP) % 4 * WARP)[:, None]
         lane = at >> 16
@@ -145,7 +133,7 @@ def _finish_loads(m: Machine) -> None:
 
 
 def _finish_stores(m: Machine) -> None:
-    _tensor_memory(m).stores_under_way = False
+    m.unit(TensorMemory).stores_under_way = False
 
 
 def _lanes_of(height: int) -> np.ndarray:
@@ -168,7 +156,7 @@ def _multiply(instruction: Instruction) -> Step:
     described, enabled = reading(instruction, shape, np.uint32), reading(instruction, adds, np.bool_)
 
     def step(m: Machine) -> None:
-        memory = _tensor_memory(m)
+        memory = m.unit(TensorMemory)
         issuer = _one_per_block(m, what)
         blocks = m.block_of_lane[issuer]
         if memory.stores_under_way:
@@ -219,7 +207,7 @@ def _commit(instruction: Instruction) -> Step:
     address, what = addressing(instruction, instruction.operands[0], np.int64), where(instruction)
 
     def step(m: Machine) -> None:
-        memory = _tensor_memory(m)
+        memory = m.unit(TensorMemory)
         issuer = _one_per_block(m, what)
         at = _same(m, address(m), issuer, what)
         _known(memory, at, what)[m.block_of_lane[issuer]] += 1
@@ -246,15 +234,15 @@ def _barriers(instruction: Instruction) -> Step:
             at = _same(m, address(m), _one_per_block(m, what), what)
             if at % 8 or not 0 <= at <= m.shared.limit - 8:
                 raise BadAccess(f"{what}: an mbarrier at {at:#x}")
-            _tensor_memory(m).phases[at] = np.zeros(m.lanes // m.threads, np.int64)
+            m.unit(TensorMemory).phases[at] = np.zeros(m.lanes // m.threads, np.int64)
 
         return initialize
     if kind == "inval":
 
         def forget(m: Machine) -> None:
             at = _same(m, address(m), _one_per_block(m, what), what)
-            _known(_tensor_memory(m), at, what)
-            del _tensor_memory(m).phases[at]
+            _known(m.unit(TensorMemory), at, what)
+            del m.unit(TensorMemory).phases[at]
 
         return forget
     raise UnknownInstruction(what)
@@ -268,7 +256,7 @@ def _await(instruction: Instruction) -> Step:
     parity = reading(instruction, instruction.operands[2], np.uint32)
 
     def step(m: Machine) -> None:
-        memory = _tensor_memory(m)
+        memory = m.unit(TensorMemory)
         lanes = np.arange(m.lanes) if m.active is None else np.flatnonzero(m.active)
         at = _same(m, address(m), lanes, what)
         phase = _known(memory, at, what)[m.block_of_lane[lanes]]

@@ -30,6 +30,20 @@ def _fence(instruction: Instruction) -> Step:
     return lambda m: m.races.fence()
 
 
+def _dependency(instruction: Instruction) -> Step:
+    """After `wait`, what earlier launches wrote is there; what they still read may be overwritten."""
+    what = where(instruction)
+    if instruction.opcode not in ("griddepcontrol.wait", "griddepcontrol.launch_dependents"):
+        raise UnknownInstruction(what)
+
+    def step(m: Machine) -> None:
+        m.expect_all(what)
+        if instruction.opcode == "griddepcontrol.wait":
+            m.memory.unsettled = frozenset()
+
+    return step
+
+
 def _barrier(instruction: Instruction) -> Step:
     """Only all threads of a block together may pass: a GPU would wait for the others."""
     what = where(instruction)
@@ -62,6 +76,7 @@ RULES: dict[str, Callable[[Instruction], Step]] = {
     **hopper.RULES,
     **blackwell.RULES,
     "fence": _fence,
+    "griddepcontrol": _dependency,
     "bar": _barrier,
     "barrier": _barrier,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,19 +25,13 @@ FOUR = 4  # warps
 WIDTHS = {2: 128, 3: 128, 4: 64, 5: 64, 6: 32, 7: 32}  # the mode is the upper two of the three bits
 
 
-@dataclass
 class Products:
     """What is under way: the true values of registers, the registers of each group, oldest first."""
 
-    values: dict[int, np.ndarray] = field(default_factory=dict)
-    open: list[tuple[int, list[object]]] = field(default_factory=list)
-    groups: list[list[tuple[int, list[object]]]] = field(default_factory=list)
-
-
-def _products(m: Machine) -> Products:
-    found = m.units.setdefault("wgmma", Products())
-    assert isinstance(found, Products)
-    return found
+    def __init__(self, blocks: int) -> None:
+        self.values: dict[int, np.ndarray] = {}
+        self.open: list[tuple[int, list[object]]] = []
+        self.groups: list[list[tuple[int, list[object]]]] = []
 
 
 def _warp_groups(instruction: Instruction) -> Step:
@@ -57,13 +50,13 @@ def _warp_groups(instruction: Instruction) -> Step:
 
 
 def _commit(m: Machine) -> None:
-    products = _products(m)
+    products = m.unit(Products)
     products.groups.append(products.open)
     products.open = []
 
 
 def _wait(m: Machine, keep: int, what: str) -> None:
-    products = _products(m)
+    products = m.unit(Products)
     while len(products.groups) > keep:
         done = products.groups.pop(0)
         later = {register for group in [*products.groups, products.open] for register, _ in group}
@@ -91,9 +84,10 @@ def _multiply(instruction: Instruction) -> Step:
     b_word, adds = reading(instruction, b, np.uint64), reading(instruction, scale, np.bool_)
 
     def step(m: Machine) -> None:
-        if m.active is not None or m.warps % FOUR:
-            raise UnknownInstruction(f"{what}: by a part of the threads")
-        products = _products(m)
+        m.expect_all(what)
+        if m.warps % FOUR:
+            raise UnknownInstruction(f"{what}: by a part of a group")
+        products = m.unit(Products)
         blocks = m.block_of_lane[:: FOUR * WARP]
         right, taken = matrices(m, blocks, _leaders(m, b_word(m)), n, k, name, what, WIDTHS)
         if of_a is not None:

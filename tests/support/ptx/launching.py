@@ -24,9 +24,11 @@ def run(
     memory: Memory,
     *,
     seed: int = 0,
+    unsettled: frozenset[int] = frozenset(),
 ) -> None:
-    """Execute the kernel on `memory`. parameters: as the driver passes them, each at its own alignment; shorter than
-    declared if the rest is not read. Raises a PtxError where the kernel does what it must not."""
+    """Execute the kernel on `memory`, of which launches before may still use what is `unsettled`. parameters: as the
+    driver passes them, each at its own alignment; shorter than declared if the rest is not read. Raises a
+    PtxError where the kernel does what it must not."""
     loaded = program(ptx, kernel_name)
     kernel = loaded.kernel
     threads = block[0] * block[1] * block[2]
@@ -46,8 +48,10 @@ def run(
                 machine = Machine(
                     kernel, memory, static + shared_bytes, local, names, passed, blocks, grid, block
                 )
+                memory.unsettled = unsettled
                 loaded.run(machine)
     finally:
+        memory.unsettled = frozenset()
         for address in constants:
             memory.remove(address)
 

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+from tests.support.ptx.errors import UnknownInstruction
 from tests.support.ptx.memory import Memory, Spaces, rows
 from tests.support.ptx.parsing import Instruction, Kernel
 from tests.support.ptx.races import Races
@@ -18,6 +20,13 @@ POISON = {1: np.zeros(1, bool), 8: np.full(1, 0xFF, np.uint8), 16: np.full(1, 0x
 POISON |= {32: np.full(1, 0xFFFFFFFF, np.uint32), 64: np.full(1, 0xFFFFFFFFFFFFFFFF, np.uint64)}
 
 Step = Callable[["Machine"], None]
+
+
+class OfBlocks(Protocol):
+    def __init__(self, blocks: int) -> None: ...
+
+
+Unit = TypeVar("Unit", bound=OfBlocks)
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,9 @@ class Machine:
         self.races = Races(threads, self.lanes, np.flatnonzero(watched), shared)
         self.copies: list[Copy] = []  # issued, not committed
         self.copy_groups: list[list[Copy]] = []
+        self.carry: np.ndarray = np.zeros(1, np.uint64)
         self.arriving: dict[int, np.ndarray] = {}  # registers that read as NaN until their load is waited for
-        self.units: dict[str, object] = {}  # what tensor cores keep, by the name of the unit
+        self._units: dict[type, object] = {}  # what tensor cores and the like keep
         thread = np.tile(np.arange(threads, dtype=np.uint32), len(blocks))
         number = np.repeat(blocks.astype(np.uint32), threads)
         self.special = {"%laneid": thread % WARP, "%warpid": thread // WARP}
@@ -77,6 +87,19 @@ class Machine:
         if self.active is not None:
             value = np.where(self.active, value, self.registers[register].view(value.dtype))
         self.registers[register] = value
+
+    def unit(self, kind: type[Unit]) -> Unit:
+        """The one of that kind, made of the number of blocks when it is first needed."""
+        if kind not in self._units:
+            self._units[kind] = kind(self.lanes // self.threads)
+        found = self._units[kind]
+        assert isinstance(found, kind)
+        return found
+
+    def expect_all(self, what: str) -> None:
+        """There is one state for all threads."""
+        if self.active is not None:
+            raise UnknownInstruction(f"{what}: by a part of the threads")
 
     def full(self, value: np.ndarray) -> np.ndarray:
         """One element per lane."""

@@ -8,7 +8,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from tests.support.ptx.errors import BadAccess
+from tests.support.ptx.errors import BadAccess, Race
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 FIRST_ADDRESS = 0x7_0000_0000  # where no pointer of the host is
@@ -22,9 +22,11 @@ def rows(data: np.ndarray, size: int) -> np.ndarray:
 
 
 class Memory:
-    """Ranges of addresses, each backed by a buffer that the host reads and writes too."""
+    """Ranges of addresses, each backed by a buffer that the host reads and writes too. `unsettled`: those that launches
+    before this one may still use, by their addresses."""
 
     def __init__(self) -> None:
+        self.unsettled: frozenset[int] = frozenset()
         self._bases: list[int] = []
         self._buffers: list[np.ndarray] = []
         self._next = FIRST_ADDRESS
@@ -53,6 +55,14 @@ class Memory:
 
     def locate(self, addresses: np.ndarray, size: int, what: str) -> list[tuple[int, np.ndarray | slice]]:
         """Which allocation each address is in: mostly one for all."""
+        found = self._locate(addresses, size, what)
+        if self.unsettled and any(self._bases[owner] in self.unsettled for owner, _ in found):
+            raise Race(
+                f"{what}: memory that an earlier launch may still use, and no griddepcontrol.wait before"
+            )
+        return found
+
+    def _locate(self, addresses: np.ndarray, size: int, what: str) -> list[tuple[int, np.ndarray | slice]]:
         low, high = int(addresses.min()), int(addresses.max())
         if (addresses & np.uint64(size - 1)).any():
             wrong = int(addresses[(addresses & np.uint64(size - 1)) != 0][0])

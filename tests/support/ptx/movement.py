@@ -137,8 +137,7 @@ def _copy(instruction: Instruction) -> Step:
 
 
 def _commit(m: Machine, what: str) -> None:
-    if m.active is not None:
-        raise UnknownInstruction(f"{what}: by a part of the threads")
+    m.expect_all(what)
     m.copy_groups.append(m.copies)
     m.copies = []
 
@@ -146,8 +145,7 @@ def _commit(m: Machine, what: str) -> None:
 def _wait(m: Machine, keep: int, everything: bool, what: str) -> None:
     if everything:
         _commit(m, what)
-    if m.active is not None:
-        raise UnknownInstruction(f"{what}: by a part of the threads")
+    m.expect_all(what)
     m.finish_copies(keep)
 
 

@@ -2,14 +2,17 @@
 #include "work.hpp"
 
 using namespace fake_cuda;
+using fused_mlp::cuda::EdgeData;
+using fused_mlp::cuda::kProgrammaticEdge;
+using fused_mlp::cuda::kProgrammaticPort;
 
 namespace {
 
 // Only chains: a node that does not depend on the one before it might run beside it.
 int add_node(Graph* graph, Work** node, Work* const* dependencies, std::size_t count, Work work) {
-  const bool chained =
-      graph->nodes.empty() ? count == 0 : count == 1 && dependencies[0] == graph->nodes.back().get();
-  if (!chained || !work) return kInvalidValue;
+  const bool chained = count == 1 && !graph->nodes.empty() && dependencies[0] == graph->nodes.back().get();
+  if ((!chained && count != 0) || !work || graph->loose) return kInvalidValue;
+  graph->loose = !chained && !graph->nodes.empty();
   graph->nodes.push_back(std::make_unique<Work>(std::move(work)));
   *node = graph->nodes.back().get();
   return kSuccess;
@@ -74,10 +77,24 @@ EXPORT int cuGraphAddKernelNode_v2(Work** node, Graph* graph, Work* const* depen
   return add_node(graph, node, dependencies, count, std::move(work));
 }
 
+// Launches run one after the other here, whatever the edges allow.
+EXPORT int cuGraphAddDependencies_v2(Graph* graph, Work* const* from, Work* const* to, const EdgeData* edge,
+                                     std::size_t count) {
+  ENTER(enter("cuGraphAddDependencies_v2"));
+  ENTER(check_handle(fake().graphs, graph));
+  const auto& nodes = graph->nodes;
+  if (!graph->loose || count != 1 || *from != nodes[nodes.size() - 2].get() || *to != nodes.back().get())
+    return kInvalidValue;
+  if (edge->from_port != kProgrammaticPort || edge->to_port != 0 || edge->type != kProgrammaticEdge)
+    return kInvalidValue;
+  graph->loose = false;
+  return kSuccess;
+}
+
 EXPORT int cuGraphInstantiateWithFlags(GraphExec** executable, Graph* graph, unsigned long long flags) {
   ENTER(enter_unsafe("cuGraphInstantiateWithFlags"));
   ENTER(check_handle(fake().graphs, graph));
-  if (flags != 0) return kInvalidValue;
+  if (flags != 0 || graph->loose) return kInvalidValue;
   auto made = std::make_unique<GraphExec>(current_context());
   for (const auto& node : graph->nodes) made->work.push_back(*node);
   *executable = fake().executables.add(std::move(made));

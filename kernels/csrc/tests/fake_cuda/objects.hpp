@@ -51,6 +51,7 @@ struct Event {
 struct Graph {
   Context* context;
   std::vector<std::unique_ptr<Work>> nodes;
+  bool loose = false;  // the last node waits for its edge
 };
 
 struct GraphExec {

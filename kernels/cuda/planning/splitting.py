@@ -1,0 +1,52 @@
+"""`split`: a product with a long sum and few columns, for the smallest batches, in two launches: each part of the sum
+by programs of its own, then the parts added up in order, with the epilogue. The order is that of the one launch which
+larger batches get, so a row's bits are the same in both. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fused_mlp.kernels.cuda.planning.plans import SPLIT_COLUMN_BLOCKS, SPLIT_ROWS, SUM_PART, LaunchPlan
+
+_NOT_OF_JOIN = ("IN", "X_AT", "X_ROW", "W_ROW", "BLOCK_K", "PRECISION", "PART")
+_OF_PARTS = (*_NOT_OF_JOIN, "N_PADDED", "BLOCK_M", "BLOCK_N", "OVERLAP")
+
+
+def is_split(width: int, column_blocks: int) -> bool:
+    return width > SUM_PART and column_blocks <= SPLIT_COLUMN_BLOCKS
+
+
+def split(plan: LaunchPlan) -> tuple[LaunchPlan, LaunchPlan, LaunchPlan]:
+    """What a product of `layered` becomes: as it was for larger batches; its parts, and their sum."""
+    x, z, weights, vectors, y = plan.pointers
+    constants, parts, gated = plan.constants, count_parts(plan), plan.constants["GATE"] is not None
+    part = replace(
+        plan,
+        kernel="part",
+        pointers=(x, weights, "fp32"),
+        constants={name: constants[name] for name in _OF_PARTS} | {"GATED": gated, "PARTS": parts},
+        column_blocks=plan.column_blocks * parts,
+        most_rows=SPLIT_ROWS,
+    )
+    join = replace(
+        plan,
+        kernel="join",
+        pointers=("fp32", z, vectors, y),
+        constants={name: value for name, value in constants.items() if name not in _NOT_OF_JOIN}
+        | {"PARTS": parts},
+        most_rows=SPLIT_ROWS,
+    )
+    return replace(plan, least_rows=SPLIT_ROWS + 1), part, join
+
+
+def count_parts(plan: LaunchPlan) -> int:
+    width = plan.constants["IN"]
+    assert isinstance(width, int)
+    return -(-width // SUM_PART)
+
+
+def sums_of_row(plan: LaunchPlan) -> int:
+    """Elements of a row of the sums between the two launches, in float32."""
+    padded = plan.constants["N_PADDED"]
+    assert isinstance(padded, int)
+    return count_parts(plan) * padded * (1 if plan.constants["GATE"] is None else 2)
