@@ -154,12 +154,11 @@ TILES: tuple[Tile, ...] = (
     Tile("layered", "tf32", block_m=64, block_n=64, block_k=32, warps=8, stages=2),
     Tile("layered", "ieee", block_m=16, block_n=32, block_k=64, warps=4, stages=4),
     Tile("layered", "ieee", block_m=64, block_n=64, block_k=16, warps=8, stages=2),
-    # Float32 on tensor cores, in three products. (Layered, 64 rows of 64 columns spill on sm_80 when gated.)
+    # Float32 on tensor cores, in three products. (64 rows of 64 columns spill when gated.)
     _whole("tf32x3", 32, 32, 16, warps=4),
     _whole("tf32x3", 64, 32, 16, warps=4),
     _whole("tf32x3", 128, 32, 16, warps=4),
     _whole("tf32x3", 32, 32, 64, warps=8),
-    _whole("tf32x3", 64, 32, 64, warps=8),
     Tile("layered", "tf32x3", block_m=16, block_n=32, block_k=32, warps=4, stages=3),
     # Parts of long sums in programs of their own, in batches of a block.
     Tile("layered", "half", block_m=16, block_n=32, block_k=128, warps=4, stages=4, split=True),
