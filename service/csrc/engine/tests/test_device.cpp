@@ -170,7 +170,7 @@ TEST(a_backlog_of_the_device_leaves_workers_to_other_lanes) {
   const auto until = std::chrono::steady_clock::now() + seconds(20);
   while (answers.completions() == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
   CHECK_EQ(answers.completions(), 1);
-  CHECK_EQ(rig.lane->metrics().queued_rows.load(), full);
+  CHECK_EQ(rig.lane->queued_rows(), full);
   fake().hold(0);
   rig.inbox.wait_for(3);
   for (const auto& probe : probes) CHECK_EQ(probe->y[full - 1], static_cast<float>(2 * full));
