@@ -46,6 +46,7 @@ class Refused(Exception):
     status: Status
     retry_after_ms: int
     lane: Lane | None
+    version: int  # the one to load, after not_loaded; 0: none
 
 class ManualClock:
     """A clock for tests: stands still until advanced."""
@@ -325,6 +326,19 @@ class RouteEntry:
         input_shape: Sequence[int] = (),
     ) -> None: ...
 
+class RoutePlan:
+    """What the policy of a model says of its versions. `default_version` 0: the highest that can answer. `arms`, beside
+    the default: version, variant (unspecified: that of its version), share of the requests that name no version."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        default_version: int = 0,
+        arms: Sequence[tuple[int, Variant, float]] = (),
+        labels: Sequence[tuple[str, int]] = (),
+    ) -> None: ...
+
 class Route:
     """The lane that answers a request, and its limits. Keeps the lane alive."""
 
@@ -344,12 +358,14 @@ class Route:
     def max_request_rows(self) -> int: ...
 
 class Router:
-    """Maps (model, version, variant) to a lane. Version 0 means the highest that is ready."""
+    """Maps the arms of models to lanes, and requests to arms."""
 
     def __init__(self) -> None: ...
     def publish(self, entries: Sequence[RouteEntry]) -> None:
         """Replace all routes in one step."""
-    def update(self, models: Sequence[str], entries: Sequence[RouteEntry]) -> None:
+    def update(
+        self, models: Sequence[str], entries: Sequence[RouteEntry], plans: Sequence[RoutePlan] = ()
+    ) -> None:
         """Replace the routes of these models in one step, at the cost of those alone; one without entries is no longer
         served."""
     def resolve(
@@ -359,6 +375,7 @@ class Router:
         variant: Variant = Variant.unspecified,
         key: str = "",
         request_id: str = "",
+        label: str = "",
     ) -> Route:
         """A split is decided by the hash of `key`, else of `request_id`; without both, by an exact share of the
         requests. Raises Refused."""
@@ -385,6 +402,10 @@ class PredictInput:
     def version(self) -> int: ...
     @property
     def variant(self) -> Variant: ...
+    @property
+    def label(self) -> str: ...
+    def complete_arm(self, arm: str | None, variant: str | None) -> None:
+        """What the metadata of its call says where the message says nothing. Raises Refused."""
     @property
     def outputs(self) -> list[str]:
         """The outputs that it names."""

@@ -17,7 +17,8 @@ from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.failure import failure, listen
 from fused_mlp.service import _engine
 from fused_mlp.service.access.credentials import ServerCredentials
-from fused_mlp.service.access.reloading import keep_reloading
+from fused_mlp.service.access.reloading import Reload, keep_reloading
+from fused_mlp.service.canary.runner import LOOK_EVERY_S, Canaries
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.fronts.ports import check_ports
 from fused_mlp.service.fronts.selection import Front, make_admin, make_front
@@ -109,6 +110,7 @@ class Service:
         self.router = _engine.Router()
         self.catalog = Catalog(settings, self.engine, self.router)
         self.engine.on_dispute = self.catalog.referee.report
+        self.canaries = Canaries(self.catalog)
         self.loading = True
         self.grpc_port = self.metrics_port = self.admin_port = 0
         self._health = Health()
@@ -116,6 +118,7 @@ class Service:
         self._guard = Guard(self.credentials.admin_callers)
         self.reload_asked = asyncio.Event()
         self._health_is_old = False
+        self._canary_looks: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Bind all ports and answer on them: alive, not ready, models still loading."""
@@ -149,6 +152,10 @@ class Service:
         )
         self.metrics_port = self._metrics.port
         fronts = [front for front in (self.front, self._admin) if front]
+        if self.catalog.policy_file is not None:
+            self.credentials.reloads.append(
+                Reload("policy", [self.catalog.policy_file], self.catalog.read_policies)
+            )
         self.credentials.watch([*(front.reload_tls for front in fronts), self._metrics.reload_tls])
         self._health.on_change(self._health_changed)
         self._report_health()
@@ -178,6 +185,13 @@ class Service:
         self.loading = False
         self._report_health()
         self._publish_health()  # before the banner says that it is ready
+        self._canary_looks = asyncio.get_running_loop().create_task(self._look_at_canaries())
+
+    async def _look_at_canaries(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self.catalog.models_with_canary():
+                await asyncio.to_thread(self.canaries.look)
 
     def banner(self) -> str:
         return banner(
@@ -196,6 +210,8 @@ class Service:
         self._stop_listening()
         self._publish_health()
         self._reloading.cancel()
+        if self._canary_looks is not None:
+            self._canary_looks.cancel()
         self.engine.on_dispute = None
         # A verdict would publish routes, and report to a loop that is about to end.
         await asyncio.to_thread(self.catalog.referee.stop)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from difflib import get_close_matches
 
+from fused_mlp.kernels import KernelError
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundModel, Repository
 from fused_mlp.service import _engine
@@ -17,12 +19,20 @@ from fused_mlp.service._engine import Verdict
 from fused_mlp.service.catalog.building import KernelBuilder, check_torch
 from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
-from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.catalog.policies import (
+    MOST_REMEMBERED,
+    Policies,
+    PolicyChanged,
+    policy_file,
+    read_changes,
+    write_changes,
+)
+from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion
 from fused_mlp.service.catalog.referee import Dispute, Referee
 from fused_mlp.service.catalog.room import estimated_bytes
 from fused_mlp.service.catalog.successors import Successors
 from fused_mlp.service.catalog.table import ModelTable
-from fused_mlp.service.errors import ModelNotFound
+from fused_mlp.service.errors import InvalidInput, ModelNotFound
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy
 from fused_mlp.service.settings.settings import Settings
 
@@ -36,8 +46,11 @@ class Catalog:
         self._settings = settings
         self._repository = Repository(settings.model_repository)
         self._builder = KernelBuilder(settings, engine)
-        self._default_policy = settings.default_policy
-        self._policies: dict[str, Policy] = {}  # set at run time: they outlive a reload
+        self._policies = Policies(settings)  # they outlive a reload
+        self.policy_file = policy_file(settings)
+        self._keeping = threading.Lock()  # one write of that file at a time
+        self.canaries: dict[str, CanaryStatus] = {}  # by model, kept by those who run them
+        self.policy_history: deque[PolicyChanged] = deque(maxlen=MOST_REMEMBERED)
         self._table = ModelTable(settings, engine, router, self._start_referee)
         self.referee = Referee(self._table.owner, self._settle)
         self._loader = Loader(self._repository, self._builder, self.policy, self._table.release)
@@ -81,7 +94,13 @@ class Catalog:
 
     def scan(self) -> int:
         """Find what the repository holds, without reading weights, and publish it as still loading, or as to be loaded
-        on demand. Returns the width of the widest input. Raises ModelLoadError when there is no repository."""
+        on demand. Returns the width of the widest input. Raises ModelLoadError when there is no repository, or no
+        policy can be read from its file."""
+        if self.policy_file is not None:
+            try:
+                self._policies = Policies(self._settings, read_changes(self.policy_file))
+            except (OSError, ValueError) as error:
+                raise ModelLoadError(str(error)) from None
         self._found = self._repository.scan(headers=self._lazy)
         for found in self._found:
             for problem in found.problems:
@@ -193,30 +212,80 @@ class Catalog:
 
     def policy(self, name: str) -> Policy:
         """The policy that a model of that name has, or would have once loaded."""
-        return self._policies.get(name) or self._settings.policy_of(name, self._default_policy)
+        return self._policies.of(name)
 
     @property
     def default_policy(self) -> Policy:
-        return self._default_policy
+        return self._policies.default
 
-    def set_policy(self, changes: Mapping[str, object], name: str = "") -> list[ServedModel]:
+    def models_with_canary(self) -> list[ServedModel]:
+        names = self._table.models.copy() if self.default_policy.canary else self._policies.named
+        found = (self._table.models.get(name) for name in names)
+        return [model for model in found if model is not None and model.policy.canary is not None]
+
+    def set_policy(self, changes: Mapping[str, object], name: str = "", *, by: str = "") -> list[ServedModel]:
         """Change some fields of one model's policy, or of all (and of the default) when none is named. All or
         nothing, in one step; kernels that the new policy needs are built first, which may take seconds. Raises
-        InvalidInput, ModelNotFound, KernelError. A precision that costs a model too much is refused if the model is
-        named; otherwise that model stays as it is."""
+        InvalidInput, ModelNotFound, KernelError. An arm that a model does not have, or a precision that costs it too
+        much, is refused if the model is named; otherwise that model stays as it is. `by`: who does it, for the
+        history."""
+        changed = self._change(lambda now: now.changed(changes, name), name, again="variant" in changes)
+        with self._keeping:
+            self._keep_policies()
+        what = ", ".join(f"{field} {value!r}" for field, value in changes.items())
+        self._tell_change(changed, PolicyChanged(time.time(), by or "the program", name, what))
+        return changed
+
+    def read_policies(self) -> None:
+        """The file again, after a change of it. All or nothing. Raises ValueError in one line, OSError."""
+        assert self.policy_file is not None
+        with self._keeping:
+            changes = read_changes(self.policy_file)
+            if changes == self._policies.changes:
+                return  # it is our own
+            try:
+                changed = self._change(lambda _: Policies(self._settings, changes), "", again=False)
+            except (InvalidInput, KernelError) as error:
+                raise ValueError(f"{self.policy_file}: {error}") from None
+        self._tell_change(changed, PolicyChanged(time.time(), self.policy_file.name, "", "the whole file"))
+
+    def _keep_policies(self) -> None:
+        if self.policy_file is None:
+            return
+        try:
+            write_changes(self.policy_file, self._policies.changes)
+        except OSError as error:
+            log.warning("the new policy is in force until the server ends, but cannot be kept: %s", error)
+
+    def _tell_change(self, changed: list[ServedModel], record: PolicyChanged) -> None:
+        self.policy_history.append(record)
+        log.info("policy of %s changed by %s: %s", record.model or "all models", record.by, record.what)
+        for model in changed[:MOST_NAMED]:
+            log.info("policy of %s: %s", model.name, model.policy)
+            for arm, _ in model.policy.shares:
+                if problem := model.arm_problem(arm):
+                    log.warning("arm %s of %s takes no requests: %s", arm, model.name, problem)
+        if len(changed) > MOST_NAMED:
+            log.info("and of %d more models", len(changed) - MOST_NAMED)
+        self._notify([model.name for model in changed])
+
+    def _change(self, edit: Callable[[Policies], Policies], name: str, *, again: bool) -> list[ServedModel]:
+        """`again`: an explicit variant re-enables a withdrawn kernel."""
         built = Successors(self._table, self._builder, self.on_demand)
         try:
             while True:
                 with self._table.lock:
                     names = [self.get(name).name] if name else list(self._table.models)
-                    default = self._default_policy if name else self._default_policy.changed(changes)
-                    policies = {each: self.policy(each).changed(changes) for each in names}
-                    for policy in (default, *policies.values()):
+                    edited = edit(self._policies)
+                    policies = {each: edited.of(each) for each in names}
+                    for policy in (edited.default, *policies.values()):
                         check_torch(policy)
+                    if name:
+                        _check_arms(self._table.models[name].under(policies[name]))
                     models = {each: built.applied(self._table.models[each]) for each in names}
                     incomplete = [each for each in names if models[each].lacks(policies[each])]
                     if not incomplete:
-                        changed = self._publish_policies(models, policies, default, "variant" in changes)
+                        changed = self._publish_policies(models, policies, edited, again)
                         built.take_over(models.values())
                         break
                 # Not under the lock above: requests are routed, and other policies change, while kernels are built.
@@ -225,19 +294,13 @@ class Catalog:
                         built.build(each, policies[each], strict=bool(name))
         finally:
             built.release()
-        for model in changed[:MOST_NAMED]:
-            log.info("policy of %s: %s", model.name, model.policy)
-        if len(changed) > MOST_NAMED:
-            log.info("and of %d more models: %s", len(changed) - MOST_NAMED, dict(changes))
-        self._notify([model.name for model in changed])
         return changed
 
     def _publish_policies(
-        self, models: dict[str, ServedModel], policies: dict[str, Policy], default: Policy, again: bool
+        self, models: dict[str, ServedModel], policies: dict[str, Policy], edited: Policies, again: bool
     ) -> list[ServedModel]:
-        """`again`: an explicit variant re-enables a withdrawn kernel."""
         changed = [models[name].under(policy, again=again) for name, policy in policies.items()]
-        self._default_policy, self._policies = default, self._policies | policies
+        self._policies = edited
         self._table.publish({model.name: model for model in changed})
         for shadow in (v.shadow for model in changed for v in model.versions):
             if shadow is not None:
@@ -297,3 +360,12 @@ class Catalog:
     def _notify(self, names: Collection[str]) -> None:
         for callback in self._on_change:
             callback(names)
+
+
+def _check_arms(model: ServedModel) -> None:
+    """Raises InvalidInput for a default or an arm that cannot answer."""
+    if model.default is None and model.answering:
+        raise InvalidInput(f"version: {model.name} has no version {model.policy.version!r}")
+    for arm, _ in model.policy.shares:
+        if problem := model.arm_problem(arm):
+            raise InvalidInput(f"arms: {arm} of {model.name} cannot answer: {problem}")

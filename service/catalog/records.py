@@ -11,6 +11,7 @@ from fused_mlp.models import MlpSpec
 from fused_mlp.models.precision_error import PrecisionError
 from fused_mlp.models.quantization import Precision
 from fused_mlp.service import _engine
+from fused_mlp.service.arm import LATEST, PREVIOUS, Arm
 from fused_mlp.service.catalog.stored_weights import StoredWeights
 from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.variant import Variant
@@ -34,6 +35,18 @@ class Fallback:
 
     reason: Reason
     detail: str
+
+
+@dataclass(frozen=True)
+class CanaryStatus:
+    """Of the last canary of a model. `state`: running, promoted or rolled_back. `reason`: errors, latency or
+    unavailable, of the last."""
+
+    to: str
+    state: str
+    share: float
+    text: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,8 +159,33 @@ class ServedModel:
 
     @property
     def default(self) -> ServedVersion | None:
-        """The highest version that can answer."""
-        return self.answering[-1] if self.answering else None
+        """As the policy says; None where it is not there."""
+        return self.named(self.policy.version)
+
+    def named(self, version: str) -> ServedVersion | None:
+        """By a number, LATEST, PREVIOUS or a label of the policy."""
+        answering = self.answering
+        if version == LATEST:
+            return answering[-1] if answering else None
+        if version == PREVIOUS:
+            return answering[-2] if len(answering) > 1 else None
+        number = int(version) if version.isdigit() else self.policy.labels.get(version)
+        return next((v for v in self.versions if v.version == number), None)
+
+    def find_arm(self, arm: Arm) -> ServedVersion | None:
+        return self.named(arm.version) if arm.version else self.default
+
+    def arm_problem(self, arm: Arm) -> str:
+        """Why it cannot take requests of the default arm; empty: it can."""
+        version, default = self.find_arm(arm), self.default
+        if version is None:
+            return "there is no such version"
+        if not version.answers:
+            return version.reason
+        if default is None or not default.spec or not version.spec:
+            return ""
+        width, usual = version.spec.in_features, default.spec.in_features
+        return "" if width == usual else f"it takes rows of {width}, version {default.version} of {usual}"
 
     @property
     def problems(self) -> str:

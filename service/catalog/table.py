@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fused_mlp.service import _engine
+from fused_mlp.service.arm import LATEST, PREVIOUS
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.settings.settings import Settings
+
+UNKNOWN_VERSION = -1  # none has that number
 
 
 class ModelTable:
@@ -50,6 +53,7 @@ class ModelTable:
                 for model in changed.values()
                 for version in model.versions
             ],
+            [_plan(model) for model in changed.values()],
         )
         for model in changed.values():
             for version in model.versions:
@@ -71,6 +75,23 @@ class ModelTable:
     def remove(self, lanes: Iterable[_engine.Lane]) -> None:
         for lane in lanes:
             self._engine.remove_lane(lane)
+
+
+def _plan(model: ServedModel) -> _engine.RoutePlan:
+    """An arm that cannot answer takes no requests: they stay with the default."""
+    arms = []
+    for arm, share in model.policy.shares:
+        version = model.find_arm(arm)
+        if version is not None and not model.arm_problem(arm):
+            arms.append((version.version, _engine.Variant[arm.variant or "unspecified"], share))
+    labels = {name: v.version for name in (LATEST, PREVIOUS) if (v := model.named(name)) is not None}
+    policy = model.policy
+    default = 0 if policy.version == LATEST else UNKNOWN_VERSION
+    if policy.version != LATEST and model.default is not None:
+        default = model.default.version
+    return _engine.RoutePlan(
+        model=model.name, default_version=default, arms=arms, labels=[*labels.items(), *policy.labels.items()]
+    )
 
 
 def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _engine.RouteEntry:

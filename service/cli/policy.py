@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, cast, get_args
 
@@ -21,7 +22,7 @@ _JSON = typer.Option("--json", help="Print JSON.")
 
 @app.callback()
 def _group() -> None:
-    """Say or change which variant answers, a model's share of the time and its precision, while the server runs.
+    """Say or change which arms answer, a model's share of the time and its precision, while the server runs.
 
     The server needs an admin port: FUSED_MLP_ADMIN_PORT=8003 fused-mlp serve"""
 
@@ -64,18 +65,39 @@ def change(
             metavar="|".join(PRECISIONS), help="What float32 versions are kept in; measured, and bounded."
         ),
     ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(metavar="N|latest|previous|LABEL", help="Answers requests that name no version."),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ARM=SHARE", help="Share of another arm, as in 3/fused=0.1; may be repeated."),
+    ] = None,
+    no_arms: Annotated[
+        bool, typer.Option("--no-arms", help="Take the shares of all other arms away.")
+    ] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL=N", help="Name a version; LABEL= takes the label away. May be repeated."),
+    ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Change what is given and leave the rest as it is.
 
-    For example: fused-mlp policy set digits --split 0.1 --shadow 0.01"""
+    For example: fused-mlp policy set digits --split 0.1 --shadow 0.01, or --version 2 --arm 3/fused=0.1"""
     _check("--variant", variant, ("fused", "unfused"))
     _check("--on-mismatch", on_mismatch, ("log", "unfused"))
     _check("--precision", precision, PRECISIONS)
-    if all(v is None for v in (variant, split, allow_override, shadow, on_mismatch, weight, precision)):
+    arms = _arms(arm, no_arms)
+    given = (variant, split, allow_override, shadow, on_mismatch, weight, precision, version, arms, label)
+    if all(each is None for each in given):
         raise typer.BadParameter(
-            "give at least one of --variant, --split, --allow-override, --shadow, --on-mismatch, --weight, --precision"
+            "give at least one of --version, --variant, --split, --arm, --no-arms, --label, --allow-override, "
+            "--shadow, --on-mismatch, --weight, --precision"
         )
+    if label is not None and not model:
+        raise typer.BadParameter("--label: expected the name of a model, got none")
+    labels = None if label is None else _labels(admin.policies(model)[0].labels, label)
     policies = admin.set_policy(
         model,
         variant=cast("Variant | None", variant),
@@ -85,8 +107,39 @@ def change(
         on_mismatch=cast("OnMismatch | None", on_mismatch),
         weight=weight,
         precision=cast("Precision | None", precision),
+        version=version,
+        arms=arms,
+        labels=labels,
     )
     _show(policies, as_json)
+
+
+def _arms(options: list[str] | None, no_arms: bool) -> dict[str, float] | None:
+    if no_arms and options:
+        raise typer.BadParameter("give --arm or --no-arms, not both")
+    if not options:
+        return {} if no_arms else None
+    arms = {}
+    for text in options:
+        name, _, share = text.partition("=")
+        try:
+            arms[name] = float(share)
+        except ValueError:
+            raise typer.BadParameter(f"--arm: expected ARM=SHARE, as in 3/fused=0.1, got {text!r}") from None
+    return arms
+
+
+def _labels(before: Mapping[str, int], options: list[str]) -> dict[str, int]:
+    labels = dict(before)
+    for text in options:
+        name, equals, version = text.partition("=")
+        if not equals or (version and not version.isdigit()):
+            raise typer.BadParameter(f"--label: expected LABEL=VERSION, as in stable=3, got {text!r}")
+        if version:
+            labels[name] = int(version)
+        else:
+            labels.pop(name, None)
+    return labels
 
 
 def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:

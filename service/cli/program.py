@@ -29,10 +29,14 @@ COMMANDS = {
         "health",
         "Say whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not.",
     ),
-    "ab": ("ab", "Compare both variants under live-like load, and say what came of it."),
+    "ab": ("ab", "Compare both variants, or two arms, under live-like load, and say what came of it."),
     "policy": (
         "policy",
-        "Say or change which variant answers, a model's share of the time and its precision, while the server runs.",
+        "Say or change which arms answer, a model's share of the time and its precision, while the server runs.",
+    ),
+    "canary": (
+        "canary",
+        "Move the traffic of a model to another arm step by step, and back at once if that is worse.",
     ),
 }
 

@@ -185,9 +185,12 @@ def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
         split, shadow = (f"{share:.4g}" if share else "-" for share in (policy.split, policy.shadow))
         name = Text(policy.model) if policy.model else Text("(loaded later)", "dim")
         weight = f"{policy.weight:g}"
-        table.add_row(
-            name, policy.variant, split, override, shadow, policy.on_mismatch, weight, policy.precision
-        )
+        answers = policy.variant if policy.version == "latest" else f"{policy.version}/{policy.variant}"
+        table.add_row(name, answers, split, override, shadow, policy.on_mismatch, weight, policy.precision)
+        shares = [f"{arm} {share:.4g}" for arm, share in policy.arms.items()]
+        labels = [f"{label} is version {version}" for label, version in policy.labels.items()]
+        if shares or labels:
+            fallen.append(Text(f"{policy.model or 'loaded later'}: {', '.join([*shares, *labels])}"))
         fallen += [
             Text(f"{policy.model}/{f.version} answers unfused ({f.reason}): {f.detail}", "red")
             for f in policy.fallbacks

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import grpc
@@ -33,8 +33,19 @@ class FallbackInfo:
 
 
 @dataclass(frozen=True)
+class CanaryInfo:
+    """The last canary of a model: running, promoted or rolled_back, and why."""
+
+    to: str
+    state: str
+    share: float
+    text: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class PolicyInfo:
-    """Which variant answers a model's requests; `model` is empty for the default of models loaded later."""
+    """Which arms answer a model's requests; `model` is empty for the default of models loaded later."""
 
     model: str
     variant: Variant
@@ -44,7 +55,21 @@ class PolicyInfo:
     on_mismatch: OnMismatch
     weight: float = 1.0
     precision: str = "float32"
+    version: str = "latest"
+    arms: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
     fallbacks: tuple[FallbackInfo, ...] = ()
+    canary: CanaryInfo | None = None
+
+
+@dataclass(frozen=True)
+class PolicyChanged:
+    """Who changed what and when; `model` is empty for all of them."""
+
+    time_s: float
+    by: str
+    model: str
+    what: str
 
 
 class AdminClient(Connection):
@@ -66,6 +91,11 @@ class AdminClient(Connection):
         response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
         return _read(response, with_default=not model)
 
+    def history(self, model: str = "") -> list[PolicyChanged]:
+        """Changes of policies since the server started, the newest last."""
+        response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
+        return [PolicyChanged(each.time_s, each.by, each.model, each.what) for each in response.history]
+
     def set_policy(
         self,
         model: str = "",
@@ -77,17 +107,59 @@ class AdminClient(Connection):
         on_mismatch: OnMismatch | None = None,
         weight: float | None = None,
         precision: Precision | None = None,
+        version: str | int | None = None,
+        arms: Mapping[str, float] | None = None,
+        labels: Mapping[str, int] | None = None,
     ) -> list[PolicyInfo]:
-        """Change the given fields, of one model or of all and the default. Returns the policies now in force."""
+        """Change the given fields, of one model or of all and the default; `arms` and `labels` as a whole. Returns the
+        policies now in force."""
         change = pb.PolicyChange(
             split=split, allow_override=allow_override, shadow=shadow, weight=weight, precision=precision
         )
+        if version is not None:
+            change.version = str(version)
+        if arms is not None:
+            shares = [pb.ArmShare(arm=arm, share=share) for arm, share in arms.items()]
+            change.arms.CopyFrom(pb.ArmShares(shares=shares))
+        if labels is not None:
+            change.labels.CopyFrom(pb.Labels(versions=labels))
         if variant is not None:
             change.variant = variant_number(variant)
         if on_mismatch is not None:
             change.on_mismatch = _ON_MISMATCH[on_mismatch]
         response = self._call(self._admin.SetPolicy, pb.SetPolicyRequest(model=model, change=change))
         return _read(response, with_default=not model)
+
+    def start_canary(
+        self,
+        model: str,
+        to: str,
+        *,
+        steps: Sequence[float] = (),
+        interval_s: float = 0,
+        max_error_increase: float = 0,
+        max_p99_ratio: float = 0,
+        min_requests: int = 0,
+    ) -> PolicyInfo:
+        """Raise the share of an arm step by step, in percent, while it answers as well as the default arm. What is not
+        given has the server's defaults. The server goes on by itself: `policies(model)` tells how far it is."""
+        plan = pb.Canary(
+            to=to,
+            steps=steps,
+            interval_s=interval_s,
+            max_error_increase=max_error_increase,
+            max_p99_ratio=max_p99_ratio,
+            min_requests=min_requests,
+        )
+        return self._set_canary(model, plan)
+
+    def stop_canary(self, model: str) -> PolicyInfo:
+        """All requests go to the default arm again."""
+        return self._set_canary(model, pb.Canary())
+
+    def _set_canary(self, model: str, plan: pb.Canary) -> PolicyInfo:
+        request = pb.SetPolicyRequest(model=model, change=pb.PolicyChange(canary=plan))
+        return _read(self._call(self._admin.SetPolicy, request), with_default=False)[0]
 
     def trace(self, seconds: float, spans_per_thread: int = 0) -> LiveTrace:
         """Trace the requests of the next seconds: when each phase of each request began and ended."""
@@ -102,11 +174,18 @@ class AdminClient(Connection):
 
 
 def _read(response: Any, *, with_default: bool) -> list[PolicyInfo]:
-    models = [_policy(each.model, each.policy, each.fallbacks) for each in response.models]
+    models = [_policy(each.model, each.policy, each.fallbacks, _canary(each)) for each in response.models]
     return [_policy("", response.defaults), *models] if with_default else models
 
 
-def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
+def _canary(model: Any) -> CanaryInfo | None:
+    if not model.HasField("canary"):
+        return None
+    seen = model.canary
+    return CanaryInfo(seen.to, seen.state, seen.share, seen.text, seen.reason)
+
+
+def _policy(model: str, policy: Any, fallbacks: Any = (), canary: CanaryInfo | None = None) -> PolicyInfo:
     names = {number: name for name, number in _ON_MISMATCH.items()}
     return PolicyInfo(
         model=model,
@@ -117,5 +196,9 @@ def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
         on_mismatch=names[policy.on_mismatch],
         weight=policy.weight,
         precision=policy.precision or "float32",
+        version=policy.version or "latest",
+        arms={each.arm: each.share for each in policy.arms.shares},
+        labels=dict(policy.labels.versions),
         fallbacks=tuple(FallbackInfo(f.version, f.reason, f.detail) for f in fallbacks),
+        canary=canary,
     )

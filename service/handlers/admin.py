@@ -4,7 +4,9 @@ own."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict
 from typing import Any
 
 from fused_mlp.kernels import KernelError
@@ -29,15 +31,26 @@ _NAMES: dict[str, dict[Any, str]] = {
 def rpcs(catalog: Catalog) -> list[Rpc]:
     async def get_policy(request: Any, _: Call) -> Any:
         models = [catalog.get(request.model)] if request.model else catalog.models()
-        return pb.GetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(models))
+        history = [
+            pb.PolicyChanged(time_s=each.at, by=each.by, model=each.model, what=each.what)
+            for each in catalog.policy_history
+            if request.model in ("", each.model) or not each.model
+        ]
+        return pb.GetPolicyResponse(
+            defaults=_policy(catalog.default_policy), models=_models(catalog, models), history=history
+        )
 
-    async def set_policy(request: Any, _: Call) -> Any:
+    async def set_policy(request: Any, call: Call) -> Any:
         try:
             # On a thread: kernels that the new policy needs are built first, and that may take seconds.
-            changed = await asyncio.to_thread(catalog.set_policy, _changes(request.change), request.model)
+            changed = await asyncio.to_thread(
+                catalog.set_policy, _changes(request.change), request.model, by=caller_of(call)
+            )
         except KernelError as error:
             raise Unsupported(str(error)) from error
-        return pb.SetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(changed))
+        return pb.SetPolicyResponse(
+            defaults=_policy(catalog.default_policy), models=_models(catalog, changed)
+        )
 
     async def trace(request: Any, _: Call) -> AsyncIterator[Any]:
         check_trace(request.seconds, request.spans_per_thread)
@@ -48,6 +61,17 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
     return rpcs_of(service, {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace})
 
 
+def caller_of(call: Call) -> str:
+    """For the history: a name in a verified certificate, else the beginning of a token's SHA-256 as the file of callers
+    has it."""
+    if call.certificate_names:
+        return call.certificate_names[0]
+    scheme, _, token = call.metadata.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token:
+        return f"sha256:{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+    return "a caller without a name"
+
+
 def _changes(change: pb.PolicyChange) -> dict[str, object]:
     """The fields that are set, under the names of Policy, which checks their values."""
     changes: dict[str, Any] = {name: getattr(change, name) for name in FIELDS if change.HasField(name)}
@@ -56,10 +80,26 @@ def _changes(change: pb.PolicyChange) -> dict[str, object]:
     for name, names in _NAMES.items():
         if name in changes:
             changes[name] = names.get(changes[name], changes[name])
+    if "arms" in changes:
+        changes["arms"] = {each.arm: each.share for each in change.arms.shares}
+    if "labels" in changes:
+        changes["labels"] = dict(change.labels.versions)
+    if "canary" in changes:
+        changes["canary"] = _canary_plan(change.canary)
+        if not change.canary.to:
+            changes.setdefault("arms", {})  # what it had is taken back
     return changes
 
 
-def _models(models: Iterable[ServedModel]) -> list[pb.ModelPolicy]:
+def _canary_plan(canary: pb.Canary) -> dict[str, object] | None:
+    """What was not given has the defaults of CanaryPlan."""
+    if not canary.to:
+        return None
+    given = {field.name: value for field, value in canary.ListFields()}
+    return {**given, "steps": tuple(canary.steps)} if canary.steps else given
+
+
+def _models(catalog: Catalog, models: Iterable[ServedModel]) -> list[pb.ModelPolicy]:
     return [
         pb.ModelPolicy(
             model=model.name,
@@ -69,6 +109,9 @@ def _models(models: Iterable[ServedModel]) -> list[pb.ModelPolicy]:
                 for v in model.fallen_back
                 if v.fallback
             ],
+            canary=pb.CanaryStatus(**asdict(status))
+            if (status := catalog.canaries.get(model.name))
+            else None,
         )
         for model in models
     ]
@@ -83,4 +126,8 @@ def _policy(policy: Policy) -> pb.Policy:
         on_mismatch=ON_MISMATCH[policy.on_mismatch],
         weight=policy.weight,
         precision=policy.precision,
+        version=policy.version,
+        arms=pb.ArmShares(shares=[pb.ArmShare(arm=arm, share=share) for arm, share in policy.arms.items()]),
+        labels=pb.Labels(versions=policy.labels),
+        canary=pb.Canary(**policy.canary.model_dump()) if policy.canary else None,
     )

@@ -117,6 +117,17 @@ def _load_failures(scrape: Scrape) -> Iterator[tuple[str, float]]:
         yield label_text(model=model, version=str(version)), count
 
 
+def _arm_shares(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    for model in scrape.models:
+        for arm, share in model.policy.shares:
+            yield label_text(arm=str(arm), model=model.name), share
+
+
+def _canaries(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    for model, seen in sorted(scrape.metrics.catalog.canaries.copy().items()):
+        yield label_text(model=model, reason=seen.reason, state=seen.state, to=seen.to), 1
+
+
 def _queue_capacity(scrape: Scrape) -> Iterator[tuple[str, float]]:
     yield "", scrape.metrics.queue_rows
 
@@ -303,6 +314,16 @@ FAMILIES: tuple[Family[Scrape], ...] = (
         "fused_mlp_policy_split_ratio",
         "Share of requests that the other variant answers.",
         lambda s: ((x, policy.split) for x, policy in s.policies),
+    ),
+    Gauge(
+        "fused_mlp_policy_arm_ratio",
+        "Share of the requests that name no version which an arm answers.",
+        _arm_shares,
+    ),
+    Gauge(
+        "fused_mlp_canary_info",
+        "The last canary of a model: running, promoted or rolled_back, and why.",
+        _canaries,
     ),
     Gauge(
         "fused_mlp_policy_shadow_ratio",

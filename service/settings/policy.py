@@ -1,20 +1,25 @@
-"""Which variant answers a model's requests, how much of its traffic is compared, its share of the time, and what its
+"""Which arms answer a model's requests, how much of its traffic is compared, its share of the time, and what its
 weights are kept in: one immutable record per model. Knows nothing of the engine; the catalog publishes policies with
 its routes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fused_mlp.models.quantization import Precision
+from fused_mlp.service.arm import LATEST, Arm, parse_arm
 from fused_mlp.service.errors import InvalidInput
+from fused_mlp.service.settings.arms import ArmName, Label, Ratio, VersionName
+from fused_mlp.service.settings.canary import CanaryPlan
 from fused_mlp.service.variant import VARIANTS, Variant
 
-Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 OnMismatch = Literal["log", "unfused"]
+MOST_ARMS = 8  # as the engine's kMostArms
+
+
 ALL_MODELS = "*"  # as a name in FUSED_MLP_POLICY
 
 
@@ -23,8 +28,16 @@ class Policy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # The default arm: a version and a variant of it.
+    version: VersionName = LATEST
     variant: Variant = "fused"
+    # The share of the other variant, of whichever version answers.
     split: Ratio = 0.0
+    # The shares of other arms, of requests that name no version; the default arm has what they leave.
+    arms: dict[ArmName, Ratio] = Field({}, max_length=MOST_ARMS)
+    labels: dict[Label, Annotated[int, Field(ge=1)]] = {}
+    # Raises the share of an arm step by step: docs/ab.md.
+    canary: CanaryPlan | None = None
     allow_override: bool = False
     shadow: Ratio = 0.0
     # The largest relative difference that is no mismatch. None: by the kernels' dtypes.
@@ -34,6 +47,20 @@ class Policy(BaseModel):
     weight: Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)] = 1.0
     # What versions saved in float32 are kept in; those saved in fewer bits stay as they are: docs/precision.md.
     precision: Precision = "float32"
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if self.split and self.arms:
+            raise ValueError("split or arms, not both: the other variant is an arm too")
+        if sum(self.arms.values()) > 1 + 1e-9:
+            raise ValueError("arms whose shares sum up to 1 at most")
+        if self.canary is not None and (self.split or self.arms.keys() - {self.canary.to}):
+            raise ValueError("a canary alone, without a split or other arms")
+        return self
+
+    @property
+    def shares(self) -> list[tuple[Arm, float]]:
+        return [(parse_arm(name), share) for name, share in self.arms.items() if share > 0]
 
     def given(self) -> dict[str, object]:
         """The fields that were named, not those left at their defaults."""
@@ -49,12 +76,16 @@ class Policy(BaseModel):
     @property
     def wants_fused(self) -> bool:
         """Whether any request that names no variant is meant for the fused one."""
-        return self.variant == "fused" or self.split > 0
+        named = [arm.variant or self.variant for arm, _ in self.shares]
+        return self.variant == "fused" or self.split > 0 or "fused" in named
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """The variants that a request or the shadow can reach. Only their kernels are built."""
-        return VARIANTS if self.split or self.allow_override or self.shadow else (self.variant,)
+        arms = [arm for arm, _ in self.shares] + ([self.canary.arm] if self.canary else [])
+        named = {arm.variant for arm in arms} - {None, self.variant}
+        both = self.split or self.allow_override or self.shadow or named
+        return VARIANTS if both else (self.variant,)
 
 
 def describe(error: ValidationError) -> list[str]:

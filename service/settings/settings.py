@@ -150,6 +150,12 @@ class Settings(BaseModel):
         '{"variant": "unfused", "split": 0.1}, "*": {"on_mismatch": "unfused"}}; docs/ab.md lists the fields',
     )
 
+    policy_file: Path | None = Field(
+        None,
+        description="keeps policies that were changed while the server ran, and is read when it changes; "
+        "default: policy.json in the model repository",
+    )
+
     # Batching and limits
     max_batch_rows: Count = Field(256, description="most rows in one kernel call")
     max_wait_us: int = Field(
