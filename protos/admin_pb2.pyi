@@ -33,7 +33,7 @@ SCATTER: TracePhase
 ENCODE: TracePhase
 
 class Policy(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary", "shadow_arm")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class Policy(_message.Message):
     ARMS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_ARM_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
@@ -56,7 +57,8 @@ class Policy(_message.Message):
     arms: ArmShares
     labels: Labels
     canary: Canary
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ...) -> None: ...
+    shadow_arm: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., shadow_arm: _Optional[str] = ...) -> None: ...
 
 class Canary(_message.Message):
     __slots__ = ("to", "steps", "interval_s", "max_error_increase", "max_p99_ratio", "min_requests")
@@ -116,7 +118,7 @@ class Labels(_message.Message):
     def __init__(self, versions: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary", "shadow_arm")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +130,7 @@ class PolicyChange(_message.Message):
     ARMS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_ARM_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
@@ -139,7 +142,8 @@ class PolicyChange(_message.Message):
     arms: ArmShares
     labels: Labels
     canary: Canary
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ...) -> None: ...
+    shadow_arm: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., shadow_arm: _Optional[str] = ...) -> None: ...
 
 class Fallback(_message.Message):
     __slots__ = ("version", "reason", "detail")

@@ -12,6 +12,7 @@ from typing_extensions import Buffer, CapsuleType
 DURATION_BOUNDS_NS: tuple[int, ...]
 """Upper bounds of the duration histograms; one more bucket, +Inf, follows."""
 ROW_BOUNDS: tuple[int, ...]
+DIFFERENCE_BOUNDS: tuple[float, ...]
 
 def record_metrics(on: bool) -> None:
     """Switch the recording of metrics on (the default) or off for the whole process."""
@@ -124,6 +125,14 @@ class ShadowSnapshot:
     @property
     def unfused(self) -> HistogramSnapshot: ...
     @property
+    def differences(self) -> list[int]:
+        """Between versions: rows by their relative difference, of which DIFFERENCE_BOUNDS has the bounds."""
+    @property
+    def difference_sum(self) -> float: ...
+    @property
+    def top1_changes(self) -> int:
+        """Between versions: rows with another largest output."""
+    @property
     def max_absolute(self) -> float: ...
     @property
     def max_relative(self) -> float: ...
@@ -207,7 +216,7 @@ class Verdict(enum.Enum):
     not_judged = 6
 
 class Shadow:
-    """The two lanes of a model version, compared on a share of their batches. Created by Engine.add_shadow."""
+    """Two lanes, compared on a share of their batches. Created by Engine.add_shadow."""
 
     @property
     def name(self) -> str: ...
@@ -249,9 +258,12 @@ class Engine:
     def remove_lane(self, lane: Lane) -> None:
         """Run what is queued; the last reference to the lane frees its kernel. Publish the route that replaces
         it first: then no request is refused."""
-    def add_shadow(self, name: str, fused: Lane, unfused: Lane, cpu_time: bool = True) -> Shadow:
-        """Pair two lanes for comparison, once; they may have traffic already. `cpu_time`: measure kernels by the CPU
-        time of their thread; False, for kernels that run on a GPU: by elapsed time."""
+    def add_shadow(
+        self, name: str, fused: Lane, unfused: Lane, cpu_time: bool = True, versions: bool = False
+    ) -> Shadow:
+        """Pair two lanes for comparison; they may have traffic already. `versions`: arms of two versions, of which
+        `fused` answers and `unfused` shadows it. `cpu_time`: measure kernels by the CPU time of their thread; False, for
+        kernels that run on a GPU: by elapsed time."""
     def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
         """Run that share of the batches again on the other variant, after the responses; a relative difference
         above the tolerance is disputed. The shadow's thread works for at most the largest of all shares of the

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fused_mlp.service.ab.blocks import Samples
-from fused_mlp.service.ab.load import Load, SliceResult
+from fused_mlp.service.ab.load import Load, SliceResult, predict
 from fused_mlp.service.ab.ratio import Measure, per, ratios
 from fused_mlp.service.ab.report import (
     QUANTILES,
@@ -26,6 +26,7 @@ from fused_mlp.service.ab.report import (
 )
 from fused_mlp.service.ab.schedule import plan, slice_seconds
 from fused_mlp.service.ab.server_cpu import MetricsUnreadable, Reading, ServerCpu
+from fused_mlp.service.arm import Arm
 from fused_mlp.service.client import Client, VersionInfo
 
 LATE_S = 0.001
@@ -40,7 +41,7 @@ Progress = Callable[[int, int], None]  # slices done, of how many
 class LiveRun:
     client: Client
     model: str
-    arms: Arms  # each with a version and a variant
+    arms: tuple[Arm, Arm]  # each with the number of a version and a variant
     versions: tuple[VersionInfo, VersionInfo]
     inputs: NDArray[Any]  # (n, rows, width)
     duration_s: float
@@ -57,7 +58,7 @@ class LiveRun:
         scale = np.maximum(np.abs(second).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
         relative = (apart / scale).max(axis=1)
         largest = float(apart.max()), float(relative.max()), len(first)
-        if self.versions[0].version == self.versions[1].version:
+        if self.arms[0].version == self.arms[1].version:
             return Difference(*largest)
         found = np.quantile(relative, list(QUANTILES.values()))
         changed = None
@@ -97,16 +98,15 @@ class LiveRun:
             notes.append("the server also answered other clients; its CPU time per request includes theirs")
         return self._report(results, spent, difference, rate, notes)
 
-    def _predict(self, x: NDArray[Any], arm: str) -> NDArray[Any]:
-        return self.client.predict(self.model, x, arm=arm).output.reshape(len(x), -1)
+    def _predict(self, x: NDArray[Any], arm: Arm) -> NDArray[Any]:
+        return predict(self.client, self.model, x, arm).output.reshape(len(x), -1)
 
     @property
     def _names(self) -> Arms:
         """The variants, where the version is the same."""
-        same = self.versions[0].version == self.versions[1].version
-        return (
-            VARIANT_ARMS if same and [_variant(arm) for arm in self.arms] == list(VARIANT_ARMS) else self.arms
-        )
+        first, second = self.arms
+        variants = first.version == second.version and (first.variant, second.variant) == VARIANT_ARMS
+        return VARIANT_ARMS if variants else (str(first), str(second))
 
     def _server_cpu(self) -> tuple[ServerCpu | None, str]:
         if self.metrics_url is None:
@@ -136,7 +136,7 @@ class LiveRun:
         length = slice_seconds(self.duration_s)
         version = f"/{self.versions[0].version}" if names == VARIANT_ARMS else ""
         kernels = {
-            name: next(k for k in info.kernels if k.variant == _variant(arm))
+            name: next(k for k in info.kernels if k.variant == arm.variant)
             for name, arm, info in zip(names, self.arms, self.versions, strict=True)
         }
         return Report(
@@ -159,10 +159,6 @@ class LiveRun:
             timeline={name: _timeline(each, results, length) for name, each in zip(names, mine, strict=True)},
             arms=names,
         )
-
-
-def _variant(arm: str) -> str:
-    return arm.rpartition("/")[2]
 
 
 def _rate_row(mine: list[list[SliceResult]]) -> Row:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fused_mlp.service.ab.blocks import Array
-from fused_mlp.service.ab.report import Arms
 from fused_mlp.service.ab.schedule import Slice
-from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.arm import Arm
+from fused_mlp.service.client import Client, PredictError, Prediction
 
 SENDERS = 32  # threads; also the limit of concurrent requests
 PROBE_SENDERS = 8
@@ -42,10 +42,15 @@ class SliceResult:
         return len(self.latency_s)
 
 
-class Load:
-    """inputs: (n, rows, width); requests take them in turn."""
+def predict(client: Client, model: str, x: NDArray[Any], arm: Arm) -> Prediction:
+    # Not by `arm`, which servers before that field would ignore.
+    return client.predict(model, x, version=int(arm.version), variant=arm.variant)
 
-    def __init__(self, client: Client, model: str, arms: Arms, inputs: NDArray[Any]) -> None:
+
+class Load:
+    """inputs: (n, rows, width); requests take them in turn. arms: each with the number of a version and a variant."""
+
+    def __init__(self, client: Client, model: str, arms: tuple[Arm, Arm], inputs: NDArray[Any]) -> None:
         self._client = client
         self._model = model
         self._arms = arms
@@ -104,7 +109,7 @@ class Load:
 
     def _predict(self, turn: int, side: int) -> float:
         x = self._inputs[turn % len(self._inputs)]
-        answer = self._client.predict(self._model, x, arm=self._arms[side])
+        answer = predict(self._client, self._model, x, self._arms[side])
         return answer.timings.compute_us / 1e6
 
     def _all(self, task: Any, senders: int) -> list[Any]:

@@ -1,5 +1,5 @@
-"""The second arm / the first with a confidence interval from a block bootstrap: blocks of time are resampled with replacement, for
-both arms together, so that a resample keeps the drift and the bursts of the machine."""
+"""The second arm / the first with a confidence interval from a block bootstrap: blocks of time are resampled with
+replacement, for both arms together, so that a resample keeps the drift and the bursts of the machine."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from fused_mlp.kernels import KernelError
 from fused_mlp.service import _engine
-from fused_mlp.service.arm import PREVIOUS, Arm
+from fused_mlp.service.arm import PREVIOUS
 from fused_mlp.service.canary.evidence import Fault, Traffic, find_fault
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion
@@ -64,7 +64,7 @@ class Canaries:
             self._start(model, plan, new)
             return
         old = model.default
-        if old is None or _lane(old, None) is None or _lane(new, plan.arm) is None:
+        if old is None or old.lane() is None or new.lane(plan.arm.variant) is None:
             return  # not loaded yet: the first request for it loads it
         step = self._current_step(model, plan, old, new)
         seen = tuple(Traffic.of(lane).since(then) for lane, then in zip(step.lanes, step.before, strict=True))
@@ -104,7 +104,7 @@ class Canaries:
     ) -> _Step:
         """Begins one where the share is another than before, or a reload has replaced a lane."""
         share = model.policy.arms[plan.to]
-        lanes = _lane(old, None), _lane(new, plan.arm)
+        lanes = old.lane(), new.lane(plan.arm.variant)
         assert lanes[0] is not None
         assert lanes[1] is not None
         step = self._steps.get(model.name)
@@ -153,8 +153,3 @@ class Canaries:
         if text:
             level = logging.ERROR if state == "rolled_back" else logging.INFO
             log.log(level, "canary of %s to %s: %s, %s", model.name, plan.to, state.replace("_", " "), text)
-
-
-def _lane(version: ServedVersion, arm: Arm | None) -> _engine.Lane | None:
-    variant = version.variant if arm is None or arm.variant is None else arm.variant
-    return version.lanes.get(variant) or version.lanes.get(version.variant)

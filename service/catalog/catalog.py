@@ -16,6 +16,7 @@ from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundModel, Repository
 from fused_mlp.service import _engine
 from fused_mlp.service._engine import Verdict
+from fused_mlp.service.arm import parse_arm
 from fused_mlp.service.catalog.building import KernelBuilder, check_torch
 from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
@@ -27,7 +28,7 @@ from fused_mlp.service.catalog.policies import (
     read_changes,
     write_changes,
 )
-from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion
+from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.catalog.referee import Dispute, Referee
 from fused_mlp.service.catalog.room import estimated_bytes
 from fused_mlp.service.catalog.successors import Successors
@@ -218,6 +219,10 @@ class Catalog:
     def default_policy(self) -> Policy:
         return self._policies.default
 
+    def version_shadows(self) -> list[tuple[str, VersionShadow]]:
+        """By model: the arms of different versions that were compared last."""
+        return sorted(self._table.version_shadows.copy().items())
+
     def models_with_canary(self) -> list[ServedModel]:
         names = self._table.models.copy() if self.default_policy.canary else self._policies.named
         found = (self._table.models.get(name) for name in names)
@@ -369,3 +374,14 @@ def _check_arms(model: ServedModel) -> None:
     for arm, _ in model.policy.shares:
         if problem := model.arm_problem(arm):
             raise InvalidInput(f"arms: {arm} of {model.name} cannot answer: {problem}")
+    if model.policy.shadow_arm:
+        arm = parse_arm(model.policy.shadow_arm)
+        problem, shadow, live = model.arm_problem(arm), model.find_arm(arm), model.default
+        if not problem and shadow is live:
+            problem = "it is of the version that answers, whose variants a shadow without an arm compares"
+        if not problem and shadow and live and shadow.spec and live.spec:
+            widths = shadow.spec.out_features, live.spec.out_features
+            if widths[0] != widths[1]:
+                problem = f"its rows of {widths[0]} outputs cannot be compared with those of {widths[1]}"
+        if problem:
+            raise InvalidInput(f"shadow_arm: {arm} of {model.name}: {problem}")

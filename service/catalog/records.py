@@ -80,6 +80,10 @@ class ServedVersion:
     memory_bytes: int = 0  # of its kernels
     loaded_ns: int = 0  # when, on the monotonic clock
 
+    def lane(self, variant: Variant | None = None) -> _engine.Lane | None:
+        """That of a variant, or the one that answers requests that name none."""
+        return self.lanes.get(variant or self.variant) or self.lanes.get(self.variant)
+
     @property
     def last_used_ns(self) -> int:
         """When its last batch ended, or when it was loaded."""
@@ -136,6 +140,16 @@ class ServedVersion:
         return tuple(
             v for v in policy.variants if v not in self.lanes and not (v == "fused" and self.fallback)
         )
+
+
+@dataclass(frozen=True)
+class VersionShadow:
+    """Two arms of different versions: batches that the first answered are run again on the second."""
+
+    arm: str
+    shadow_arm: str
+    lanes: tuple[_engine.Lane, _engine.Lane]
+    shadow: _engine.Shadow
 
 
 @dataclass(frozen=True)

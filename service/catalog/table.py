@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fused_mlp.service import _engine
-from fused_mlp.service.arm import LATEST, PREVIOUS
-from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.arm import LATEST, PREVIOUS, parse_arm
+from fused_mlp.service.catalog.records import ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.settings.settings import Settings
 
 UNKNOWN_VERSION = -1  # none has that number
@@ -30,6 +30,7 @@ class ModelTable:
         self._router = router
         self._on_shadow = on_shadow
         self.models: dict[str, ServedModel] = {}
+        self.version_shadows: dict[str, VersionShadow] = {}  # the last of each model
         self.lock = threading.Lock()
 
     def all(self) -> list[ServedModel]:
@@ -60,10 +61,38 @@ class ModelTable:
                 for lane in version.lanes.values():
                     lane.weight = model.policy.weight
                 if version.shadow is not None:
+                    share = 0.0 if model.policy.shadow_arm else model.policy.shadow
                     tolerance = model.policy.shadow_tolerance or version.tolerance
-                    self._engine.set_shadow(version.shadow, model.policy.shadow, tolerance)
-                    if model.policy.shadow:
+                    self._engine.set_shadow(version.shadow, share, tolerance)
+                    if share:
                         self._on_shadow()
+            self._shadow_versions(model)
+        for name in removed:
+            self.version_shadows.pop(name, None)
+
+    def _shadow_versions(self, model: ServedModel) -> None:
+        """The arm of another version that runs batches of the default arm again, if the policy names one."""
+        wanted = model.policy.shadow_arm if model.policy.shadow else ""
+        before = self.version_shadows.get(model.name)
+        if not wanted and before is None:
+            return
+        live, other = model.default, model.find_arm(parse_arm(wanted)) if wanted else None
+        pair = live and live.lane(), other and other.lane(parse_arm(wanted).variant)
+        if before is not None and (not all(pair) or before.lanes != pair):
+            self._engine.set_shadow(before.shadow, 0.0, 1.0)
+        if live is None or other is None or pair[0] is None or pair[1] is None or pair[0] is pair[1]:
+            return
+        if before is None or before.lanes != pair:
+            names = (
+                f"{live.version}/{live.variant}",
+                f"{other.version}/{parse_arm(wanted).variant or other.variant}",
+            )
+            on_cpu = all(kernel.device == "cpu" for v in (live, other) for kernel in v.kernels)
+            shadow = self._engine.add_shadow(
+                f"{model.name} {names[0]} {names[1]}", *pair, cpu_time=on_cpu, versions=True
+            )
+            before = self.version_shadows[model.name] = VersionShadow(*names, pair, shadow)
+        self._engine.set_shadow(before.shadow, model.policy.shadow, 1.0)
 
     def replace(self, old: ServedVersion, new: ServedVersion) -> None:
         self.publish({old.model: self.models[old.model].replaced(old, new)})

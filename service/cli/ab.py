@@ -1,5 +1,5 @@
-"""`fused-mlp ab` compares two arms, or both variants: on a server that it starts, on one that runs already, or from what Prometheus
-recorded. Prints a table or JSON, and writes a page."""
+"""`fused-mlp ab` compares two arms, or both variants: on a server that it starts, on one that runs already, or from
+what Prometheus recorded. Prints a table or JSON, and writes a page."""
 
 from __future__ import annotations
 
@@ -166,7 +166,9 @@ def _progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-Chosen = tuple[tuple[str, VersionInfo], tuple[str, VersionInfo]]  # arms, each with a version and a variant
+Chosen = tuple[
+    tuple[Arm, VersionInfo], tuple[Arm, VersionInfo]
+]  # arms with the number of a version and a variant
 
 
 def _parse_arms(text: str) -> tuple[Arm, Arm]:
@@ -200,7 +202,7 @@ def _find_arms(client: Client, name: str, arms: tuple[Arm, Arm]) -> tuple[str, C
             fail(
                 f"version {version.version} of model {names[0]!r} has no {variant} kernel at {client.target}"
             )
-        chosen.append((f"{version.version}/{variant}", version))
+        chosen.append((Arm(str(version.version), variant), version))
     first, second = chosen
     if first[0] == second[0]:
         fail(f"both arms are {first[0]}")
@@ -225,7 +227,8 @@ def _find(client: Client, name: str) -> tuple[str, Chosen]:
     if len(found) > 1:
         fail(f"there are several models, name one of {', '.join(found)}")
     ((model, version),) = found.items()
-    return model, ((f"{version.version}/fused", version), (f"{version.version}/unfused", version))
+    number = str(version.version)
+    return model, ((Arm(number, "fused"), version), (Arm(number, "unfused"), version))
 
 
 def _inputs(version: VersionInfo, rows: int, source: str | None) -> NDArray[Any]:

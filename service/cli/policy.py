@@ -53,6 +53,10 @@ def change(
     shadow: Annotated[
         float | None, typer.Option(metavar="0..1", help="Share of batches to run on both and compare.")
     ] = None,
+    shadow_arm: Annotated[
+        str | None,
+        typer.Option(metavar="ARM", help="Of another version, to run them on instead; '' for none."),
+    ] = None,
     on_mismatch: Annotated[
         str | None, typer.Option(metavar="log|unfused", help="What to do when the variants differ.")
     ] = None,
@@ -89,11 +93,23 @@ def change(
     _check("--on-mismatch", on_mismatch, ("log", "unfused"))
     _check("--precision", precision, PRECISIONS)
     arms = _arms(arm, no_arms)
-    given = (variant, split, allow_override, shadow, on_mismatch, weight, precision, version, arms, label)
+    given = (
+        variant,
+        split,
+        allow_override,
+        shadow,
+        on_mismatch,
+        weight,
+        precision,
+        version,
+        arms,
+        label,
+        shadow_arm,
+    )
     if all(each is None for each in given):
         raise typer.BadParameter(
             "give at least one of --version, --variant, --split, --arm, --no-arms, --label, --allow-override, "
-            "--shadow, --on-mismatch, --weight, --precision"
+            "--shadow, --shadow-arm, --on-mismatch, --weight, --precision"
         )
     if label is not None and not model:
         raise typer.BadParameter("--label: expected the name of a model, got none")
@@ -104,6 +120,7 @@ def change(
         split=split,
         allow_override=allow_override,
         shadow=shadow,
+        shadow_arm=shadow_arm,
         on_mismatch=cast("OnMismatch | None", on_mismatch),
         weight=weight,
         precision=cast("Precision | None", precision),

@@ -56,6 +56,7 @@ class PolicyInfo:
     weight: float = 1.0
     precision: str = "float32"
     version: str = "latest"
+    shadow_arm: str = ""
     arms: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
     fallbacks: tuple[FallbackInfo, ...] = ()
@@ -108,13 +109,19 @@ class AdminClient(Connection):
         weight: float | None = None,
         precision: Precision | None = None,
         version: str | int | None = None,
+        shadow_arm: str | None = None,
         arms: Mapping[str, float] | None = None,
         labels: Mapping[str, int] | None = None,
     ) -> list[PolicyInfo]:
         """Change the given fields, of one model or of all and the default; `arms` and `labels` as a whole. Returns the
         policies now in force."""
         change = pb.PolicyChange(
-            split=split, allow_override=allow_override, shadow=shadow, weight=weight, precision=precision
+            split=split,
+            allow_override=allow_override,
+            shadow=shadow,
+            shadow_arm=shadow_arm,
+            weight=weight,
+            precision=precision,
         )
         if version is not None:
             change.version = str(version)
@@ -197,6 +204,7 @@ def _policy(model: str, policy: Any, fallbacks: Any = (), canary: CanaryInfo | N
         weight=policy.weight,
         precision=policy.precision or "float32",
         version=policy.version or "latest",
+        shadow_arm=policy.shadow_arm,
         arms={each.arm: each.share for each in policy.arms.shares},
         labels=dict(policy.labels.versions),
         fallbacks=tuple(FallbackInfo(f.version, f.reason, f.detail) for f in fallbacks),

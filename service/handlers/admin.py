@@ -127,6 +127,7 @@ def _policy(policy: Policy) -> pb.Policy:
         weight=policy.weight,
         precision=policy.precision,
         version=policy.version,
+        shadow_arm=policy.shadow_arm,
         arms=pb.ArmShares(shares=[pb.ArmShare(arm=arm, share=share) for arm, share in policy.arms.items()]),
         labels=pb.Labels(versions=policy.labels),
         canary=pb.Canary(**policy.canary.model_dump()) if policy.canary else None,

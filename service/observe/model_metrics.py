@@ -38,6 +38,8 @@ COARSE: dict[str, tuple[int, ...]] = {
     "shadow_compute_seconds": (10_000, 100_000, 1_000_000),
 }  # fmt: skip
 
+MILLIONTHS = tuple(round(bound * 1e6) for bound in _engine.DIFFERENCE_BOUNDS)
+
 
 @dataclass(frozen=True)
 class LaneSample:
@@ -191,6 +193,30 @@ def _shadow_compute(scrape: Scrape) -> Iterator[tuple[str, _engine.HistogramSnap
         yield f'{labels},variant="unfused"', shadow.unfused
 
 
+@dataclass(frozen=True)
+class _Differences:
+    """Relative differences in millionths, as the buckets have them."""
+
+    buckets: list[int]
+    sum: int
+
+
+def _version_shadows(scrape: Scrape) -> Iterator[tuple[str, _engine.ShadowSnapshot]]:
+    for model, each in scrape.metrics.catalog.version_shadows():
+        yield label_text(arm=each.arm, model=model, shadow_arm=each.shadow_arm), each.shadow.snapshot()
+
+
+def _version_differences(scrape: Scrape) -> Iterator[tuple[str, _Differences]]:
+    for labels, seen in _version_shadows(scrape):
+        yield labels, _Differences(seen.differences, round(seen.difference_sum * 1e6))
+
+
+def _version_batches(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    for labels, seen in _version_shadows(scrape):
+        for outcome, count in seen.batches.items():
+            yield f'{labels},outcome="{outcome}"', count
+
+
 def _fallbacks(scrape: Scrape) -> Iterator[tuple[str, float]]:
     for reason in REASONS:
         yield f'{NO_MODEL},reason="{reason}",version=""', 0
@@ -301,6 +327,24 @@ FAMILIES: tuple[Family[Scrape], ...] = (
         "fused_mlp_shadow_max_rel_difference",
         "Largest difference seen since load, as a part of the outputs' size.",
         lambda s: ((x, seen.max_relative) for x, seen in s.shadows),
+    ),
+    Counter(
+        "fused_mlp_version_shadow_batches",
+        "Batches of an arm that were chosen to be run again on an arm of another version.",
+        _version_batches,
+    ),
+    Histogram(
+        "fused_mlp_version_shadow_difference_ratio",
+        "Rows of those batches by the largest difference of their outputs, as a part of the outputs' size.",
+        MILLIONTHS,
+        lambda _: MILLIONTHS,
+        1e6,
+        _version_differences,
+    ),
+    Counter(
+        "fused_mlp_version_shadow_top1_changes",
+        "Rows of those batches whose largest output is another one.",
+        lambda s: ((x, seen.top1_changes) for x, seen in _version_shadows(s)),
     ),
     Gauge(
         "fused_mlp_policy_info",

@@ -40,6 +40,8 @@ class Policy(BaseModel):
     canary: CanaryPlan | None = None
     allow_override: bool = False
     shadow: Ratio = 0.0
+    # The arm that runs those batches again. Empty: the other variant of the version that answered.
+    shadow_arm: ArmName | Literal[""] = ""
     # The largest relative difference that is no mismatch. None: by the kernels' dtypes.
     shadow_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     on_mismatch: OnMismatch = "log"
@@ -83,8 +85,9 @@ class Policy(BaseModel):
     def variants(self) -> tuple[Variant, ...]:
         """The variants that a request or the shadow can reach. Only their kernels are built."""
         arms = [arm for arm, _ in self.shares] + ([self.canary.arm] if self.canary else [])
+        arms += [parse_arm(self.shadow_arm)] if self.shadow_arm else []
         named = {arm.variant for arm in arms} - {None, self.variant}
-        both = self.split or self.allow_override or self.shadow or named
+        both = self.split or self.allow_override or (self.shadow and not self.shadow_arm) or named
         return VARIANTS if both else (self.variant,)
 
 

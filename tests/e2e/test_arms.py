@@ -208,6 +208,31 @@ def test_shares_of_arms_are_told(puppet: PuppetService, admin: AdminClient) -> N
     assert puppet.metric("fused_mlp_policy_arm_ratio", model="m", arm="2/unfused") == 0.5
 
 
+def test_an_arm_of_another_version_shadows_the_default(
+    puppet: PuppetService, channel: grpc.Channel, admin: AdminClient
+) -> None:
+    admin.set_policy("m", version=1, shadow=1, shadow_arm="3")
+    labels = {"model": "m", "arm": "1/fused", "shadow_arm": "3/fused"}
+    name = "fused_mlp_version_shadow_difference_ratio"
+    answers = 0
+
+    def compared() -> bool:
+        nonlocal answers
+        answers += 1
+        assert predict(channel) == "1/fused"
+        return puppet.metric(f"{name}_count", **labels) >= 3
+
+    puppet.wait_for(compared)
+    assert puppet.metric(f"{name}_bucket", **labels, le="0.001") == 0  # other weights
+    assert puppet.metric(f"{name}_sum", **labels) > 0.001
+    assert puppet.metric("fused_mlp_shadow_rows_total", model="m") == 0  # no check of variants
+    admin.set_policy("m", shadow_arm="", shadow=0)
+    with pytest.raises(PredictError, match="whose variants a shadow without an arm compares"):
+        admin.set_policy("m", shadow_arm="1/unfused")
+    with pytest.raises(PredictError, match="shadow_arm: 9 of m: there is no such version"):
+        admin.set_policy("m", shadow_arm="9")
+
+
 def test_policies_outlive_the_server(front: str, tmp_path: Path) -> None:
     make_repository(tmp_path)
     settings = {"front": front, "backend": "auto", "model_repository": tmp_path}

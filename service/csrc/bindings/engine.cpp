@@ -121,7 +121,7 @@ void register_shadow(nb::module_& m) {
   for (std::size_t i = 0; i < kVerdictNames.size(); ++i) {
     verdicts.value(kVerdictNames[i], static_cast<Verdict>(i));
   }
-  nb::class_<Shadow>(m, "Shadow", "The two lanes of a model version, compared on a share of their batches.")
+  nb::class_<Shadow>(m, "Shadow", "Two lanes, compared on a share of their batches.")
       .def_prop_ro("name", &Shadow::name)
       .def_prop_ro("share", &Shadow::share)
       .def_prop_ro("tolerance", &Shadow::tolerance)
@@ -154,12 +154,13 @@ void register_engine(nb::module_& m) {
       .def(
           "add_shadow",
           [](PythonEngine& self, std::string name, const std::shared_ptr<Lane>& fused,
-             const std::shared_ptr<Lane>& unfused, bool cpu_time) {
+             const std::shared_ptr<Lane>& unfused, bool cpu_time, bool versions) {
             return self.engine().add_shadow(std::move(name), fused, unfused,
-                                            cpu_time ? ShadowTime::cpu : ShadowTime::elapsed);
+                                            cpu_time ? ShadowTime::cpu : ShadowTime::elapsed,
+                                            versions ? ShadowKind::versions : ShadowKind::variants);
           },
           nb::arg("name"), nb::arg("fused"), nb::arg("unfused"), nb::arg("cpu_time") = true,
-          "Pair two lanes for comparison, before either has traffic.")
+          nb::arg("versions") = false, "Pair two lanes for comparison.")
       .def(
           "set_shadow",
           [](PythonEngine& self, Shadow& shadow, double share, double tolerance) {

@@ -35,6 +35,9 @@ struct ShadowSnapshot {
   std::map<std::string, std::uint64_t> verdicts;  // zeros included
   HistogramSnapshot fused;
   HistogramSnapshot unfused;
+  std::vector<std::uint64_t> differences;  // rows by kDifferenceBounds, then those above
+  double difference_sum = 0;
+  std::uint64_t top1_changes = 0;
   double max_absolute = 0;
   double max_relative = 0;
 };

@@ -43,7 +43,7 @@ std::size_t BatchRunner::run(TakenBatch& batch) noexcept {
   }
   Shadow* const shadow = batch.lane->shadow_.load(std::memory_order_acquire);
   if (shadow && !batch.runnable.empty() && !result_.failed && shadow->sample_batch()) {
-    shadow_.offer(batch.lane, batch.rows, x_, y_);
+    shadow_.offer(*shadow, batch.lane, batch.rows, x_, y_);
   }
   // Released only after flush_sinks(): a ticket may keep its sink alive.
   batch.runnable.clear();

@@ -69,9 +69,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const LaneOptions options_;
   const std::unique_ptr<Kernel> kernel_;
   const bool needs_worker_;
-  // Null: no other variant to compare with. Set once, also while the lane has traffic: first the owner, then
-  // the pointer, which is what live threads read.
-  std::shared_ptr<Shadow> shadow_owner_;
+  // Null: nothing to compare with. May change while the lane has traffic, to one of those that it owns: live
+  // threads read the pointer alone.
+  std::vector<std::shared_ptr<Shadow>> shadows_;
   std::atomic<Shadow*> shadow_{nullptr};
   LaneMetrics metrics_;
   CostEstimate cost_;
