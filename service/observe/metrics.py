@@ -117,7 +117,7 @@ class CredentialsCollector(Collector):
             )
         reloads = CounterMetricFamily(
             "fused_mlp_reloads",
-            "Times that files were read again: certificates (tls) and lists of callers.",
+            "Times that files were read again: certificates (tls), lists of callers, policies.",
             labels=("files", "result"),
         )
         for item in self._credentials.reloads:

@@ -126,6 +126,7 @@ def _arm_shares(scrape: Scrape) -> Iterator[tuple[str, float]]:
 
 
 def _canaries(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield label_text(model="", reason="", state="rolled_back", to=""), 0
     for model, seen in sorted(scrape.metrics.catalog.canaries.copy().items()):
         yield label_text(model=model, reason=seen.reason, state=seen.state, to=seen.to), 1
 
