@@ -262,8 +262,8 @@ class Engine:
         self, name: str, fused: Lane, unfused: Lane, cpu_time: bool = True, versions: bool = False
     ) -> Shadow:
         """Pair two lanes for comparison; they may have traffic already. `versions`: arms of two versions, of which
-        `fused` answers and `unfused` shadows it. `cpu_time`: measure kernels by the CPU time of their thread; False, for
-        kernels that run on a GPU: by elapsed time."""
+        `fused` answers and `unfused` shadows it. `cpu_time`: measure kernels by the CPU time of their thread; False,
+        for kernels that run on a GPU: by elapsed time."""
     def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
         """Run that share of the batches again on the other variant, after the responses; a relative difference
         above the tolerance is disputed. The shadow's thread works for at most the largest of all shares of the

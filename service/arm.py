@@ -28,7 +28,7 @@ class Arm(NamedTuple):
 def parse_arm(text: str) -> Arm:
     """Raises ValueError."""
     if text in VARIANTS:
-        return Arm("", cast("Variant", text))
+        return Arm("", text)
     version, slash, variant = text.partition("/")
     if not is_version(version) or (slash and variant not in VARIANTS):
         raise ValueError(f"expected {EXPECTED}, got {text!r}")

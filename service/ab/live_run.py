@@ -164,7 +164,7 @@ class LiveRun:
 def _rate_row(mine: list[list[SliceResult]]) -> Row:
     """Answers per second. No ratio: in an open loop both arms get the same load."""
     rates = [sum(r.answered for r in each) / sum(r.elapsed_s for r in each) for each in mine]
-    return Row("answered", "req/s", *rates)
+    return Row("answered", "req/s", rates[0], rates[1])
 
 
 def _cpu_row(results: list[SliceResult], spent: list[float]) -> Row:

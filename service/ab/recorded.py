@@ -122,9 +122,8 @@ def _histograms(source: Prometheus, name: str, selector: str, arms: Arms) -> His
     for labels, values in source.range(query):
         for arm in arms:
             if _of_arm(arm, labels):
-                by_bound = cumulative.setdefault(arm, {})
-                bound = float(labels["le"])
-                by_bound[bound] = by_bound[bound] + values if bound in by_bound else values
+                mine, bound = cumulative.setdefault(arm, {}), float(labels["le"])
+                mine[bound] = mine[bound] + values if bound in mine else values
     found: Histograms = {}
     for arm in arms:
         if by_bound := cumulative.get(arm):

@@ -106,7 +106,8 @@ def read_changes(path: Path) -> Changes:
 def write_changes(path: Path, changes: Changes) -> None:
     """In one step: a reader, and a start after a power failure, finds the old file or the new one. Raises OSError."""
     written = {
-        name: Policy(**own).model_dump(mode="json", exclude_unset=True) for name, own in changes.items()
+        name: Policy.model_validate(own).model_dump(mode="json", exclude_unset=True)
+        for name, own in changes.items()
     }
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fused_mlp.service import _engine
-from fused_mlp.service.arm import LATEST, PREVIOUS, parse_arm
+from fused_mlp.service.arm import LATEST, PREVIOUS, Arm, parse_arm
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.settings.settings import Settings
 
@@ -76,22 +76,21 @@ class ModelTable:
         before = self.version_shadows.get(model.name)
         if not wanted and before is None:
             return
-        live, other = model.default, model.find_arm(parse_arm(wanted)) if wanted else None
-        pair = live and live.lane(), other and other.lane(parse_arm(wanted).variant)
-        if before is not None and (not all(pair) or before.lanes != pair):
+        arm = parse_arm(wanted) if wanted else Arm()
+        live, other = model.default, model.find_arm(arm) if wanted else None
+        lanes = (live.lane() if live else None), (other.lane(arm.variant) if other else None)
+        if before is not None and before.lanes != lanes:
             self._engine.set_shadow(before.shadow, 0.0, 1.0)
-        if live is None or other is None or pair[0] is None or pair[1] is None or pair[0] is pair[1]:
+        if live is None or other is None or lanes[0] is None or lanes[1] is None or lanes[0] is lanes[1]:
             return
-        if before is None or before.lanes != pair:
-            names = (
-                f"{live.version}/{live.variant}",
-                f"{other.version}/{parse_arm(wanted).variant or other.variant}",
-            )
+        if before is None or before.lanes != lanes:
+            names = f"{live.version}/{live.variant}", f"{other.version}/{arm.variant or other.variant}"
             on_cpu = all(kernel.device == "cpu" for v in (live, other) for kernel in v.kernels)
             shadow = self._engine.add_shadow(
-                f"{model.name} {names[0]} {names[1]}", *pair, cpu_time=on_cpu, versions=True
+                f"{model.name} {names[0]} {names[1]}", lanes[0], lanes[1], cpu_time=on_cpu, versions=True
             )
-            before = self.version_shadows[model.name] = VersionShadow(*names, pair, shadow)
+            before = VersionShadow(*names, (lanes[0], lanes[1]), shadow)
+            self.version_shadows[model.name] = before
         self._engine.set_shadow(before.shadow, model.policy.shadow, 1.0)
 
     def replace(self, old: ServedVersion, new: ServedVersion) -> None:

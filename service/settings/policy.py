@@ -34,7 +34,7 @@ class Policy(BaseModel):
     # The share of the other variant, of whichever version answers.
     split: Ratio = 0.0
     # The shares of other arms, of requests that name no version; the default arm has what they leave.
-    arms: dict[ArmName, Ratio] = Field({}, max_length=MOST_ARMS)
+    arms: Annotated[dict[ArmName, Ratio], Field(max_length=MOST_ARMS)] = {}
     labels: dict[Label, Annotated[int, Field(ge=1)]] = {}
     # Raises the share of an arm step by step: docs/ab.md.
     canary: CanaryPlan | None = None

@@ -24,9 +24,10 @@ from pydantic import (
 
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.models.quantization import Precision
+from fused_mlp.service.settings.arms import Ratio
 from fused_mlp.service.settings.limits import Limits, read_json
 from fused_mlp.service.settings.old_names import OLD_NAMES, replace_old_names
-from fused_mlp.service.settings.policy import ALL_MODELS, Policy, Ratio
+from fused_mlp.service.settings.policy import ALL_MODELS, Policy
 from fused_mlp.service.variant import Variant
 
 ENV_PREFIX = "FUSED_MLP_"
