@@ -33,7 +33,7 @@ SCATTER: TracePhase
 ENCODE: TracePhase
 
 class Policy(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "versions")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,8 @@ class Policy(_message.Message):
     ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
@@ -48,10 +50,12 @@ class Policy(_message.Message):
     on_mismatch: OnMismatch
     weight: float
     precision: str
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ...) -> None: ...
+    version: str
+    versions: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., versions: _Optional[str] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "versions")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +63,8 @@ class PolicyChange(_message.Message):
     ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
@@ -66,7 +72,9 @@ class PolicyChange(_message.Message):
     on_mismatch: OnMismatch
     weight: float
     precision: str
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ...) -> None: ...
+    version: str
+    versions: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., versions: _Optional[str] = ...) -> None: ...
 
 class Fallback(_message.Message):
     __slots__ = ("version", "reason", "detail")
@@ -79,14 +87,16 @@ class Fallback(_message.Message):
     def __init__(self, version: _Optional[int] = ..., reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ModelPolicy(_message.Message):
-    __slots__ = ("model", "policy", "fallbacks")
+    __slots__ = ("model", "policy", "fallbacks", "default_version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
     policy: Policy
     fallbacks: _containers.RepeatedCompositeFieldContainer[Fallback]
-    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ...) -> None: ...
+    default_version: int
+    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., default_version: _Optional[int] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ("model",)
@@ -117,6 +127,42 @@ class SetPolicyResponse(_message.Message):
     defaults: Policy
     models: _containers.RepeatedCompositeFieldContainer[ModelPolicy]
     def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ...) -> None: ...
+
+class LoadModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class UnloadModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class UnloadModelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PinVersionRequest(_message.Message):
+    __slots__ = ("model", "version")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class RollBackRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class ModelAnswer(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: _fused_mlp_pb2.Model
+    def __init__(self, model: _Optional[_Union[_fused_mlp_pb2.Model, _Mapping]] = ...) -> None: ...
 
 class TraceRequest(_message.Message):
     __slots__ = ("seconds", "spans_per_thread")

@@ -10,6 +10,7 @@ from fused_mlp.kernels import Kernel, KernelInfo
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.precision_error import PrecisionError
 from fused_mlp.models.quantization import Precision
+from fused_mlp.models.repository import Signature
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.stored_weights import StoredWeights
 from fused_mlp.service.settings.policy import Policy
@@ -66,6 +67,7 @@ class ServedVersion:
     fallback: Fallback | None = None
     memory_bytes: int = 0  # of its kernels
     loaded_ns: int = 0  # when, on the monotonic clock
+    signature: Signature = ()  # of the files that it was read from
 
     @property
     def last_used_ns(self) -> int:
@@ -146,14 +148,21 @@ class ServedModel:
 
     @property
     def default(self) -> ServedVersion | None:
-        """The highest version that can answer."""
-        return self.answering[-1] if self.answering else None
+        """The pinned version if it can answer, otherwise the highest that can."""
+        answering = self.answering
+        pinned = next((v for v in answering if str(v.version) == self.policy.version), None)
+        return pinned or (answering[-1] if answering else None)
 
     @property
     def problems(self) -> str:
         """Why versions cannot answer, in one line."""
         broken = [f"{self.name}/{v.version}: {v.reason}" for v in self.versions if not v.answers]
         return "; ".join(broken) or f"{self.name}: no version found"
+
+    def with_version(self, new: ServedVersion) -> ServedModel:
+        """The same model with one version more, or in place of that of the same number; as its policy was."""
+        others = [v for v in self.versions if v.version != new.version]
+        return replace(self, versions=tuple(sorted([*others, new], key=lambda v: v.version)))
 
     def replaced(self, old: ServedVersion, new: ServedVersion) -> ServedModel:
         """The same model with one version in place of another, under its policy."""

@@ -65,4 +65,7 @@ def digest_of(mlp: Mlp) -> bytes:
 
 def without_path(repository: Repository, error: Exception) -> str:
     """The reason without where the repository lies on this machine."""
-    return str(error).replace(f"{repository.root}{os.sep}", "")
+    text = str(error)
+    for root in repository.roots:
+        text = text.replace(f"{root}{os.sep}", "")
+    return text

@@ -102,4 +102,5 @@ def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _en
         if spec
         else (),
         input_shape=spec.input_shape or () if spec else (),
+        pinned=str(served.version) == model.policy.version,
     )

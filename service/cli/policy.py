@@ -64,6 +64,10 @@ def change(
             metavar="|".join(PRECISIONS), help="What float32 versions are kept in; measured, and bounded."
         ),
     ] = None,
+    versions: Annotated[
+        str | None,
+        typer.Option(metavar="all|latest:N|N,...", help="Which versions of the repository are served."),
+    ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Change what is given and leave the rest as it is.
@@ -72,9 +76,11 @@ def change(
     _check("--variant", variant, ("fused", "unfused"))
     _check("--on-mismatch", on_mismatch, ("log", "unfused"))
     _check("--precision", precision, PRECISIONS)
-    if all(v is None for v in (variant, split, allow_override, shadow, on_mismatch, weight, precision)):
+    given = (variant, split, allow_override, shadow, on_mismatch, weight, precision, versions)
+    if all(value is None for value in given):
         raise typer.BadParameter(
-            "give at least one of --variant, --split, --allow-override, --shadow, --on-mismatch, --weight, --precision"
+            "give at least one of --variant, --split, --allow-override, --shadow, --on-mismatch, --weight, "
+            "--precision, --versions"
         )
     policies = admin.set_policy(
         model,
@@ -85,6 +91,7 @@ def change(
         on_mismatch=cast("OnMismatch | None", on_mismatch),
         weight=weight,
         precision=cast("Precision | None", precision),
+        versions=versions,
     )
     _show(policies, as_json)
 

@@ -165,7 +165,7 @@ def graph_view(model: ModelInfo) -> RenderableType:
 
 
 def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
-    """Versions that fell back to unfused are explained below the table."""
+    """Versions that fell back to unfused, and which versions are served if not all, are told below the table."""
     numbers = ("split", "shadow", "weight")
     table = _table(
         "model",
@@ -188,6 +188,11 @@ def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
         table.add_row(
             name, policy.variant, split, override, shadow, policy.on_mismatch, weight, policy.precision
         )
+        if (policy.version, policy.versions) != ("latest", "all"):
+            pinned = f", {policy.version} answers" if policy.version != "latest" else ""
+            fallen.append(
+                Text(f"{policy.model or 'models loaded later'}: versions {policy.versions}{pinned}")
+            )
         fallen += [
             Text(f"{policy.model}/{f.version} answers unfused ({f.reason}): {f.detail}", "red")
             for f in policy.fallbacks

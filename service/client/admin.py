@@ -1,4 +1,4 @@
-"""The client of a server's admin port: reads and changes policies, records traces. Blocking."""
+"""The client of a server's admin port: reads and changes policies and versions, records traces. Blocking."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fused_mlp.service.client.calls import ONCE
 from fused_mlp.service.client.channel import Tls
 from fused_mlp.service.client.connection import Connection
 from fused_mlp.service.client.live_trace import LiveTrace, read_trace
+from fused_mlp.service.client.model_info import ModelInfo, read_model
 from fused_mlp.service.client.prediction import variant_name
 from fused_mlp.service.variant import Variant
 
@@ -44,6 +45,9 @@ class PolicyInfo:
     on_mismatch: OnMismatch
     weight: float = 1.0
     precision: str = "float32"
+    version: str = "latest"  # answers requests that name none
+    versions: str = "all"  # those served
+    default_version: int = 0  # of a model that is served
     fallbacks: tuple[FallbackInfo, ...] = ()
 
 
@@ -77,10 +81,16 @@ class AdminClient(Connection):
         on_mismatch: OnMismatch | None = None,
         weight: float | None = None,
         precision: Precision | None = None,
+        versions: str | None = None,
     ) -> list[PolicyInfo]:
         """Change the given fields, of one model or of all and the default. Returns the policies now in force."""
         change = pb.PolicyChange(
-            split=split, allow_override=allow_override, shadow=shadow, weight=weight, precision=precision
+            split=split,
+            allow_override=allow_override,
+            shadow=shadow,
+            weight=weight,
+            precision=precision,
+            versions=versions,
         )
         if variant is not None:
             change.variant = variant_number(variant)
@@ -88,6 +98,26 @@ class AdminClient(Connection):
             change.on_mismatch = _ON_MISMATCH[on_mismatch]
         response = self._call(self._admin.SetPolicy, pb.SetPolicyRequest(model=model, change=change))
         return _read(response, with_default=not model)
+
+    def load(self, model: str) -> ModelInfo:
+        """Have the server serve what the repository holds of a model now."""
+        return read_model(self._call(self._admin.LoadModel, pb.LoadModelRequest(model=model)).model)
+
+    def unload(self, model: str) -> None:
+        """Until it is loaded again."""
+        self._call(self._admin.UnloadModel, pb.UnloadModelRequest(model=model))
+
+    def pin(self, model: str, version: int | None = None) -> ModelInfo:
+        """Which version answers requests that name none: the default one now if None, the highest if 0."""
+        if version is None:
+            (policy,) = self.policies(model)
+            version = policy.default_version
+        request = pb.PinVersionRequest(model=model, version=version)
+        return read_model(self._call(self._admin.PinVersion, request).model)
+
+    def roll_back(self, model: str) -> ModelInfo:
+        """To the version below the default one, which is pinned."""
+        return read_model(self._call(self._admin.RollBack, pb.RollBackRequest(model=model)).model)
 
     def trace(self, seconds: float, spans_per_thread: int = 0) -> LiveTrace:
         """Trace the requests of the next seconds: when each phase of each request began and ended."""
@@ -102,11 +132,13 @@ class AdminClient(Connection):
 
 
 def _read(response: Any, *, with_default: bool) -> list[PolicyInfo]:
-    models = [_policy(each.model, each.policy, each.fallbacks) for each in response.models]
+    models = [
+        _policy(each.model, each.policy, each.fallbacks, each.default_version) for each in response.models
+    ]
     return [_policy("", response.defaults), *models] if with_default else models
 
 
-def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
+def _policy(model: str, policy: Any, fallbacks: Any = (), default_version: int = 0) -> PolicyInfo:
     names = {number: name for name, number in _ON_MISMATCH.items()}
     return PolicyInfo(
         model=model,
@@ -117,5 +149,8 @@ def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
         on_mismatch=names[policy.on_mismatch],
         weight=policy.weight,
         precision=policy.precision or "float32",
+        version=policy.version or "latest",
+        versions=policy.versions or "all",
+        default_version=default_version,
         fallbacks=tuple(FallbackInfo(f.version, f.reason, f.detail) for f in fallbacks),
     )

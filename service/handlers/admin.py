@@ -1,5 +1,5 @@
-"""fused_mlp.v1.Admin: reads and changes policies while the server runs, and takes traces. Served on a port of its
-own."""
+"""fused_mlp.v1.Admin: reads and changes policies and versions while the server runs, and takes traces. Served on a port
+of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel
 from fused_mlp.service.errors import InvalidInput, Unsupported
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.handlers import versions
 from fused_mlp.service.observe.trace import check_trace, take_trace
+from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.variant import VARIANTS
 
@@ -26,7 +28,7 @@ _NAMES: dict[str, dict[Any, str]] = {
 }
 
 
-def rpcs(catalog: Catalog) -> list[Rpc]:
+def rpcs(catalog: Catalog, reloader: Reloader) -> list[Rpc]:
     async def get_policy(request: Any, _: Call) -> Any:
         models = [catalog.get(request.model)] if request.model else catalog.models()
         return pb.GetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(models))
@@ -45,7 +47,8 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
             yield chunk
 
     service = pb.DESCRIPTOR.services_by_name["Admin"]
-    return rpcs_of(service, {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace})
+    policies = {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace}
+    return rpcs_of(service, {**policies, **versions.handlers(catalog, reloader)})
 
 
 def _changes(change: pb.PolicyChange) -> dict[str, object]:
@@ -64,6 +67,7 @@ def _models(models: Iterable[ServedModel]) -> list[pb.ModelPolicy]:
         pb.ModelPolicy(
             model=model.name,
             policy=_policy(model.policy),
+            default_version=model.default.version if model.default else 0,
             fallbacks=[
                 pb.Fallback(version=v.version, reason=v.fallback.reason, detail=v.fallback.detail)
                 for v in model.fallen_back
@@ -83,4 +87,6 @@ def _policy(policy: Policy) -> pb.Policy:
         on_mismatch=ON_MISMATCH[policy.on_mismatch],
         weight=policy.weight,
         precision=policy.precision,
+        version=policy.version,
+        versions=policy.versions,
     )

@@ -4,10 +4,11 @@ its routes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fused_mlp.models.quantization import Precision
 from fused_mlp.service.errors import InvalidInput
@@ -16,6 +17,15 @@ from fused_mlp.service.variant import VARIANTS, Variant
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 OnMismatch = Literal["log", "unfused"]
 ALL_MODELS = "*"  # as a name in FUSED_MLP_POLICY
+LATEST = "latest"
+_LATEST = re.compile(r"latest:([1-9][0-9]{0,8})", re.ASCII)
+_NUMBERS = re.compile(r"[1-9][0-9]{0,17}(,[1-9][0-9]{0,17})*", re.ASCII)
+
+
+def check_versions(text: str) -> str:
+    if text == "all" or _LATEST.fullmatch(text) or _NUMBERS.fullmatch(text):
+        return text
+    raise ValueError("all, latest:2, or numbers such as 3,5")
 
 
 class Policy(BaseModel):
@@ -34,6 +44,10 @@ class Policy(BaseModel):
     weight: Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)] = 1.0
     # What versions saved in float32 are kept in; those saved in fewer bits stay as they are: docs/precision.md.
     precision: Precision = "float32"
+    # Which versions are served: all, latest:2, or some by number, 3,5. docs/reload.md.
+    versions: Annotated[str, AfterValidator(check_versions)] = "all"
+    # The version that answers requests that name none: a number, or the latest.
+    version: Annotated[str, Field(pattern=r"^(latest|[1-9][0-9]{0,17})$")] = "latest"
 
     def given(self) -> dict[str, object]:
         """The fields that were named, not those left at their defaults."""
@@ -50,6 +64,18 @@ class Policy(BaseModel):
     def wants_fused(self) -> bool:
         """Whether any request that names no variant is meant for the fused one."""
         return self.variant == "fused" or self.split > 0
+
+    def selected(self, versions: Collection[int], failed: Collection[int] = ()) -> set[int]:
+        """Of these, the versions to serve. Those that have failed are among them, to be told of, but do not count among
+        the latest: an older one stays."""
+        if latest := _LATEST.fullmatch(self.versions):
+            good = sorted(set(versions) - set(failed), reverse=True)[: int(latest[1])]
+            chosen = {v for v in versions if not good or v >= good[-1]}
+        elif self.versions == "all":
+            chosen = set(versions)
+        else:
+            chosen = {int(number) for number in self.versions.split(",")}.intersection(versions)
+        return chosen | {v for v in versions if str(v) == self.version}
 
     @property
     def variants(self) -> tuple[Variant, ...]:

@@ -46,7 +46,7 @@ void register_router(nb::module_& m) {
              bool on_demand, std::size_t in_features, std::size_t out_features,
              std::uint32_t max_request_rows, double split, bool withdrawn,
              const std::vector<std::tuple<std::string, std::size_t, bool>>& outputs,
-             std::vector<std::int64_t> input_shape) {
+             std::vector<std::int64_t> input_shape, bool pinned) {
             std::vector<Head> heads;
             std::size_t begin = 0;
             for (const auto& [name, width, squeeze] : outputs) {
@@ -69,7 +69,8 @@ void register_router(nb::module_& m) {
                                   withdrawn,
                                   nullptr,
                                   std::move(heads),
-                                  std::move(input_shape)};
+                                  std::move(input_shape),
+                                  pinned};
           },
           nb::kw_only(), nb::arg("model"), nb::arg("version"), nb::arg("fused") = nb::none(),
           nb::arg("unfused") = nb::none(), nb::arg("variant") = Variant::fused,
@@ -77,7 +78,7 @@ void register_router(nb::module_& m) {
           nb::arg("on_demand") = false, nb::arg("in_features"), nb::arg("out_features"),
           nb::arg("max_request_rows") = 4096, nb::arg("split") = 0.0, nb::arg("withdrawn") = false,
           nb::arg("outputs") = std::vector<std::tuple<std::string, std::size_t, bool>>{},
-          nb::arg("input_shape") = std::vector<std::int64_t>{});
+          nb::arg("input_shape") = std::vector<std::int64_t>{}, nb::arg("pinned") = false);
 
   nb::class_<PythonRoute>(m, "Route", "The lane that answers a request, and its limits.")
       .def_prop_ro("model", [](const PythonRoute& r) { return r.route.entry->model; })

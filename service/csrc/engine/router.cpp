@@ -98,6 +98,9 @@ std::shared_ptr<const RouteTable::Model> RouteTable::make_model(std::vector<Rout
     entry.sampler = sampler;
     if (entry.ready || entry.on_demand) model->preferred = &entry;  // ends at the highest that can answer
   }
+  for (const RouteEntry& entry : model->versions) {
+    if (entry.pinned && (entry.ready || entry.on_demand)) model->preferred = &entry;
+  }
   return model;
 }
 

@@ -51,6 +51,7 @@ struct RouteEntry {
   std::vector<Head> heads = {};           // in the order of their columns; see with_heads
   std::vector<std::int64_t> input_shape =
       {};  // of one row, as the model itself takes it; empty: [in_features]
+  bool pinned = false;  // the default if it can answer, whatever higher versions there are
 
   // What callers are told of a head: its name, unless the model has one output that is called `output`.
   std::string_view shown_name(const Head& head) const noexcept {
@@ -65,7 +66,7 @@ RouteEntry with_heads(RouteEntry entry);
 // The routing fields of a request.
 struct RouteQuery {
   std::string_view model;
-  std::int64_t version = 0;  // 0: the highest version that is ready
+  std::int64_t version = 0;  // 0: the pinned one, or the highest that is ready
   Variant variant = Variant::unspecified;
   std::optional<std::uint64_t> key = {};  // hash_key of the request's split key
   std::string_view request_id = {};       // split by this if there is no key; empty: by the sampler
