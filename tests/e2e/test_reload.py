@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from fused_mlp import models
+from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from fused_mlp.protos import health_pb2
 from fused_mlp.service.client import Client, PredictError
 from tests.support.server import Server, demo_copy, free_port
@@ -140,6 +141,26 @@ def test_a_version_whose_files_are_replaced_serves_the_new_ones_or_the_old(
         server.signal(signal.SIGHUP)
         wait_for(lambda: not client.model("digits").version(1).reason)
         assert not np.array_equal(client.predict("digits", X).output, before)
+
+
+def test_a_server_killed_while_it_loads_serves_what_there_is_the_next_time(tmp_path: Path) -> None:
+    root = demo_copy(tmp_path)
+    spec = MlpSpec.of_layers(
+        64, [LayerSpec(out_features=4096, activation="relu"), LayerSpec(out_features=4096)]
+    )
+    large = Mlp(spec, {name: np.full(shape, 0.01, np.float32) for name, shape in spec.shapes()})
+    with Server(model_repository=root, reload="signal") as server, Client(server.target) as client:
+        models.save(large, root / "digits" / "2")
+        asked(server, lambda: states(client).get(2) == "LOADING")
+        server.process.kill()
+        server.wait()
+    half = root / "digits" / "3"
+    shutil.copytree(root / "digits" / "2", half)
+    with (half / "model.safetensors").open("r+b") as weights:
+        weights.truncate(1 << 20)
+    with Server(model_repository=root) as server, Client(server.target) as client:
+        assert states(client) == {1: "READY", 2: "READY", 3: "UNAVAILABLE"}
+        assert client.predict("digits", X).version == 2
 
 
 def run(server_admin: int, *arguments: str) -> subprocess.CompletedProcess[str]:
