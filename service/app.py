@@ -109,8 +109,8 @@ class Service:
         self.engine = _engine.Engine(workers=workers or settings.engine_workers)
         self.engine.on_kernel_error = _log_kernel_error
         self.router = _engine.Router()
-        places = Places(settings)
-        self.catalog = Catalog(settings, self.engine, self.router, places.repository)
+        self._places = Places(settings)
+        self.catalog = Catalog(settings, self.engine, self.router, self._places.repository)
         self.engine.on_dispute = self.catalog.referee.report
         self.loading = True
         self.grpc_port = self.metrics_port = self.admin_port = 0
@@ -118,7 +118,7 @@ class Service:
         self.credentials = ServerCredentials(settings)
         self._guard = Guard(self.credentials.admin_callers)
         self._reload_asked = asyncio.Event()
-        self.reloader = Reloader(settings, self.catalog, places)
+        self.reloader = Reloader(settings, self.catalog, self._places)
         self._health_is_old = False
 
     async def start(self) -> None:
@@ -232,6 +232,7 @@ class Service:
         return metrics.Exposition(
             self._model_metrics,
             metrics.FrontCollector(self.front.stats),
+            metrics.StoreCollector(self._places.failures),
             metrics.CredentialsCollector(self.credentials, self._guard.refused),
         )
 

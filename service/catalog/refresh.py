@@ -103,12 +103,12 @@ class Refresh:
                 built = self._build(name, found)
             if not built.answers:
                 raise ModelLoadError(built.reason)
-        except (ModelLoadError, KernelError) as error:
-            self._report_failure(key, found, str(error), before)
+            self._publish(built)
+        except Exception as error:
+            self._report_failure(key, found, error, before)
             return
         finally:
             self._on_demand.room.give_back(key)
-        self._publish(built)
         self._on_demand.forget(name)
         if built.state == "READY" and built.spec is not None:
             log.info("loaded %s/%d (%s)", name, found.version, built.spec.summary())
@@ -138,17 +138,25 @@ class Refresh:
                 if not built.lacks(policy):
                     old = self._put(built)
                     break
-            completed = self._builder.complete(built, policy)
+            try:
+                completed = self._builder.complete(built, policy)
+            except BaseException:
+                self._table.release([built])  # it was never published
+                raise
             self._table.remove(built.lanes_without(completed))
             built = completed
         if old is not None:
             self._table.release([old])
 
     def _report_failure(
-        self, key: Key, found: FoundVersion, reason: str, before: ServedVersion | None
+        self, key: Key, found: FoundVersion, error: Exception, before: ServedVersion | None
     ) -> None:
         name, version = key
         self.failures[key] += 1
+        reason = str(error)
+        if not isinstance(error, (ModelLoadError, KernelError)):
+            reason = "internal error"
+            log.error("%s/%d could not be loaded", name, version, exc_info=error)
         with self._table.lock:
             model = self._table.models[name]
             current = next((v for v in model.versions if v.version == version), None)

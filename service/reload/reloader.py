@@ -75,6 +75,7 @@ class Reloader:
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
+        self._places.stop()
         self._low_priority.shutdown(cancel_futures=True)
         self._fetching.shutdown(cancel_futures=True)
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -42,7 +43,8 @@ class Mirror:
         single: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.url = url
+        self._url = url
+        self.shown = re.sub(r"//[^/@]*@", "//", url)  # to people: without a password
         self.folder = cache / hashlib.sha256(url.encode()).hexdigest()[:16]
         self._single = single
         self._clock = clock
@@ -50,6 +52,7 @@ class Mirror:
             Key | None, tuple[int, float, str]
         ] = {}  # in a row, when to try again, the last one
         self.failed = 0  # since the start
+        self.stopping = False  # set by the thread that waits for the end of a fetch
 
     def recover(self) -> None:
         """After a process that was killed: drafts go, and a version that was about to be replaced comes back."""
@@ -71,12 +74,13 @@ class Mirror:
         if self._is_pausing(None):
             return
         try:
-            store, root = open_store(self.url)
+            store, root = open_store(self._url)
             there = list_versions(store, root, self._single)
             if not there:
                 raise ModelLoadError(f"nothing is there: expected <model>/<version>/{JSON_NAME}")
         except Exception as error:  # each file system has errors of its own
-            self._report(None, f"{self.url}: {error or type(error).__name__}")
+            text = str(error).replace(self._url, self.shown).removeprefix(f"{self.shown}: ")
+            self._report(None, f"{self.shown}: {text or type(error).__name__}")
             return
         self._failures.pop(None, None)
         for key in sorted(there):
@@ -100,10 +104,10 @@ class Mirror:
             _put_in_place(draft, target)
         except Exception as error:
             text = str(error).replace(str(draft), f"{key[0]}/{key[1]}") or type(error).__name__
-            self._report(key, f"{self.url}: {key[0]}/{key[1]} is not taken: {text}")
+            self._report(key, f"{self.shown}: {key[0]}/{key[1]} is not taken: {text}")
         else:
             self._failures.pop(key, None)
-            log.info("fetched %s/%d from %s", *key, self.url)
+            log.info("fetched %s/%d from %s", *key, self.shown)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -114,13 +118,15 @@ class Mirror:
             size = 0
             with store.open(file.path, "rb", cache_type="none") as remote, (draft / name).open("xb") as local:
                 while chunk := remote.read(CHUNK_BYTES):
+                    if self.stopping:
+                        raise ModelLoadError("the server is stopping")
                     local.write(chunk)
                     size += len(chunk)
                     _check_size(name, file, size, whole=False)
                     if self._clock() >= tell_at:
                         tell_at = self._clock() + TELL_EVERY_S
                         text = "fetching %s/%d from %s: %.0f of %.0f MB"
-                        log.info(text, *key, self.url, (done + size) / 1e6, total / 1e6)
+                        log.info(text, *key, self.shown, (done + size) / 1e6, total / 1e6)
                 local.flush()
                 os.fsync(local.fileno())
             _check_size(name, file, size, whole=True)

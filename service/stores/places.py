@@ -39,15 +39,20 @@ class Places:
         self.fetch()
         for mirror in self.mirrors:
             if mirror.empty:
-                raise ModelLoadError(f"{mirror.url}: no version could be fetched, and none was before")
+                raise ModelLoadError(f"{mirror.shown}: no version could be fetched, and none was before")
 
     def fetch(self) -> None:
         for mirror in self.mirrors:
             mirror.synchronise()
 
+    def stop(self) -> None:
+        """Ends a fetch that has begun."""
+        for mirror in self.mirrors:
+            mirror.stopping = True
+
     def failures(self) -> dict[str, int]:
         """Since the start, by URL."""
-        return {mirror.url: mirror.failed for mirror in self.mirrors}
+        return {mirror.shown: mirror.failed for mirror in self.mirrors}
 
 
 def _usual_cache() -> Path:

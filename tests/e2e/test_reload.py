@@ -163,6 +163,25 @@ def test_a_server_killed_while_it_loads_serves_what_there_is_the_next_time(tmp_p
         assert client.predict("digits", X).version == 2
 
 
+def test_versions_on_demand_replace_one_in_use_only_once_they_are_loaded(front: str, tmp_path: Path) -> None:
+    root = demo_copy(tmp_path)
+    add_version(root, 1, "idle")
+    with (
+        Server(front=front, model_repository=root, reload="signal", load="lazy", reload_settle_s=0) as server,
+        Client(server.target) as client,
+    ):
+        client.predict("digits", X)
+        break_weights(add_version(root, 2))
+        asked(server, lambda: states(client) == {1: "READY", 2: "UNAVAILABLE"})
+        assert client.predict("digits", X).version == 1
+        add_version(root, 3)
+        add_version(root, 2, "idle")
+        asked(server, lambda: states(client).get(3) == "READY")
+        wait_for(lambda: states(client, "idle") == {1: "ON_DEMAND", 2: "ON_DEMAND"})
+        assert client.predict("digits", X).version == 3
+        assert client.predict("idle", X).version == 2
+
+
 def run(server_admin: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,

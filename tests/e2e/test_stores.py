@@ -81,6 +81,7 @@ def test_a_repository_in_s3_is_followed_and_served_without_it(s3: S3, tmp_path: 
         s3.stop()
         wait_for(lambda: "what was fetched before stays" in server.log())
         assert client.predict("digits", X).version == 2
+        assert server.metric("fused_mlp_fetch_failures_total", repository=f"s3://{BUCKET}/prod") >= 1
     with Server(**settings) as server, Client(server.target) as client:  # while the store is down
         assert client.predict("digits", X).version == 2
     shutil.rmtree(tmp_path / "cache")
