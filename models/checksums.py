@@ -41,6 +41,8 @@ def check_sum(file: Path) -> bool:
     if line is None:
         raise ModelLoadError(f"{path}: expected 64 hexadecimal digits, as sha256sum writes them")
     try:
+        if not file.exists():
+            return False  # which is told in other words
         got = hash_file(file)
     except OSError as error:
         raise ModelLoadError(f"{file}: {(error.strerror or str(error)).lower()}") from error

@@ -149,11 +149,12 @@ class Repository:
         except ModelLoadError as error:
             raise ModelLoadError(f"model {name!r} version {found.version}: {error}") from error
 
-    def read(self, found: FoundVersion) -> Mlp:
-        """The model of a version that a scan found, without another scan."""
+    def read(self, found: FoundVersion, *, again: bool = False) -> Mlp:
+        """The model of a version that a scan found, without another scan. `again`: the caller knows a hash."""
         if found.problem is not None:
             raise ModelLoadError(found.problem)
-        check_sum(found.path / WEIGHTS_NAME)
+        if not again:
+            check_sum(found.path / WEIGHTS_NAME)
         return load_version(found.path, found.model_file)
 
     def look(self) -> dict[str, dict[int, Signature]]:

@@ -34,7 +34,7 @@ def run(seconds: int, folder: Path) -> dict[str, Any]:
     (repository / "wide").rename(folder / "wide")
     frame = write_frame(folder / "frame", request_for("digits", 1).SerializeToString())
     log = folder / "latencies"
-    with service("reload", repository, False, front="native", reload="poll", reload_interval_s=0.1) as server:
+    with service("reload", repository, False, front="native", reload="poll:0.1") as server:
         command = [
             "h2load", "--threads=1", f"--duration={seconds}", "--warm-up-time=1s", f"--clients={CONNECTIONS}",
             f"--max-concurrent-streams={STREAMS}", f"--data={frame}", "--header=content-type: application/grpc",

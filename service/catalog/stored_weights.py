@@ -45,7 +45,7 @@ class StoredWeights:
     def read_saved(self) -> Mlp:
         """As they are in the files."""
         try:
-            mlp = self.repository.read(self.found)
+            mlp = self.repository.read(self.found, again=True)
         except ModelLoadError as error:
             raise ModelLoadError(f"its weights cannot be read again: {self.without_path(error)}") from error
         if digest_of(mlp) != self.digest:

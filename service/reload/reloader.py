@@ -98,7 +98,8 @@ class Reloader:
 
     def _pause_s(self, changes: Changes) -> float | None:
         """Until the next look, unless one is asked for."""
-        polls = self._settings.reload == "poll" or (self._settings.reload == "watch" and self._places.mirrors)
+        how = self._settings.reload
+        polls = how.startswith("poll") or (how == "watch" and self._places.mirrors)
         pause = self._settings.reload_interval_s if polls else None
         if changes.waiting:
             soon = max(self._settings.reload_settle_s / 4, _LEAST_PAUSE_S)

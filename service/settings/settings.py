@@ -127,11 +127,11 @@ class Settings(BaseModel):
         description="with lazy loading: most bytes of kernels at once; the models used least recently make room; "
         "default: no limit",
     )
-    reload: Literal["off", "signal", "poll", "watch"] = Field(
+    reload: str = Field(
         "off",
-        description="follow changes in the repository: off, signal (SIGHUP), poll, or watch (inotify); docs/reload.md",
+        description="follow changes in the repository: off, signal (SIGHUP), poll (every 10 s), poll:60, or watch "
+        "(inotify); docs/reload.md",
     )
-    reload_interval_s: float = Field(10.0, gt=0, le=86400, description="reload=poll: how often to look")
     reload_settle_s: float = Field(
         5.0,
         ge=0,
@@ -205,6 +205,18 @@ class Settings(BaseModel):
         if re.fullmatch(r"auto|cpu|cuda(:\d{1,3}|:all)?", value, re.ASCII) is None:
             raise ValueError("expected auto, cpu, cuda, cuda:N or cuda:all")
         return value
+
+    @field_validator("reload")
+    @classmethod
+    def _known_reload(cls, value: str) -> str:
+        if re.fullmatch(r"off|signal|watch|poll(:(?=.*[1-9])\d{1,5}(\.\d{1,3})?)?", value, re.ASCII) is None:
+            raise ValueError("expected off, signal, poll, poll:60 (seconds) or watch")
+        return value
+
+    @property
+    def reload_interval_s(self) -> float:
+        """Of polling."""
+        return float(self.reload.partition(":")[2] or 10)
 
     @field_validator("policy", "limits", "callers", mode="before")
     @classmethod

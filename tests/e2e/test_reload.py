@@ -59,10 +59,10 @@ def check_trailers(server: Server, service: str) -> list[tuple[str, str]]:
         return [(key, value) for key, value in call.trailing_metadata() if key.startswith("fused-mlp")]
 
 
-@pytest.fixture(params=["signal", "poll", "watch"])
+@pytest.fixture(params=["signal", "poll:0.1", "watch"])
 def followed(request: pytest.FixtureRequest, front: str, tmp_path: Path) -> Iterator[Followed]:
     root = demo_copy(tmp_path)
-    settings = {"reload": request.param, "reload_interval_s": 0.1, "reload_settle_s": 0.3}
+    settings = {"reload": request.param, "reload_settle_s": 0.3}
     with Server(front=front, model_repository=root, **settings) as server, Client(server.target) as client:
         yield root, server, client, request.param
 

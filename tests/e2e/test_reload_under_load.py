@@ -74,8 +74,7 @@ def churn(root: Path, client: Client, admin: AdminClient, running: Callable[[], 
 def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
     root = demo_copy(tmp_path / "models")
     settings = {
-        "reload": "poll",
-        "reload_interval_s": 0.05,
+        "reload": "poll:0.05",
         "reload_settle_s": 0.1,
         "admin_port": free_port(),
     }

@@ -69,8 +69,7 @@ def test_a_repository_in_s3_is_followed_and_served_without_it(s3: S3, tmp_path: 
     settings = {
         "model_repository": f"s3://{BUCKET}/prod",
         "repository_cache": tmp_path / "cache",
-        "reload": "poll",
-        "reload_interval_s": 0.2,
+        "reload": "poll:0.2",
     }
     with Server(**settings) as server, Client(server.target) as client:
         assert client.predict("digits", X).version == 1
