@@ -33,7 +33,7 @@ SCATTER: TracePhase
 ENCODE: TracePhase
 
 class Policy(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary", "shadow_arm")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary", "shadow_arm", "versions")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class Policy(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
     SHADOW_ARM_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
@@ -58,7 +59,8 @@ class Policy(_message.Message):
     labels: Labels
     canary: Canary
     shadow_arm: str
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., shadow_arm: _Optional[str] = ...) -> None: ...
+    versions: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., shadow_arm: _Optional[str] = ..., versions: _Optional[str] = ...) -> None: ...
 
 class Canary(_message.Message):
     __slots__ = ("to", "steps", "interval_s", "max_error_increase", "max_p99_ratio", "min_requests")
@@ -118,7 +120,7 @@ class Labels(_message.Message):
     def __init__(self, versions: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary", "shadow_arm")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary", "shadow_arm", "versions")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +133,7 @@ class PolicyChange(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
     SHADOW_ARM_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
@@ -143,7 +146,8 @@ class PolicyChange(_message.Message):
     labels: Labels
     canary: Canary
     shadow_arm: str
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., shadow_arm: _Optional[str] = ...) -> None: ...
+    versions: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., shadow_arm: _Optional[str] = ..., versions: _Optional[str] = ...) -> None: ...
 
 class Fallback(_message.Message):
     __slots__ = ("version", "reason", "detail")
@@ -156,16 +160,18 @@ class Fallback(_message.Message):
     def __init__(self, version: _Optional[int] = ..., reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ModelPolicy(_message.Message):
-    __slots__ = ("model", "policy", "fallbacks", "canary")
+    __slots__ = ("model", "policy", "fallbacks", "canary", "default_version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
     policy: Policy
     fallbacks: _containers.RepeatedCompositeFieldContainer[Fallback]
     canary: CanaryStatus
-    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., canary: _Optional[_Union[CanaryStatus, _Mapping]] = ...) -> None: ...
+    default_version: int
+    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., canary: _Optional[_Union[CanaryStatus, _Mapping]] = ..., default_version: _Optional[int] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ("model",)
@@ -210,6 +216,42 @@ class SetPolicyResponse(_message.Message):
     defaults: Policy
     models: _containers.RepeatedCompositeFieldContainer[ModelPolicy]
     def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ...) -> None: ...
+
+class LoadModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class UnloadModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class UnloadModelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PinVersionRequest(_message.Message):
+    __slots__ = ("model", "version")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class RollBackRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class ModelAnswer(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: _fused_mlp_pb2.Model
+    def __init__(self, model: _Optional[_Union[_fused_mlp_pb2.Model, _Mapping]] = ...) -> None: ...
 
 class TraceRequest(_message.Message):
     __slots__ = ("seconds", "spans_per_thread")

@@ -17,6 +17,9 @@ DIFFERENCE_BOUNDS: tuple[float, ...]
 def record_metrics(on: bool) -> None:
     """Switch the recording of metrics on (the default) or off for the whole process."""
 
+def lower_thread_priority() -> None:
+    """Of the calling thread, for good: it runs when others leave it time. Threads that it starts have the same."""
+
 def use_cores(count: int) -> None:
     """How many cores this process may use; without it, as many as the machine has."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from difflib import get_close_matches
@@ -16,7 +16,7 @@ from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundModel, Repository
 from fused_mlp.service import _engine
 from fused_mlp.service._engine import Verdict
-from fused_mlp.service.arm import parse_arm
+from fused_mlp.service.arm import LATEST, parse_arm
 from fused_mlp.service.catalog.building import KernelBuilder, check_torch
 from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
@@ -30,6 +30,7 @@ from fused_mlp.service.catalog.policies import (
 )
 from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.catalog.referee import Dispute, Referee
+from fused_mlp.service.catalog.refresh import Refresh
 from fused_mlp.service.catalog.room import estimated_bytes
 from fused_mlp.service.catalog.successors import Successors
 from fused_mlp.service.catalog.table import ModelTable
@@ -43,9 +44,16 @@ MOST_NAMED = 10  # broken versions with a line of their own in the log and the b
 
 
 class Catalog:
-    def __init__(self, settings: Settings, engine: _engine.Engine, router: _engine.Router) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: _engine.Engine,
+        router: _engine.Router,
+        repository: Repository | None = None,
+    ) -> None:
+        """`repository`: unless it is the folder of the settings."""
         self._settings = settings
-        self._repository = Repository(settings.model_repository)
+        self.repository = repository or Repository(settings.model_repository)
         self._builder = KernelBuilder(settings, engine)
         self._policies = Policies(settings)  # they outlive a reload
         self.policy_file = policy_file(settings)
@@ -54,16 +62,26 @@ class Catalog:
         self.policy_history: deque[PolicyChanged] = deque(maxlen=MOST_REMEMBERED)
         self._table = ModelTable(settings, engine, router, self._start_referee)
         self.referee = Referee(self._table.owner, self._settle)
-        self._loader = Loader(self._repository, self._builder, self.policy, self._table.release)
+        self._loader = Loader(self.repository, self._builder, self.policy, self._table.release)
         self._lazy = settings.load == "lazy"
         self.on_demand = OnDemand(
             self._table,
             self._loader,
-            self._repository,
+            self.repository,
             policy=self.policy,
             notify=self._notify,
             most_bytes=settings.max_loaded_bytes,
         )
+        self._refresh = Refresh(
+            self._table,
+            self._loader,
+            self._builder,
+            self.on_demand,
+            policy=self.policy,
+            notify=self._notify,
+            lazy=self._lazy,
+        )
+        self._unloaded: set[str] = set()  # by an operator: only an operator loads them again
         # One load, unload or build of kernels at a time, but for loads on demand.
         self._changing = threading.Lock()
         self._on_change: list[Callable[[Collection[str]], object]] = []
@@ -102,7 +120,7 @@ class Catalog:
                 self._policies = Policies(self._settings, read_changes(self.policy_file))
             except (OSError, ValueError) as error:
                 raise ModelLoadError(str(error)) from None
-        self._found = self._repository.scan(headers=self._lazy)
+        self._found = self.repository.scan(headers=self._lazy)
         for found in self._found:
             for problem in found.problems:
                 log.warning("%s", problem)
@@ -121,7 +139,7 @@ class Catalog:
             loaded = dict(self._table.models) if self._lazy else self._loader.load_all(found)
             if not any(model.answering for model in loaded.values()):
                 why = "; ".join(model.problems for model in list(loaded.values())[:MOST_NAMED])
-                raise ModelLoadError(f"nothing to serve in {self._repository.root}: {why}")
+                raise ModelLoadError(f"nothing to serve in {self.repository.root}: {why}")
             if not self._lazy:
                 self._install(loaded)
         self._report_loaded(loaded.values(), time.monotonic() - started)
@@ -150,7 +168,7 @@ class Catalog:
         cannot be served, a model that serves stays as it was: ModelLoadError. One that did not serve is published
         with the versions that can be served, as at a start."""
         with self._changing:
-            found = self._repository.find(name)
+            found = self.repository.find(name)
             try:
                 served = self._load_default(found) if self._lazy else self._loader.load(found)
                 for v in served.versions:
@@ -167,7 +185,65 @@ class Catalog:
                 self.on_demand.forget(name)
             finally:
                 self.on_demand.room.give_back(name)
+            self._unloaded.discard(name)
             return self._table.models[name]
+
+    def refresh(self, name: str, held: Collection[int] = ()) -> None:
+        """Serve what the repository holds of a model now, but for versions `held`, which are still being written.
+        Versions that cannot be served are told of. Raises ModelLoadError when there is no such name."""
+        with self._changing:
+            if name not in self._unloaded:
+                self._refresh_model(name, self.policy(name), held)
+
+    def load_changed(self, name: str) -> ServedModel:
+        """As refresh(), also for a model that was unloaded."""
+        with self._changing:
+            self._unloaded.discard(name)
+            self._refresh_model(name, self.policy(name))
+            if name not in self._table.models:
+                raise ModelLoadError(f"model {name!r} is not in the repository")
+            return self._table.models[name]
+
+    def _refresh_model(self, name: str, policy: Policy, held: Collection[int] = ()) -> None:
+        served = self._table.models.get(name)
+        found = self.repository.find_or_none(name)
+        if found is not None and (found.versions or held):
+            self._refresh.apply(found, policy, held)
+        elif served is not None:
+            log.info("retired %s: it is not in the repository any more", name)
+            self._refresh.remove(served)
+
+    def pin(self, name: str, version: int) -> ServedModel:
+        """Have requests that name no version answered by this one; 0: by the highest. It is loaded first if need be.
+        Raises InvalidInput, ModelNotFound; the default stays as it was then."""
+        policy, named = self.get(name).policy, str(version or LATEST)
+        with self._changing:
+            self._refresh_model(name, policy.changed({"version": named}))
+        if self.find(name, version).on_demand:
+            self.want(name, version).result()
+        pinned = self.find(name, version)
+        if pinned.answers:
+            self.set_policy({"version": named}, name)
+        self.refresh(name)  # what only the pin kept goes
+        if not pinned.answers:
+            raise InvalidInput(f"model {name!r} version {version} cannot be pinned: {pinned.reason}")
+        return self.get(name)
+
+    def roll_back(self, name: str) -> ServedModel:
+        """Pin the next lower version than the default. Raises InvalidInput when there is none."""
+        model = self.get(name)
+        number = model.default.version if model.default else 0
+        broken = {v.version for v in model.versions if not v.answers}
+        usable = {v.version for v in self.repository.find(name).usable} - broken
+        lower = [version for version in usable if version < number]
+        if not lower:
+            raise InvalidInput(f"model {name!r} has no version below {number} to go back to")
+        return self.pin(name, max(lower))
+
+    def failed_loads(self) -> dict[tuple[str, int], int]:
+        """Since the start, of models that are served still."""
+        reloads = {key: n for key, n in self._refresh.failures.copy().items() if key[0] in self._table.models}
+        return dict(Counter(self.on_demand.failed_loads()) + Counter(reloads))
 
     def _load_default(self, found: FoundModel) -> ServedModel:
         """Others make room for it, until the caller gives that back; the other versions are loaded on demand."""
@@ -204,12 +280,8 @@ class Catalog:
     def unload(self, name: str) -> None:
         """Requests accepted before are answered; later ones get NOT_FOUND."""
         with self._changing:
-            versions = self.get(name).versions
-            with self._table.lock:
-                self._table.publish({}, removed=[name])
-            self._table.release(versions)
-            self.on_demand.forget(name)
-            self._notify([name])
+            self._refresh.remove(self.get(name))
+            self._unloaded.add(name)
 
     def policy(self, name: str) -> Policy:
         """The policy that a model of that name has, or would have once loaded."""
@@ -290,6 +362,7 @@ class Catalog:
                     models = {each: built.applied(self._table.models[each]) for each in names}
                     incomplete = [each for each in names if models[each].lacks(policies[each])]
                     if not incomplete:
+                        selected = [n for n in names if policies[n].versions != self.policy(n).versions]
                         changed = self._publish_policies(models, policies, edited, again)
                         built.take_over(models.values())
                         break
@@ -299,6 +372,8 @@ class Catalog:
                         built.build(each, policies[each], strict=bool(name))
         finally:
             built.release()
+        for each in selected:
+            self.refresh(each)
         return changed
 
     def _publish_policies(
@@ -369,7 +444,7 @@ class Catalog:
 
 def _check_arms(model: ServedModel) -> None:
     """Raises InvalidInput for a default or an arm that cannot answer."""
-    if model.default is None and model.answering:
+    if model.named(model.policy.version) is None and model.answering:
         raise InvalidInput(f"version: {model.name} has no version {model.policy.version!r}")
     for arm, _ in model.policy.shares:
         if problem := model.arm_problem(arm):

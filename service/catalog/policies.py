@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy, describe
-from fused_mlp.service.settings.settings import Settings
+from fused_mlp.service.settings.settings import DEMO_REPOSITORY, Settings
 
 FILE_NAME = "policy.json"
 MOST_REMEMBERED = 100
@@ -80,12 +80,12 @@ class Policies:
 
 
 def policy_file(settings: Settings) -> Path | None:
-    """Where changes are kept; None: nowhere. Not in the demo, which is part of the package."""
+    """Where changes are kept: in the first repository. None: nowhere, if that is a store, or the demo, which is part of
+    the package."""
     if settings.policy_file is not None:
         return settings.policy_file
-    if settings.model_repository == type(settings).model_fields["model_repository"].default:
-        return None
-    return settings.model_repository / FILE_NAME
+    place = settings.repositories[0]
+    return None if "://" in place or place == str(DEMO_REPOSITORY) else Path(place) / FILE_NAME
 
 
 def read_changes(path: Path) -> Changes:

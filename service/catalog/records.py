@@ -10,6 +10,7 @@ from fused_mlp.kernels import Kernel, KernelInfo
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.precision_error import PrecisionError
 from fused_mlp.models.quantization import Precision
+from fused_mlp.models.repository import Signature
 from fused_mlp.service import _engine
 from fused_mlp.service.arm import LATEST, PREVIOUS, Arm
 from fused_mlp.service.catalog.stored_weights import StoredWeights
@@ -79,6 +80,7 @@ class ServedVersion:
     fallback: Fallback | None = None
     memory_bytes: int = 0  # of its kernels
     loaded_ns: int = 0  # when, on the monotonic clock
+    signature: Signature = ()  # of the files that it was read from
 
     def lane(self, variant: Variant | None = None) -> _engine.Lane | None:
         """That of a variant, or the one that answers requests that name none."""
@@ -173,8 +175,9 @@ class ServedModel:
 
     @property
     def default(self) -> ServedVersion | None:
-        """As the policy says; None where it is not there."""
-        return self.named(self.policy.version)
+        """The one that the policy names if it can answer, otherwise the highest that can."""
+        named = self.named(self.policy.version)
+        return named if named is not None and named.answers else self.named(LATEST)
 
     def named(self, version: str) -> ServedVersion | None:
         """By a number, LATEST, PREVIOUS or a label of the policy."""
@@ -206,6 +209,11 @@ class ServedModel:
         """Why versions cannot answer, in one line."""
         broken = [f"{self.name}/{v.version}: {v.reason}" for v in self.versions if not v.answers]
         return "; ".join(broken) or f"{self.name}: no version found"
+
+    def with_version(self, new: ServedVersion) -> ServedModel:
+        """The same model with one version more, or in place of that of the same number; as its policy was."""
+        others = [v for v in self.versions if v.version != new.version]
+        return replace(self, versions=tuple(sorted([*others, new], key=lambda v: v.version)))
 
     def replaced(self, old: ServedVersion, new: ServedVersion) -> ServedModel:
         """The same model with one version in place of another, under its policy."""

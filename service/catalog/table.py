@@ -11,8 +11,6 @@ from fused_mlp.service.arm import LATEST, PREVIOUS, Arm, parse_arm
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.settings.settings import Settings
 
-UNKNOWN_VERSION = -1  # none has that number
-
 
 class ModelTable:
     """`models` may be read by any thread; `publish` and `replace` need the lock. `on_shadow` is called when a model
@@ -114,9 +112,7 @@ def _plan(model: ServedModel) -> _engine.RoutePlan:
             arms.append((version.version, _engine.Variant[arm.variant or "unspecified"], share))
     labels = {name: v.version for name in (LATEST, PREVIOUS) if (v := model.named(name)) is not None}
     policy = model.policy
-    default = 0 if policy.version == LATEST else UNKNOWN_VERSION
-    if policy.version != LATEST and model.default is not None:
-        default = model.default.version
+    default = 0 if policy.version == LATEST or model.default is None else model.default.version
     return _engine.RoutePlan(
         model=model.name, default_version=default, arms=arms, labels=[*labels.items(), *policy.labels.items()]
     )

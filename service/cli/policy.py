@@ -84,6 +84,10 @@ def change(
         list[str] | None,
         typer.Option(metavar="LABEL=N", help="Name a version; LABEL= takes the label away. May be repeated."),
     ] = None,
+    versions: Annotated[
+        str | None,
+        typer.Option(metavar="all|latest:N|N,...", help="Which versions of the repository are served."),
+    ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Change what is given and leave the rest as it is.
@@ -105,11 +109,12 @@ def change(
         arms,
         label,
         shadow_arm,
+        versions,
     )
     if all(each is None for each in given):
         raise typer.BadParameter(
             "give at least one of --version, --variant, --split, --arm, --no-arms, --label, --allow-override, "
-            "--shadow, --shadow-arm, --on-mismatch, --weight, --precision"
+            "--shadow, --shadow-arm, --on-mismatch, --weight, --precision, --versions"
         )
     if label is not None and not model:
         raise typer.BadParameter("--label: expected the name of a model, got none")
@@ -127,6 +132,7 @@ def change(
         version=version,
         arms=arms,
         labels=labels,
+        versions=versions,
     )
     _show(policies, as_json)
 

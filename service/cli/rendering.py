@@ -165,7 +165,7 @@ def graph_view(model: ModelInfo) -> RenderableType:
 
 
 def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
-    """Versions that fell back to unfused are explained below the table."""
+    """Versions that fell back to unfused, and which versions are served if not all, are told below the table."""
     numbers = ("split", "shadow", "weight")
     table = _table(
         "model",
@@ -189,8 +189,10 @@ def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
         table.add_row(name, answers, split, override, shadow, policy.on_mismatch, weight, policy.precision)
         shares = [f"{arm} {share:.4g}" for arm, share in policy.arms.items()]
         labels = [f"{label} is version {version}" for label, version in policy.labels.items()]
+        if policy.versions != "all":
+            labels.append(f"versions {policy.versions} are served")
         if shares or labels:
-            fallen.append(Text(f"{policy.model or 'loaded later'}: {', '.join([*shares, *labels])}"))
+            fallen.append(Text(f"{policy.model or 'models loaded later'}: {', '.join([*shares, *labels])}"))
         fallen += [
             Text(f"{policy.model}/{f.version} answers unfused ({f.reason}): {f.detail}", "red")
             for f in policy.fallbacks

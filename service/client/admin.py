@@ -1,4 +1,4 @@
-"""The client of a server's admin port: reads and changes policies, records traces. Blocking."""
+"""The client of a server's admin port: reads and changes policies and versions, records traces. Blocking."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fused_mlp.service.client.calls import ONCE
 from fused_mlp.service.client.channel import Tls
 from fused_mlp.service.client.connection import Connection
 from fused_mlp.service.client.live_trace import LiveTrace, read_trace
+from fused_mlp.service.client.model_info import ModelInfo, read_model
 from fused_mlp.service.client.prediction import variant_name
 from fused_mlp.service.variant import Variant
 
@@ -55,7 +56,9 @@ class PolicyInfo:
     on_mismatch: OnMismatch
     weight: float = 1.0
     precision: str = "float32"
-    version: str = "latest"
+    version: str = "latest"  # answers requests that name none
+    versions: str = "all"  # those served
+    default_version: int = 0  # of a model that is served
     shadow_arm: str = ""
     arms: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -112,6 +115,7 @@ class AdminClient(Connection):
         shadow_arm: str | None = None,
         arms: Mapping[str, float] | None = None,
         labels: Mapping[str, int] | None = None,
+        versions: str | None = None,
     ) -> list[PolicyInfo]:
         """Change the given fields, of one model or of all and the default; `arms` and `labels` as a whole. Returns the
         policies now in force."""
@@ -122,6 +126,7 @@ class AdminClient(Connection):
             shadow_arm=shadow_arm,
             weight=weight,
             precision=precision,
+            versions=versions,
         )
         if version is not None:
             change.version = str(version)
@@ -168,6 +173,26 @@ class AdminClient(Connection):
         request = pb.SetPolicyRequest(model=model, change=pb.PolicyChange(canary=plan))
         return _read(self._call(self._admin.SetPolicy, request), with_default=False)[0]
 
+    def load(self, model: str) -> ModelInfo:
+        """Have the server serve what the repository holds of a model now."""
+        return read_model(self._call(self._admin.LoadModel, pb.LoadModelRequest(model=model)).model)
+
+    def unload(self, model: str) -> None:
+        """Until it is loaded again."""
+        self._call(self._admin.UnloadModel, pb.UnloadModelRequest(model=model))
+
+    def pin(self, model: str, version: int | None = None) -> ModelInfo:
+        """Which version answers requests that name none: the default one now if None, the highest if 0."""
+        if version is None:
+            (policy,) = self.policies(model)
+            version = policy.default_version
+        request = pb.PinVersionRequest(model=model, version=version)
+        return read_model(self._call(self._admin.PinVersion, request).model)
+
+    def roll_back(self, model: str) -> ModelInfo:
+        """To the version below the default one, which is pinned."""
+        return read_model(self._call(self._admin.RollBack, pb.RollBackRequest(model=model)).model)
+
     def trace(self, seconds: float, spans_per_thread: int = 0) -> LiveTrace:
         """Trace the requests of the next seconds: when each phase of each request began and ended."""
         request = pb.TraceRequest(seconds=seconds, spans_per_thread=spans_per_thread)
@@ -181,21 +206,22 @@ class AdminClient(Connection):
 
 
 def _read(response: Any, *, with_default: bool) -> list[PolicyInfo]:
-    models = [_policy(each.model, each.policy, each.fallbacks, _canary(each)) for each in response.models]
+    models = [_policy(each.model, each.policy, each) for each in response.models]
     return [_policy("", response.defaults), *models] if with_default else models
 
 
 def _canary(model: Any) -> CanaryInfo | None:
-    if not model.HasField("canary"):
+    if model is None or not model.HasField("canary"):
         return None
     seen = model.canary
     return CanaryInfo(seen.to, seen.state, seen.share, seen.text, seen.reason)
 
 
-def _policy(model: str, policy: Any, fallbacks: Any = (), canary: CanaryInfo | None = None) -> PolicyInfo:
+def _policy(name: str, policy: Any, model: Any = None) -> PolicyInfo:
+    """`model`: a ModelPolicy; None for the default of models loaded later."""
     names = {number: name for name, number in _ON_MISMATCH.items()}
     return PolicyInfo(
-        model=model,
+        model=name,
         variant=variant_name(policy.variant),
         split=policy.split,
         allow_override=policy.allow_override,
@@ -207,6 +233,10 @@ def _policy(model: str, policy: Any, fallbacks: Any = (), canary: CanaryInfo | N
         shadow_arm=policy.shadow_arm,
         arms={each.arm: each.share for each in policy.arms.shares},
         labels=dict(policy.labels.versions),
-        fallbacks=tuple(FallbackInfo(f.version, f.reason, f.detail) for f in fallbacks),
-        canary=canary,
+        versions=policy.versions or "all",
+        default_version=model.default_version if model else 0,
+        fallbacks=tuple(
+            FallbackInfo(f.version, f.reason, f.detail) for f in (model.fallbacks if model else ())
+        ),
+        canary=_canary(model),
     )

@@ -1,5 +1,5 @@
-"""fused_mlp.v1.Admin: reads and changes policies while the server runs, and takes traces. Served on a port of its
-own."""
+"""fused_mlp.v1.Admin: reads and changes policies and versions while the server runs, and takes traces. Served on a port
+of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel
 from fused_mlp.service.errors import InvalidInput, Unsupported
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.handlers import versions
 from fused_mlp.service.observe.trace import check_trace, take_trace
+from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.variant import VARIANTS
 
@@ -28,7 +30,7 @@ _NAMES: dict[str, dict[Any, str]] = {
 }
 
 
-def rpcs(catalog: Catalog) -> list[Rpc]:
+def rpcs(catalog: Catalog, reloader: Reloader) -> list[Rpc]:
     async def get_policy(request: Any, _: Call) -> Any:
         models = [catalog.get(request.model)] if request.model else catalog.models()
         history = [
@@ -58,7 +60,8 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
             yield chunk
 
     service = pb.DESCRIPTOR.services_by_name["Admin"]
-    return rpcs_of(service, {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace})
+    policies = {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace}
+    return rpcs_of(service, {**policies, **versions.handlers(catalog, reloader)})
 
 
 def caller_of(call: Call) -> str:
@@ -104,6 +107,7 @@ def _models(catalog: Catalog, models: Iterable[ServedModel]) -> list[pb.ModelPol
         pb.ModelPolicy(
             model=model.name,
             policy=_policy(model.policy),
+            default_version=model.default.version if model.default else 0,
             fallbacks=[
                 pb.Fallback(version=v.version, reason=v.fallback.reason, detail=v.fallback.detail)
                 for v in model.fallen_back
@@ -131,4 +135,5 @@ def _policy(policy: Policy) -> pb.Policy:
         arms=pb.ArmShares(shares=[pb.ArmShare(arm=arm, share=share) for arm, share in policy.arms.items()]),
         labels=pb.Labels(versions=policy.labels),
         canary=pb.Canary(**policy.canary.model_dump()) if policy.canary else None,
+        versions=policy.versions,
     )

@@ -115,7 +115,7 @@ def _lane_counts(attribute: str, label: str) -> Callable[[Scrape], Iterator[tupl
 
 def _load_failures(scrape: Scrape) -> Iterator[tuple[str, float]]:
     yield label_text(model="", version=""), 0
-    for (model, version), count in sorted(scrape.metrics.catalog.on_demand.failed_loads().items()):
+    for (model, version), count in sorted(scrape.metrics.catalog.failed_loads().items()):
         yield label_text(model=model, version=str(version)), count
 
 
@@ -286,7 +286,7 @@ FAMILIES: tuple[Family[Scrape], ...] = (
     ),
     Counter(
         "fused_mlp_load_failures",
-        "Loads on demand that failed. The requests that waited are counted without a model: there is no lane.",
+        "Loads that failed, on demand or of new files. Requests that waited are counted without a model.",
         _load_failures,
     ),
     # All that there is of a version without traffic, and short for that reason.

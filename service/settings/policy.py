@@ -4,10 +4,11 @@ its routes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fused_mlp.models.quantization import Precision
 from fused_mlp.service.arm import LATEST, Arm, parse_arm
@@ -18,9 +19,15 @@ from fused_mlp.service.variant import VARIANTS, Variant
 
 OnMismatch = Literal["log", "unfused"]
 MOST_ARMS = 8  # as the engine's kMostArms
-
-
 ALL_MODELS = "*"  # as a name in FUSED_MLP_POLICY
+_LATEST = re.compile(r"latest:([1-9][0-9]{0,8})", re.ASCII)
+_NUMBERS = re.compile(r"[1-9][0-9]{0,17}(,[1-9][0-9]{0,17})*", re.ASCII)
+
+
+def check_versions(text: str) -> str:
+    if text == "all" or _LATEST.fullmatch(text) or _NUMBERS.fullmatch(text):
+        return text
+    raise ValueError("all, latest:2, or numbers such as 3,5")
 
 
 class Policy(BaseModel):
@@ -49,6 +56,8 @@ class Policy(BaseModel):
     weight: Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)] = 1.0
     # What versions saved in float32 are kept in; those saved in fewer bits stay as they are: docs/precision.md.
     precision: Precision = "float32"
+    # Which versions are served: all, latest:2, or some by number, 3,5. docs/reload.md.
+    versions: Annotated[str, AfterValidator(check_versions)] = "all"
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
@@ -63,6 +72,12 @@ class Policy(BaseModel):
     @property
     def shares(self) -> list[tuple[Arm, float]]:
         return [(parse_arm(name), share) for name, share in self.arms.items() if share > 0]
+
+    @property
+    def _other_arms(self) -> list[Arm]:
+        """Those of a canary and of a shadow."""
+        shadow = [parse_arm(self.shadow_arm)] if self.shadow_arm else []
+        return shadow + ([self.canary.arm] if self.canary else [])
 
     def given(self) -> dict[str, object]:
         """The fields that were named, not those left at their defaults."""
@@ -81,11 +96,24 @@ class Policy(BaseModel):
         named = [arm.variant or self.variant for arm, _ in self.shares]
         return self.variant == "fused" or self.split > 0 or "fused" in named
 
+    def selected(self, versions: Collection[int], failed: Collection[int] = ()) -> set[int]:
+        """Of these, the versions to serve. Those that have failed are among them, to be told of, but do not count among
+        the latest: an older one stays."""
+        if latest := _LATEST.fullmatch(self.versions):
+            good = sorted(set(versions) - set(failed), reverse=True)[: int(latest[1])]
+            chosen = {v for v in versions if not good or v >= good[-1]}
+        elif self.versions == "all":
+            chosen = set(versions)
+        else:
+            chosen = {int(number) for number in self.versions.split(",")}.intersection(versions)
+        arms = [arm for arm, _ in self.shares] + self._other_arms
+        named = {self.version, *(arm.version for arm in arms)} | {str(v) for v in self.labels.values()}
+        return chosen | {v for v in versions if str(v) in named}
+
     @property
     def variants(self) -> tuple[Variant, ...]:
         """The variants that a request or the shadow can reach. Only their kernels are built."""
-        arms = [arm for arm, _ in self.shares] + ([self.canary.arm] if self.canary else [])
-        arms += [parse_arm(self.shadow_arm)] if self.shadow_arm else []
+        arms = [arm for arm, _ in self.shares] + self._other_arms
         named = {arm.variant for arm in arms} - {None, self.variant}
         both = self.split or self.allow_override or (self.shadow and not self.shadow_arm) or named
         return VARIANTS if both else (self.variant,)

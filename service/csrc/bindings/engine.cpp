@@ -11,6 +11,7 @@
 #include "bindings/metrics.hpp"
 #include "bindings/python_kernel.hpp"
 #include "bindings/register.hpp"
+#include "engine/background.hpp"
 #include "engine/busy_threads.hpp"
 
 namespace nb = nanobind;
@@ -135,6 +136,7 @@ void register_shadow(nb::module_& m) {
 }  // namespace
 
 void register_engine(nb::module_& m) {
+  m.def("lower_thread_priority", lower_thread_priority);
   m.def(
       "use_cores", [](unsigned count) { usable_cores.store(count, std::memory_order_relaxed); },
       nb::arg("count"));

@@ -218,6 +218,7 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
 ) -> None:
     monkeypatch.setattr(on_demand, "FIRST_PAUSE_S", 0.05)
     weights = root / "m000" / "1" / "model.safetensors"
+    (weights.parent / "model.safetensors.sha256").unlink()
     right = weights.read_bytes()
     weights.write_bytes(right[:-4] + b"\0\0\xc0\x7f")  # NaN
     with caplog.at_level(logging.ERROR):
