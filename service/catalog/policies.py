@@ -96,7 +96,10 @@ def read_changes(path: Path) -> Changes:
         return {}
     try:
         policies = _FILE.validate_python(json.loads(text))
-        return {name: policy.given() for name, policy in policies.items()}
+        return {
+            name: {field: getattr(policy, field) for field in policy.model_fields_set}
+            for name, policy in policies.items()
+        }
     except ValidationError as error:
         raise ValueError(f"{path}: {'; '.join(describe(error))}") from None
     except (ValueError, RecursionError) as error:

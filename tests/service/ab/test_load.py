@@ -118,8 +118,8 @@ def test_metrics_that_stop_answering_cost_one_figure_and_nothing_else():
 
 
 def test_difference_is_of_the_same_rows():
-    difference = LiveRun(
-        SlowClient(0), "m", SimpleNamespace(version=1, kernels=()), INPUTS, duration_s=2
-    ).compare_outputs()
+    version = SimpleNamespace(version=1, kernels=())
+    run = LiveRun(SlowClient(0), "m", ARMS, (version, version), INPUTS, duration_s=2)
+    difference = run.compare_outputs()
     assert (difference.absolute, difference.rows) == (0.5, 2)
     assert difference.relative == pytest.approx(0.5 / 1.5)
