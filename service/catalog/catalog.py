@@ -280,7 +280,7 @@ class Catalog:
         InvalidInput, ModelNotFound, KernelError. An arm that a model does not have, or a precision that costs it too
         much, is refused if the model is named; otherwise that model stays as it is. `by`: who does it, for the
         history."""
-        changed = self._change(lambda now: now.changed(changes, name), name, again="variant" in changes)
+        changed = self._change(lambda now: now.changed(changes, name), name, fields=changes.keys())
         with self._keeping:
             self._keep_policies()
         what = ", ".join(f"{field} {value!r}" for field, value in changes.items())
@@ -295,7 +295,7 @@ class Catalog:
             if changes == self._policies.changes:
                 return  # it is our own
             try:
-                changed = self._change(lambda _: Policies(self._settings, changes), "", again=False)
+                changed = self._change(lambda _: Policies(self._settings, changes), "")
             except (InvalidInput, KernelError) as error:
                 raise ValueError(f"{self.policy_file}: {error}") from None
         self._tell_change(changed, PolicyChanged(time.time(), self.policy_file.name, "", "the whole file"))
@@ -320,8 +320,10 @@ class Catalog:
             log.info("and of %d more models", len(changed) - MOST_NAMED)
         self._notify([model.name for model in changed])
 
-    def _change(self, edit: Callable[[Policies], Policies], name: str, *, again: bool) -> list[ServedModel]:
-        """`again`: an explicit variant re-enables a withdrawn kernel."""
+    def _change(
+        self, edit: Callable[[Policies], Policies], name: str, *, fields: Collection[str] = ()
+    ) -> list[ServedModel]:
+        """`fields`: those named. An explicit variant re-enables a withdrawn kernel."""
         built = Successors(self._table, self._builder, self.on_demand)
         try:
             while True:
@@ -332,12 +334,12 @@ class Catalog:
                     for policy in (edited.default, *policies.values()):
                         check_torch(policy)
                     if name:
-                        _check_arms(self._table.models[name].under(policies[name]))
+                        _check_arms(self._table.models[name].under(policies[name]), fields)
                     models = {each: built.applied(self._table.models[each]) for each in names}
                     incomplete = [each for each in names if models[each].lacks(policies[each])]
                     if not incomplete:
                         selected = [n for n in names if policies[n].versions != self.policy(n).versions]
-                        changed = self._publish_policies(models, policies, edited, again)
+                        changed = self._publish_policies(models, policies, edited, again="variant" in fields)
                         built.take_over(models.values())
                         break
                 # Not under the lock above: requests are routed, and other policies change, while kernels are built.
@@ -351,7 +353,7 @@ class Catalog:
         return changed
 
     def _publish_policies(
-        self, models: dict[str, ServedModel], policies: dict[str, Policy], edited: Policies, again: bool
+        self, models: dict[str, ServedModel], policies: dict[str, Policy], edited: Policies, *, again: bool
     ) -> list[ServedModel]:
         changed = [models[name].under(policy, again=again) for name, policy in policies.items()]
         self._policies = edited
@@ -416,21 +418,15 @@ class Catalog:
             callback(names)
 
 
-def _check_arms(model: ServedModel) -> None:
-    """Raises InvalidInput for a default or an arm that cannot answer."""
-    if model.named(model.policy.version) is None and model.answering:
-        raise InvalidInput(f"version: {model.name} has no version {model.policy.version!r}")
-    for arm, _ in model.policy.shares:
+def _check_arms(model: ServedModel, fields: Collection[str]) -> None:
+    """Of the fields that are named. Raises InvalidInput for a version or an arm that cannot answer."""
+    policy = model.policy
+    if "version" in fields and model.named(policy.version) is None and model.answering:
+        raise InvalidInput(f"version: {model.name} has no version {policy.version!r}")
+    for arm, _ in policy.shares if "arms" in fields else ():
         if problem := model.arm_problem(arm):
             raise InvalidInput(f"arms: {arm} of {model.name} cannot answer: {problem}")
-    if model.policy.shadow_arm:
-        arm = parse_arm(model.policy.shadow_arm)
-        problem, shadow, live = model.arm_problem(arm), model.find_arm(arm), model.default
-        if not problem and shadow is live:
-            problem = "it is of the version that answers, whose variants a shadow without an arm compares"
-        if not problem and shadow and live and shadow.spec and live.spec:
-            widths = shadow.spec.out_features, live.spec.out_features
-            if widths[0] != widths[1]:
-                problem = f"its rows of {widths[0]} outputs cannot be compared with those of {widths[1]}"
-        if problem:
+    if "shadow_arm" in fields and policy.shadow_arm:
+        arm = parse_arm(policy.shadow_arm)
+        if problem := model.arm_problem(arm) or model.shadow_problem(arm):
             raise InvalidInput(f"shadow_arm: {arm} of {model.name}: {problem}")

@@ -204,6 +204,18 @@ class ServedModel:
         width, usual = version.spec.in_features, default.spec.in_features
         return "" if width == usual else f"it takes rows of {width}, version {default.version} of {usual}"
 
+    def shadow_problem(self, arm: Arm) -> str:
+        """Why an arm that can answer cannot shadow the default arm; empty: it can."""
+        shadow, live = self.find_arm(arm), self.default
+        if shadow is live:
+            return "it is of the version that answers, whose variants a shadow without an arm compares"
+        if not shadow or not live or not shadow.spec or not live.spec:
+            return ""
+        width, usual = shadow.spec.out_features, live.spec.out_features
+        return (
+            "" if width == usual else f"its rows of {width} outputs cannot be compared with those of {usual}"
+        )
+
     @property
     def problems(self) -> str:
         """Why versions cannot answer, in one line."""

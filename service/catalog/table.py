@@ -79,7 +79,7 @@ class ModelTable:
         lanes = (live.lane() if live else None), (other.lane(arm.variant) if other else None)
         if before is not None and before.lanes != lanes:
             self._engine.set_shadow(before.shadow, 0.0, 1.0)
-        if live is None or other is None or lanes[0] is None or lanes[1] is None or lanes[0] is lanes[1]:
+        if live is None or other is None or lanes[0] is None or lanes[1] is None or model.shadow_problem(arm):
             return
         if before is None or before.lanes != lanes:
             names = f"{live.version}/{live.variant}", f"{other.version}/{arm.variant or other.variant}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, cast, get_args
@@ -180,5 +181,13 @@ def _show(policies: list[PolicyInfo], as_json: bool) -> None:
     print_table(policy_table(policies))
 
 
+def history(admin: AdminClient, *, model: Annotated[str, _MODEL] = "") -> None:
+    """Show who changed what and when, since the server started."""
+    for each in admin.history(model):
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time_s))
+        typer.echo(f"{when}  {each.model or 'all models'}, by {each.by}: {each.what}")
+
+
 app.command("get")(connected_to_admin(get))
+app.command("history")(connected_to_admin(history))
 app.command("set")(connected_to_admin(change))

@@ -63,7 +63,9 @@ def channel(puppet: PuppetService) -> Iterator[grpc.Channel]:
 @pytest.fixture(autouse=True)
 def _as_it_was(admin: AdminClient) -> Iterator[None]:
     yield
-    admin.set_policy(version="latest", variant="fused", split=0, arms={}, labels={}, allow_override=False)
+    admin.set_policy(
+        version="latest", variant="fused", split=0, arms={}, labels={}, allow_override=False, weight=1
+    )
 
 
 def predict(channel: grpc.Channel, metadata: tuple[tuple[str, str], ...] = (), **fields: object) -> str:
@@ -184,7 +186,9 @@ def test_the_clients_name_an_arm(puppet: PuppetService) -> None:
         assert [item.unwrap().version for item in client.stream("m", [X, X], arm="1")] == [1, 1]
 
 
-def test_an_arm_that_a_model_does_not_have_is_refused(channel: grpc.Channel, admin: AdminClient) -> None:
+def test_an_arm_that_a_model_does_not_have_is_refused(
+    puppet: PuppetService, channel: grpc.Channel, admin: AdminClient
+) -> None:
     for model, changes, text in (
         ("m", {"arms": {"7/fused": 0.1}}, "arms: 7/fused of m cannot answer: there is no such version"),
         ("m", {"version": "stable"}, "version: m has no version 'stable'"),
@@ -199,6 +203,13 @@ def test_an_arm_that_a_model_does_not_have_is_refused(channel: grpc.Channel, adm
         assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
         assert text in str(refused.value)
     assert predict(channel) == "3/fused"
+    # Nor does one that is not there any more stand in the way of other changes.
+    catalog = puppet.service.catalog
+    admin.set_policy("m", version=3, arms={"2": 0.5})
+    catalog.policy_file.write_text('{"m": {"version": "3", "arms": {"9": 0.5}}}')
+    catalog.read_policies()
+    assert admin.set_policy("m", weight=2)[0].arms == {"9": 0.5}
+    assert [predict(channel) for _ in range(4)] == ["3/fused"] * 4
 
 
 def test_shares_of_arms_are_told(puppet: PuppetService, admin: AdminClient) -> None:
