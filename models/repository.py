@@ -30,8 +30,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # fits an int64, as the wire contract has it
 
 
-# Of model.json and model.safetensors: inode, size and time of the last change; None: there is none. Another one means
-# another version, or one that is still being written.
+INDEX_NAME = f"{WEIGHTS_NAME}.index.json"  # of shards, where there are some
+# Of model.json, model.safetensors and its index: inode, size and time of the last change; None: there is none. Another
+# one means another version, or one that is still being written.
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -109,6 +110,11 @@ class Repository:
                 log.warning("%s is passed over: %s", entry, error)
                 continue
             models.append(self._find(entry, headers))
+        if not models and (self.root / WEIGHTS_NAME).is_file():
+            raise ModelLoadError(
+                f"{self.root / JSON_NAME}: no such file, but {WEIGHTS_NAME} is there: a few words have to say what its "
+                "tensors are, see docs/reload.md"
+            )
         if not models:
             raise ModelLoadError(
                 f"model repository {self.root} is empty: expected <model>/<version>/{JSON_NAME} "
@@ -241,7 +247,7 @@ class Repository:
 
 
 def _signature(version: Path) -> Signature:
-    return tuple(_describe(version / name) for name in (JSON_NAME, WEIGHTS_NAME))
+    return tuple(_describe(version / name) for name in (JSON_NAME, WEIGHTS_NAME, INDEX_NAME))
 
 
 def _describe(file: Path) -> tuple[int, int, int] | None:

@@ -16,7 +16,7 @@ from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundModel, Repository
 from fused_mlp.service import _engine
 from fused_mlp.service._engine import Verdict
-from fused_mlp.service.arm import LATEST, parse_arm
+from fused_mlp.service.arm import parse_arm
 from fused_mlp.service.catalog.building import KernelBuilder, check_torch
 from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
@@ -188,12 +188,13 @@ class Catalog:
             self._unloaded.discard(name)
             return self._table.models[name]
 
-    def refresh(self, name: str, held: Collection[int] = ()) -> None:
+    def refresh(self, name: str, held: Collection[int] = (), policy: Policy | None = None) -> None:
         """Serve what the repository holds of a model now, but for versions `held`, which are still being written.
-        Versions that cannot be served are told of. Raises ModelLoadError when there is no such name."""
+        Versions that cannot be served are told of. `policy`: that chooses the versions, if not the model's. Raises
+        ModelLoadError when there is no such name."""
         with self._changing:
             if name not in self._unloaded:
-                self._refresh_model(name, self.policy(name), held)
+                self._refresh_model(name, policy or self.policy(name), held)
 
     def load_changed(self, name: str) -> ServedModel:
         """As refresh(), also for a model that was unloaded."""
@@ -212,33 +213,6 @@ class Catalog:
         elif served is not None:
             log.info("retired %s: it is not in the repository any more", name)
             self._refresh.remove(served)
-
-    def pin(self, name: str, version: int) -> ServedModel:
-        """Have requests that name no version answered by this one; 0: by the highest. It is loaded first if need be.
-        Raises InvalidInput, ModelNotFound; the default stays as it was then."""
-        policy, named = self.get(name).policy, str(version or LATEST)
-        with self._changing:
-            self._refresh_model(name, policy.changed({"version": named}))
-        if self.find(name, version).on_demand:
-            self.want(name, version).result()
-        pinned = self.find(name, version)
-        if pinned.answers:
-            self.set_policy({"version": named}, name)
-        self.refresh(name)  # what only the pin kept goes
-        if not pinned.answers:
-            raise InvalidInput(f"model {name!r} version {version} cannot be pinned: {pinned.reason}")
-        return self.get(name)
-
-    def roll_back(self, name: str) -> ServedModel:
-        """Pin the next lower version than the default. Raises InvalidInput when there is none."""
-        model = self.get(name)
-        number = model.default.version if model.default else 0
-        broken = {v.version for v in model.versions if not v.answers}
-        usable = {v.version for v in self.repository.find(name).usable} - broken
-        lower = [version for version in usable if version < number]
-        if not lower:
-            raise InvalidInput(f"model {name!r} has no version below {number} to go back to")
-        return self.pin(name, max(lower))
 
     def failed_loads(self) -> dict[tuple[str, int], int]:
         """Since the start, of models that are served still."""

@@ -61,7 +61,7 @@ def rpcs(catalog: Catalog, reloader: Reloader) -> list[Rpc]:
 
     service = pb.DESCRIPTOR.services_by_name["Admin"]
     policies = {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace}
-    return rpcs_of(service, {**policies, **versions.handlers(catalog, reloader)})
+    return rpcs_of(service, {**policies, **versions.handlers(catalog, reloader, caller_of)})
 
 
 def caller_of(call: Call) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from fused_mlp.kernels import KernelError
 from fused_mlp.models import ModelLoadError
 from fused_mlp.protos import admin_pb2 as pb
+from fused_mlp.service.catalog import pinning
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel
 from fused_mlp.service.errors import InvalidInput
@@ -16,7 +17,9 @@ from fused_mlp.service.handlers.model_info import model_message
 from fused_mlp.service.reload.reloader import Reloader
 
 
-def handlers(catalog: Catalog, reloader: Reloader) -> dict[str, Callable[[Any, Call], Awaitable[Any]]]:
+def handlers(
+    catalog: Catalog, reloader: Reloader, caller_of: Callable[[Call], str]
+) -> dict[str, Callable[[Any, Call], Awaitable[Any]]]:
     async def change(call: Callable[..., ServedModel], *arguments: object) -> ServedModel:
         try:
             return await reloader.run(call, *arguments)
@@ -34,11 +37,12 @@ def handlers(catalog: Catalog, reloader: Reloader) -> dict[str, Callable[[Any, C
         await reloader.run(catalog.unload, request.model)
         return pb.UnloadModelResponse()
 
-    async def pin(request: Any, _: Call) -> Any:
-        return _answer(await change(catalog.pin, request.model, request.version))
+    async def pin(request: Any, call: Call) -> Any:
+        by = caller_of(call)
+        return _answer(await change(pinning.pin, catalog, request.model, request.version, by))
 
-    async def roll_back(request: Any, _: Call) -> Any:
-        return _answer(await change(catalog.roll_back, request.model))
+    async def roll_back(request: Any, call: Call) -> Any:
+        return _answer(await change(pinning.roll_back, catalog, request.model, caller_of(call)))
 
     return {"LoadModel": load, "UnloadModel": unload, "PinVersion": pin, "RollBack": roll_back}
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fused_mlp.models import ModelLoadError
-from fused_mlp.models.checksums import SUM_SUFFIX
-from fused_mlp.models.version_directory import JSON_NAME, WEIGHTS_NAME
 
-FILES = (JSON_NAME, WEIGHTS_NAME, WEIGHTS_NAME + SUM_SUFFIX)
+# Of a version: its description, weights (or shards and their index), and hashes.
 _PATH = re.compile(
-    r"(?P<model>[A-Za-z0-9][A-Za-z0-9._-]{0,127})/(?P<version>[1-9][0-9]{0,17})/(?P<file>[^/]+)", re.ASCII
+    r"(?P<model>[A-Za-z0-9][A-Za-z0-9._-]{0,127})/(?P<version>[1-9][0-9]{0,17})/"
+    r"(?P<file>model\.json|[\w-][\w.-]*\.safetensors(\.sha256|\.index\.json)?)",
+    re.ASCII,
 )
 # What tells one content of a file from another, by the names that file systems have for it; the time of the last change
 # where there is nothing better.
@@ -55,7 +55,7 @@ def list_versions(store: Any, root: str, single: str | None) -> dict[tuple[str, 
     for path, details in store.find(root, detail=True).items():
         inside = path.removeprefix("/").removeprefix(prefix)
         place = _PATH.fullmatch(inside if "/" in inside or single is None else f"{single}/1/{inside}")
-        if place is None or place["file"] not in FILES or details.get("type") == "directory":
+        if place is None or details.get("type") == "directory":
             continue
         key = place["model"], int(place["version"])
         file = RemoteFile(path, int(details.get("size") or 0), _identity(details))

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fused_mlp.models import ModelLoadError
-from fused_mlp.models.checksums import check_sum
-from fused_mlp.models.version_directory import JSON_NAME, WEIGHTS_NAME, inspect_version
+from fused_mlp.models.checksums import SUM_SUFFIX, check_sum
+from fused_mlp.models.version_directory import JSON_NAME, inspect_version
 from fused_mlp.service.stores.listing import RemoteFile, Version, list_versions, open_store
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Mirror:
             return
         self._failures.pop(None, None)
         for key in sorted(there):
-            if {JSON_NAME, WEIGHTS_NAME} <= there[key].keys() and not self._is_pausing(key):
+            if JSON_NAME in there[key] and len(there[key]) > 1 and not self._is_pausing(key):
                 self._fetch_if_changed(store, key, there[key])
         self._remove_all_but(there.keys())
 
@@ -99,7 +99,8 @@ class Mirror:
             draft.mkdir(parents=True)
             self._fetch(store, key, files, draft)
             inspect_version(draft)
-            check_sum(draft / WEIGHTS_NAME)
+            for path in draft.glob("*" + SUM_SUFFIX):
+                check_sum(path.with_suffix(""))
             _write(draft / SOURCE_NAME, json.dumps(source).encode())
             _put_in_place(draft, target)
         except Exception as error:

@@ -127,3 +127,6 @@ def test_a_checkpoint_is_served_as_it_is(tmp_path: Path) -> None:
     (root / "model.json").write_text(json.dumps({"format": "safetensors/1"}))
     refused = run_to_exit(model_repository=root)
     assert "activation" in refused.stderr
+    (root / "model.json").unlink()
+    refused = run_to_exit(model_repository=root)
+    assert "net/model.json: no such file, but model.safetensors is there" in refused.stderr

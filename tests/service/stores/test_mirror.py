@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from fused_mlp import models
 from fused_mlp.models import Repository
@@ -138,3 +141,19 @@ def test_a_kill_in_the_middle_leaves_what_was_there(
     monkeypatch.delenv("LYING_STORE")
     mirrored.synchronise()
     assert mirrored.versions() == {"tiny": [1, 2]}
+
+
+def test_a_checkpoint_in_shards_is_mirrored_whole(tmp_path: Path) -> None:
+    remote = tmp_path / "remote" / "net" / "1"
+    remote.mkdir(parents=True)
+    tensors = {"fc1.weight": np.ones((8, 4), np.float32), "fc2.weight": np.ones((3, 8), np.float32)}
+    files = {name: f"model-{number}-of-2.safetensors" for number, name in enumerate(tensors, 1)}
+    for name, file in files.items():
+        save_file({name: tensors[name]}, remote / file)
+    (remote / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (remote / "model.json").write_text(json.dumps({"format": "safetensors/1", "activation": "relu"}))
+    (remote / "README.md").write_text("not part of it")
+    mirror = Mirror(f"lying://{tmp_path / 'remote'}", tmp_path / "cache")
+    mirror.synchronise()
+    assert Repository(mirror.folder).load("net").spec.in_features == 4
+    assert not list(mirror.folder.rglob("README.md"))
