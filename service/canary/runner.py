@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from fused_mlp.kernels import KernelError
 from fused_mlp.service import _engine
-from fused_mlp.service.arm import PREVIOUS
 from fused_mlp.service.canary.evidence import Fault, Traffic, find_fault
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion
@@ -49,10 +48,7 @@ class Canaries:
             assert plan is not None
             try:
                 self._look_at(model, plan)
-            except (
-                ServiceError,
-                KernelError,
-            ) as error:  # of a change of policy, which another one came before
+            except (ServiceError, KernelError) as error:  # another change of policy came before this one
                 log.error("canary of %s to %s: %s", model.name, plan.to, error)
 
     def _look_at(self, model: ServedModel, plan: CanaryPlan) -> None:
@@ -89,8 +85,8 @@ class Canaries:
     def _start(self, model: ServedModel, plan: CanaryPlan, new: ServedVersion) -> None:
         """The default stays what it is, unless that is the new version already, as with `latest`."""
         old = model.default
-        if old is new and (plan.arm.variant or old.variant) == old.variant:
-            old = model.named(PREVIOUS)
+        if old is new and plan.arm.variant in (None, old.variant):
+            old = max((v for v in model.answering if v.version < new.version), key=_number, default=None)
         if old is None:
             self._go_back(model, plan, Fault("unavailable", "there is no other version to compare with"))
             return
@@ -113,7 +109,9 @@ class Canaries:
             before = Traffic.of(lanes[0]), Traffic.of(lanes[1])
             step = _Step(plan, share, self._clock(), (lanes[0], lanes[1]), before, reference)
             self._steps[model.name] = step
-            self._tell(model, plan, "running", "", share)
+            told = self._catalog.canaries.get(model.name)
+            if told is None or (told.to, told.state) != (plan.to, "running"):
+                self._tell(model, plan, "running", "goes on", share)
         return step
 
     def _promote(self, model: ServedModel, plan: CanaryPlan, new: ServedVersion) -> None:
@@ -153,3 +151,7 @@ class Canaries:
         if text:
             level = logging.ERROR if state == "rolled_back" else logging.INFO
             log.log(level, "canary of %s to %s: %s, %s", model.name, plan.to, state.replace("_", " "), text)
+
+
+def _number(version: ServedVersion) -> int:
+    return version.version

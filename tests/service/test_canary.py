@@ -200,6 +200,13 @@ def test_a_canary_to_what_is_not_there_ends(rig: Rig) -> None:
     assert "there is no such version" in rig.status.text
 
 
+def test_without_an_older_version_there_is_nothing_to_compare_with(rig: Rig) -> None:
+    rig.set(version="1", canary=PLAN | {"to": "1"})
+    rig.look()
+    assert (rig.default, rig.status.state) == (1, "rolled_back")
+    assert "there is no other version to compare with" in rig.status.text
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
