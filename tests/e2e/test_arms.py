@@ -244,6 +244,18 @@ def test_an_arm_of_another_version_shadows_the_default(
         admin.set_policy("m", shadow_arm="9")
 
 
+def test_arms_are_loaded_on_demand(front: str, tmp_path: Path) -> None:
+    make_repository(tmp_path)
+    policy = '{"m": {"version": "1", "arms": {"2": 0.5}, "labels": {"stable": 3}}}'
+    settings = {"front": front, "backend": "auto", "model_repository": tmp_path, "load": "lazy"}
+    with PuppetService(policy=policy, **settings) as puppet, Client(puppet.target) as client:
+        assert {client.predict("m", X).version for _ in range(6)} == {1, 2}
+        assert Counter(client.predict("m", X).version for _ in range(10)) == {1: 5, 2: 5}
+        states = {v.version: v.state for v in puppet.service.catalog.get("m").versions}
+        assert states == {1: "READY", 2: "READY", 3: "UNAVAILABLE"}
+        assert client.predict("m", X, arm="stable").version == 3
+
+
 def test_policies_outlive_the_server(front: str, tmp_path: Path) -> None:
     make_repository(tmp_path)
     settings = {"front": front, "backend": "auto", "model_repository": tmp_path}
