@@ -1,5 +1,6 @@
 """What many small models cost one server: time to ready, resident memory, threads, /metrics and the latency of one of
-them. `python -m bench.many_models`; the models have 64-128-128-10 features, weights and files of their own."""
+them; then /metrics, and /readyz beside it, once all of them have had a request. `python -m bench.many_models`; the
+models have 64-128-128-10 features, weights and files of their own."""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ import sys
 import tempfile
 import time
 import urllib.request
+from concurrent.futures import ProcessPoolExecutor
+from datetime import date
+from http.client import HTTPConnection
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -21,7 +25,7 @@ from rich.table import Table
 from safetensors.numpy import save
 
 from bench.provenance import describe_commit
-from bench.startup import started
+from bench.startup import RunningServer, started
 from fused_mlp.kernels.profile.machine import describe_machine
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.spec import LayerSpec
@@ -32,6 +36,8 @@ RESULTS = Path(__file__).parent / "results" / "many-models.json"
 WITH_TRAFFIC = 10
 REQUESTS = 2000
 SCRAPES = 5
+PROBE_S = 5.0
+PROBE_PAUSE_S = 0.002
 SPEC = MlpSpec.of_layers(
     64, [LayerSpec(out_features=n, activation="relu") for n in (128, 128)] + [LayerSpec(out_features=10)]
 )
@@ -63,6 +69,26 @@ def scrape(url: str, gzip: bool) -> tuple[float, int]:
     return time.perf_counter() - begun, size
 
 
+def scrape_for(url: str, seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        scrape(url, gzip=False)
+
+
+def probe(port: int, seconds: float) -> list[float]:
+    """How long /readyz takes, shortest first."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    taken = []
+    until = time.perf_counter() + seconds
+    while (begun := time.perf_counter()) < until:
+        connection.request("GET", "/readyz")
+        connection.getresponse().read()
+        taken.append(time.perf_counter() - begun)
+        time.sleep(PROBE_PAUSE_S)
+    connection.close()
+    return sorted(taken)
+
+
 def cpu_s(pid: int) -> float:
     """Of the process since its start: what it would take on one core of its own."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -77,6 +103,29 @@ def predict_p50_s(client: Client, names: list[str]) -> float:
         client.predict(names[number % len(names)], row)
         taken.append(time.perf_counter() - begun)
     return median(taken)
+
+
+def measure_all_active(server: RunningServer, client: Client, count: int) -> dict[str, float]:
+    """Each model gets a request; then scrapes, alone and one after the other beside a probe."""
+    row = np.ones((1, SPEC.in_features), np.float32)
+    for number in range(count):
+        client.predict(name_of(number), row)
+    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    found = {
+        "active_scrape_s": median(scrape(url, gzip=False)[0] for _ in range(SCRAPES)),
+        "active_metrics_bytes": scrape(url, gzip=False)[1],
+        "active_metrics_gzip_bytes": scrape(url, gzip=True)[1],
+    }
+    with ProcessPoolExecutor(1) as scraper:  # a process of its own: it must not hold up the probe
+        scraping = scraper.submit(scrape_for, url, PROBE_S)
+        taken = probe(server.metrics_port, PROBE_S)
+        scraping.result()
+    return {
+        **found,
+        "readyz_p50_s": median(taken),
+        "readyz_p99_s": taken[int(0.99 * len(taken))],
+        "readyz_max_s": taken[-1],
+    }
 
 
 def measure(root: Path, count: int, load: str) -> dict[str, float]:
@@ -98,6 +147,9 @@ def measure(root: Path, count: int, load: str) -> dict[str, float]:
         found["scrape_s"] = median(scrape(url, gzip=False)[0] for _ in range(SCRAPES))
         found["metrics_bytes"] = scrape(url, gzip=False)[1]
         found["metrics_gzip_bytes"] = scrape(url, gzip=True)[1]
+        if load == "eager":
+            with Client(f"127.0.0.1:{server.grpc_port}") as client:
+                found |= measure_all_active(server, client, count)
         found["threads"] = len(os.listdir(f"/proc/{server.process.pid}/task"))
         return found
 
@@ -130,6 +182,19 @@ def show(console: Console, results: list[dict[str, Any]]) -> None:
             f"{1e3 * r['scrape_s']:.0f} ms", f"{1e6 * r['predict_p50_s']:.0f} us",
         )  # fmt: skip
     console.print(table)
+    active = Table(title="all models with traffic")
+    for column in ("models", "/metrics", "gzip", "scrape", "/readyz beside scrapes: p50", "p99", "longest"):
+        active.add_column(column, justify="right")
+    for r in results:
+        if r["load"] == "eager":
+            active.add_row(
+                f"{r['models']:,}",
+                f"{r['active_metrics_bytes'] / 1e3:,.0f} kB",
+                f"{r['active_metrics_gzip_bytes'] / 1e3:,.0f} kB",
+                f"{1e3 * r['active_scrape_s']:.0f} ms",
+                *(f"{1e3 * r[f'readyz_{which}_s']:.1f} ms" for which in ("p50", "p99", "max")),
+            )
+    console.print(active)
 
 
 def main() -> None:
@@ -147,6 +212,7 @@ def main() -> None:
                 console.print(f"[dim]{count} models, {load}: ready in {results[-1]['ready_s']:.2f} s")
     show(console, results)
     result = {
+        "date": date.today().isoformat(),
         "machine": describe_machine(),
         "command": " ".join(["python -m bench.many_models", *sys.argv[1:]]),
         "commit": describe_commit(),

@@ -35,6 +35,9 @@ class Repositories(Repository):
             log.error("%s", problem)
         return [found[name] for name in sorted(found)]
 
+    def has(self, name: str) -> bool:
+        return any(part.has(name) for part in self._parts)
+
     def find_or_none(self, name: str) -> FoundModel | None:
         return next((model for part in self._parts if (model := part.find_or_none(name))), None)
 
@@ -46,4 +49,4 @@ class Repositories(Repository):
         return seen
 
     def is_whole(self, name: str, version: int) -> bool:
-        return next((part.is_whole(name, version) for part in self._parts if part.find_or_none(name)), False)
+        return next((part.is_whole(name, version) for part in self._parts if part.has(name)), False)

@@ -122,6 +122,9 @@ class Repository:
             )
         return models
 
+    def has(self, name: str) -> bool:
+        return name == self._single if self.is_single else (self.root / check_name(name)).is_dir()
+
     def find(self, name: str) -> FoundModel:
         """One model by name."""
         found = self.find_or_none(name)
@@ -131,10 +134,9 @@ class Repository:
 
     def find_or_none(self, name: str) -> FoundModel | None:
         """None: it is not there. Raises ModelLoadError where no model can be."""
-        path = self.root / check_name(name)
-        if self.is_single:
-            return self._find_single(True) if name == self._single else None
-        return self._find(path, True) if path.is_dir() else None
+        if not self.has(name):
+            return None
+        return self._find_single(True) if self.is_single else self._find(self.root / name, True)
 
     def load(self, name: str, version: int | None = None) -> Mlp:
         """A version's model; the highest usable one when none is named."""

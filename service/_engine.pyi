@@ -107,8 +107,6 @@ class LaneSnapshot:
     @property
     def kernel_errors(self) -> int: ...
     @property
-    def queued_rows(self) -> int: ...
-    @property
     def in_flight(self) -> int: ...
 
 class ShadowSnapshot:
@@ -128,10 +126,9 @@ class ShadowSnapshot:
     @property
     def unfused(self) -> HistogramSnapshot: ...
     @property
-    def differences(self) -> list[int]:
-        """Between versions: rows by their relative difference, of which DIFFERENCE_BOUNDS has the bounds."""
-    @property
-    def difference_sum(self) -> float: ...
+    def differences(self) -> HistogramSnapshot:
+        """Between versions: rows by their relative difference, of which DIFFERENCE_BOUNDS has the bounds; the sum is in
+        millionths."""
     @property
     def top1_changes(self) -> int:
         """Between versions: rows with another largest output."""
@@ -139,6 +136,34 @@ class ShadowSnapshot:
     def max_absolute(self) -> float: ...
     @property
     def max_relative(self) -> float: ...
+
+class RequestMetrics:
+    """Requests by gRPC code."""
+
+    def snapshot(self) -> RequestSnapshot: ...
+
+class LaneMetrics:
+    """What a lane, and those after it that were made with it, have counted."""
+
+    @property
+    def used(self) -> bool:
+        """Whether it has counted anything."""
+    def snapshot(self) -> LaneSnapshot: ...
+
+class ShadowMetrics:
+    """What a shadow, and those after it that were made with it, have counted."""
+
+    def snapshot(self) -> ShadowSnapshot: ...
+
+def histogram_text(
+    name: str,
+    series: list[tuple[str, HistogramSnapshot]],
+    buckets: Sequence[tuple[int, str]],
+    decimals: int,
+    parts: Sequence[str],
+) -> bytes:
+    """Histograms as lines for Prometheus, made without the GIL. `series`: labels and values. `buckets`: which, and
+    their bounds. Sums are divided by 10 to the power of `decimals`. `parts`: of _bucket, _sum, _count."""
 
 class Ticket:
     def cancel(self) -> None:
@@ -203,6 +228,9 @@ class Lane:
     @property
     def in_flight(self) -> int:
         """Requests accepted and not yet complete."""
+    @property
+    def queued_rows(self) -> int:
+        """Rows that wait."""
     def snapshot(self) -> LaneSnapshot: ...
 
 class Verdict(enum.Enum):
@@ -253,20 +281,27 @@ class Engine:
         queue_rows: int = 4096,
         one_core: bool = False,
         model: str = "",
+        metrics: LaneMetrics | None = None,
     ) -> Lane:
         """`kernel` is the capsule of `Kernel.capsule()`, run without the GIL, or `Kernel.run`, called once per
         batch with the GIL. A capsule is run a few times to learn how long batches take. `one_core`: a call of the
         kernel uses one core, so that a large batch is shared between idle workers. Lanes of one `model` share its
-        weight and its time; "" is a model of its own."""
+        weight and its time; "" is a model of its own. `metrics`: to go on counting with."""
     def remove_lane(self, lane: Lane) -> None:
         """Run what is queued; the last reference to the lane frees its kernel. Publish the route that replaces
         it first: then no request is refused."""
     def add_shadow(
-        self, name: str, fused: Lane, unfused: Lane, cpu_time: bool = True, versions: bool = False
+        self,
+        name: str,
+        fused: Lane,
+        unfused: Lane,
+        cpu_time: bool = True,
+        versions: bool = False,
+        metrics: ShadowMetrics | None = None,
     ) -> Shadow:
         """Pair two lanes for comparison; they may have traffic already. `versions`: arms of two versions, of which
         `fused` answers and `unfused` shadows it. `cpu_time`: measure kernels by the CPU time of their thread; False,
-        for kernels that run on a GPU: by elapsed time."""
+        for kernels that run on a GPU: by elapsed time. `metrics`: to go on counting with."""
     def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
         """Run that share of the batches again on the other variant, after the responses; a relative difference
         above the tolerance is disputed. The shadow's thread works for at most the largest of all shares of the
@@ -292,7 +327,7 @@ class Engine:
         """Complete queued tickets as shutting_down, wait for running batches, join the workers."""
     def now(self) -> int: ...
     def record_unrouted(self, grpc_code: int, duration_ns: int) -> None:
-        """Count a request without a lane."""
+        """Count a request that named no model we serve."""
     def unrouted(self) -> RequestSnapshot:
         """The requests counted by record_unrouted."""
     @property
@@ -318,7 +353,8 @@ class RouteEntry:
     go to the other variant. `withdrawn`: unfused answers all requests, because fused gave wrong results.
     `outputs`: name, width and whether to squeeze, in the order of columns; none: one, `output`. `input_shape`: of a
     row, as the model itself takes it; none: [in_features]. `on_demand`: not loaded; requests for it are refused as
-    not_loaded, which a front takes for "have it loaded and ask again"."""
+    not_loaded, which a front takes for "have it loaded and ask again". `unserved`: of the model, see
+    Router.record_unserved."""
 
     def __init__(
         self,
@@ -339,6 +375,7 @@ class RouteEntry:
         withdrawn: bool = False,
         outputs: Sequence[tuple[str, int, bool]] = (),
         input_shape: Sequence[int] = (),
+        unserved: RequestMetrics | None = None,
     ) -> None: ...
 
 class RoutePlan:
@@ -383,6 +420,8 @@ class Router:
     ) -> None:
         """Replace the routes of these models in one step, at the cost of those alone; one without entries is no longer
         served."""
+    def record_unserved(self, model: str, grpc_code: int, duration_ns: int) -> bool:
+        """Count a request that reached no lane of its model. False: no such model is served."""
     def resolve(
         self,
         model: str,

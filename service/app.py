@@ -252,7 +252,7 @@ class Service:
             metrics.CredentialsCollector(self.credentials, self._guard.refused),
         )
 
-    def _render_metrics(self, accept: str, query: Query) -> tuple[bytes, str]:
+    def _render_metrics(self, accept: str, query: Query) -> tuple[list[bytes], str]:
         return self._exposition.render(accept, query)
 
     def _not_ready(self) -> str:

@@ -114,7 +114,7 @@ def load() -> Iterator[Any]:
         "Rows waiting, of those that may wait; at 100 % requests are refused.",
         "percentunit",
         query(filled, EACH),
-        span=THIRD,
+        span=QUARTER,
     )
     yield lines(
         "Saturation: in flight, cores",
@@ -122,14 +122,22 @@ def load() -> Iterator[Any]:
         "short",
         query(f"sum by ($by) ({select('fused_mlp_in_flight')})", f"in flight {EACH}"),
         query('rate(process_cpu_seconds_total{job=~"$job"}[$__rate_interval])', "cores {{instance}}"),
-        span=THIRD,
+        span=QUARTER,
     )
     yield lines(
         "Refusals",
         "Requests that never reached a kernel, by reason.",
         "reqps",
         query(rate("fused_mlp_refused_total", "reason, variant"), "{{reason}} {{variant}}"),
-        span=THIRD,
+        span=QUARTER,
+    )
+    yield lines(
+        "Loads",
+        "Versions of all models loaded and unloaded: many unloads mean that there is too little room.",
+        "ops",
+        query('sum(rate(fused_mlp_loads_total{job=~"$job"}[$__rate_interval]))', "loads"),
+        query('sum(rate(fused_mlp_unloads_total{job=~"$job"}[$__rate_interval]))', "unloads"),
+        span=QUARTER,
     )
 
 
@@ -182,7 +190,7 @@ def front_rate(counter: str, by: str = "") -> str:
 def trust() -> Iterator[Any]:
     yield lines(
         "Shadow error",
-        "Largest difference of the outputs on the same rows since the model was loaded.",
+        "Largest difference of the outputs on the same rows.",
         "sci",
         query(f"max ({select('fused_mlp_shadow_max_rel_difference')})", "relative"),
         query(f"max ({select('fused_mlp_shadow_max_abs_difference')})", "absolute"),
@@ -219,6 +227,7 @@ def trust() -> Iterator[Any]:
         "Of the kernels' weights, and on a GPU of their buffers there.",
         "bytes",
         query(f"max by (version) ({select('fused_mlp_kernel_memory_bytes')})", "{{version}}"),
+        query('max(fused_mlp_loaded_bytes{job=~"$job"})', "all models"),
         span=SIXTH,
     )
     yield facts("Kernels", "What runs, and where.", select("fused_mlp_kernel_info"), ("model",), THIRD)

@@ -14,6 +14,7 @@ from fused_mlp.kernels import Kernel, KernelError, KernelRefuted, KernelUnavaila
 from fused_mlp.models import Mlp, ModelLoadError
 from fused_mlp.models.precision import reduce_precision
 from fused_mlp.service import _engine
+from fused_mlp.service.catalog.ledger import Ledger
 from fused_mlp.service.catalog.placement import build_placed
 from fused_mlp.service.catalog.records import Fallback, ServedVersion
 from fused_mlp.service.catalog.stored_weights import StoredWeights
@@ -25,9 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class KernelBuilder:
-    def __init__(self, settings: Settings, engine: _engine.Engine) -> None:
+    def __init__(self, settings: Settings, engine: _engine.Engine, ledger: Ledger) -> None:
         self._settings = settings
         self._engine = engine
+        self._ledger = ledger
 
     def build(
         self, name: str, stored: StoredWeights, saved: Mlp, policy: Policy, *, strict: bool = False
@@ -111,13 +113,19 @@ class KernelBuilder:
         if fallback and not served.fallback:
             log.error("%s: serving UNFUSED, %s", label, reason)
 
-        added = {v: self._add_lane(served.model, f"{label}/{v}", kernel) for v, kernel in built.items()}
+        added = {v: self._add_lane(served, v, kernel) for v, kernel in built.items()}
         lanes = served.lanes | added
         infos = (*served.kernels, *(kernel.describe() for kernel in built.values()))
         shadow = served.shadow
         if shadow is None and len(lanes) == len(VARIANTS):
             on_cpu = all(info.device == "cpu" for info in infos)
-            shadow = self._engine.add_shadow(label, lanes["fused"], lanes["unfused"], cpu_time=on_cpu)
+            shadow = self._engine.add_shadow(
+                label,
+                lanes["fused"],
+                lanes["unfused"],
+                cpu_time=on_cpu,
+                metrics=self._ledger.shadow(served.model, served.version),
+            )
         return replace(
             served,
             reason=reason,
@@ -150,11 +158,11 @@ class KernelBuilder:
             lambda device: kernels.compile(mlp, variant="unfused", device=device, tf32=self._settings.tf32),
         )
 
-    def _add_lane(self, model: str, name: str, kernel: Kernel) -> _engine.Lane:
+    def _add_lane(self, served: ServedVersion, variant: Variant, kernel: Kernel) -> _engine.Lane:
         capsule: Any = kernel.capsule()
         return self._engine.add_lane(
-            model=model,
-            name=name,
+            model=served.model,
+            name=f"{served.model}/{served.version}/{variant}",
             kernel=kernel.run if capsule is None else capsule,
             in_features=kernel.spec.in_features,
             out_features=kernel.spec.out_features,
@@ -162,6 +170,7 @@ class KernelBuilder:
             max_wait_us=self._settings.max_wait_us,
             queue_rows=self._settings.queue_rows,
             one_core=kernel.describe().threads == 1,
+            metrics=self._ledger.lane(served.model, served.version, variant),
         )
 
 

@@ -18,6 +18,7 @@ from fused_mlp.service import _engine
 from fused_mlp.service._engine import Verdict
 from fused_mlp.service.arm import parse_arm
 from fused_mlp.service.catalog.building import KernelBuilder, check_torch
+from fused_mlp.service.catalog.ledger import Ledger, ModelCounters
 from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
 from fused_mlp.service.catalog.policies import (
@@ -31,9 +32,9 @@ from fused_mlp.service.catalog.policies import (
 from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.catalog.referee import Dispute, Referee
 from fused_mlp.service.catalog.refresh import Refresh
-from fused_mlp.service.catalog.room import estimated_bytes
+from fused_mlp.service.catalog.room import bytes_to_build, estimated_bytes
 from fused_mlp.service.catalog.successors import Successors
-from fused_mlp.service.catalog.table import ModelTable
+from fused_mlp.service.catalog.table import Changes, ModelTable
 from fused_mlp.service.errors import InvalidInput, ModelNotFound
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy
 from fused_mlp.service.settings.settings import Settings
@@ -54,13 +55,14 @@ class Catalog:
         """`repository`: unless it is the folder of the settings."""
         self._settings = settings
         self.repository = repository or Repository(settings.model_repository)
-        self._builder = KernelBuilder(settings, engine)
+        self._ledger = Ledger(self.repository.has)
+        self._builder = KernelBuilder(settings, engine, self._ledger)
         self._policies = Policies(settings)  # they outlive a reload
         self.policy_file = policy_file(settings)
         self._keeping = threading.Lock()  # one write of that file at a time
         self.canaries: dict[str, CanaryStatus] = {}  # by model, kept by those who run them
         self.policy_history: deque[PolicyChanged] = deque(maxlen=MOST_REMEMBERED)
-        self._table = ModelTable(settings, engine, router, self._start_referee)
+        self._table = ModelTable(settings, engine, router, self._ledger, self._start_referee)
         self.referee = Referee(self._table.owner, self._settle)
         self._loader = Loader(self.repository, self._builder, self.policy, self._table.release)
         self._lazy = settings.load == "lazy"
@@ -77,6 +79,7 @@ class Catalog:
             self._loader,
             self._builder,
             self.on_demand,
+            self._ledger,
             policy=self.policy,
             notify=self._notify,
             lazy=self._lazy,
@@ -89,6 +92,14 @@ class Catalog:
 
     def models(self) -> list[ServedModel]:
         return sorted(self._table.all(), key=lambda model: model.name)
+
+    @property
+    def changes(self) -> Changes:
+        return self._table.changes
+
+    def counters(self) -> list[tuple[str, ModelCounters]]:
+        """By name, of all models that are served, or were and are still in the repository."""
+        return self._ledger.models(self._table.models)
 
     def get(self, name: str) -> ServedModel:
         try:
@@ -182,6 +193,7 @@ class Catalog:
                     self._table.release(served.versions)  # they were never published
                     raise ModelLoadError(f"model {name!r} serves on as it was: {served.problems}")
                 self._install({name: served})
+                self._ledger.keep_versions(name, [v.version for v in served.versions])
                 self.on_demand.forget(name)
             finally:
                 self.on_demand.room.give_back(name)
@@ -256,6 +268,7 @@ class Catalog:
         with self._changing:
             self._refresh.remove(self.get(name))
             self._unloaded.add(name)
+            self._ledger.unloaded(self._table.models)
 
     def policy(self, name: str) -> Policy:
         """The policy that a model of that name has, or would have once loaded."""
@@ -405,6 +418,9 @@ class Catalog:
                     self._table.publish(new)
                     break
             for name in incomplete:
+                have = loaded[name].versions
+                size = sum(v.memory_bytes + bytes_to_build(v, policies[name]) for v in have)
+                self.on_demand.room.take(name, size)
                 versions = tuple(self._builder.complete(v, policies[name]) for v in loaded[name].versions)
                 for before, after in zip(loaded[name].versions, versions, strict=True):
                     self._table.remove(before.lanes_without(after))

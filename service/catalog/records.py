@@ -174,6 +174,11 @@ class ServedModel:
         return bool(self.versions) and len(self.answering) == len(self.versions)
 
     @property
+    def well(self) -> bool:
+        """Whether it is complete, and no load of it failed last."""
+        return self.complete and not any(v.failed for v in self.versions)
+
+    @property
     def default(self) -> ServedVersion | None:
         """The one that the policy names if it can answer, otherwise the highest that can."""
         named = self.named(self.policy.version)

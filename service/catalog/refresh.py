@@ -13,6 +13,7 @@ from fused_mlp.kernels import KernelError
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundModel, FoundVersion
 from fused_mlp.service.catalog.building import KernelBuilder
+from fused_mlp.service.catalog.ledger import Ledger
 from fused_mlp.service.catalog.loading import Loader, still_loading
 from fused_mlp.service.catalog.on_demand import OnDemand
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
@@ -21,6 +22,8 @@ from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.settings.policy import Policy
 
 log = logging.getLogger(__name__)
+
+MOST_COUNTED = 16  # versions of a model, those retired included, whose counters stay on /metrics
 
 
 class Refresh:
@@ -32,6 +35,7 @@ class Refresh:
         loader: Loader,
         builder: KernelBuilder,
         on_demand: OnDemand,
+        ledger: Ledger,
         *,
         policy: Callable[[str], Policy],
         notify: Callable[[Collection[str]], None],
@@ -41,6 +45,7 @@ class Refresh:
         self._loader = loader
         self._builder = builder
         self._on_demand = on_demand
+        self._ledger = ledger
         self._policy = policy
         self._notify = notify
         self._lazy = lazy
@@ -86,6 +91,10 @@ class Refresh:
             else:
                 self._table.publish({}, removed=[model.name])
         self._table.release(gone)
+        counted = {number for number, _ in self._ledger.of(served.name).lanes}
+        self._ledger.keep_versions(
+            served.name, {v.version for v in left}.union(sorted(counted)[-MOST_COUNTED:])
+        )
         log.info("retired %s", ", ".join(f"{v.model}/{v.version}" for v in gone))
         self._notify([served.name])
 

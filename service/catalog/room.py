@@ -33,6 +33,17 @@ def estimated_bytes(
     return spec.parameters * sum(fused if variant == "fused" else unfused for variant in wanted)
 
 
+def bytes_to_build(version: ServedVersion, policy: Policy) -> int:
+    """Of the kernels that the version lacks under the policy; in another precision, of all of them."""
+    if not version.lacks(policy):
+        return 0
+    assert version.spec is not None
+    assert version.weights is not None
+    variants = policy.variants if version.outdated(policy) else version.missing(policy)
+    saved_in = version.precision if version.weights.reduced else "float32"
+    return estimated_bytes(version.spec, saved_in, policy, variants)
+
+
 class NoRoom(ModelLoadError):
     """The files are right; others are in use."""
 
@@ -49,7 +60,7 @@ class Room:
         loaded: Callable[[], Collection[ServedVersion]],
         unload: Callable[[ServedVersion], bool],
     ) -> None:
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._loaded = loaded
         self._unload = unload
         self._lock = threading.Lock()
@@ -57,7 +68,7 @@ class Room:
 
     def could_hold(self, size: int) -> bool:
         """If nothing else were loaded."""
-        return self._most_bytes is None or size <= self._most_bytes
+        return self.most_bytes is None or size <= self.most_bytes
 
     def take(self, holder: Hashable, size: int, *, instead_of: Key | None = None) -> None:
         """As try_take(), but waits. Raises NoRoom when others are in use for too long."""
@@ -78,17 +89,17 @@ class Room:
         """Unload what was used least recently until `size` bytes fit, and keep them for the holder until give_back(),
         in place of what it had. `instead_of`: a version that stays and whose bytes are part of `size`. `loaded`: what
         is, if the caller knows. Raises ModelLoadError when they can never fit."""
-        if self._most_bytes is None:
+        if self.most_bytes is None:
             return True
-        if size > self._most_bytes:
+        if size > self.most_bytes:
             raise ModelLoadError(
-                f"it needs {size:,} bytes, more than the {self._most_bytes:,} of FUSED_MLP_MAX_LOADED_BYTES"
+                f"it needs {size:,} bytes, more than the {self.most_bytes:,} of FUSED_MLP_MAX_LOADED_BYTES"
             )
         with self._lock:
             others = sum(bytes_ for other, bytes_ in self._taken.items() if other != holder)
             versions = self._loaded() if loaded is None else loaded
             versions = [v for v in versions if (v.model, v.version) != instead_of]
-            excess = sum(v.memory_bytes for v in versions) + others + size - self._most_bytes
+            excess = sum(v.memory_bytes for v in versions) + others + size - self.most_bytes
             before = time.monotonic_ns() - int(LEAST_STAY_S * 1e9)
             idle = [v for v in versions if (v.has_run or v.loaded_ns <= before) and not v.in_flight]
             if sum(v.memory_bytes for v in idle) < excess:

@@ -13,7 +13,7 @@ from fused_mlp.service.catalog.building import KernelBuilder
 from fused_mlp.service.catalog.loading import on_demand
 from fused_mlp.service.catalog.on_demand import OnDemand
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
-from fused_mlp.service.catalog.room import estimated_bytes
+from fused_mlp.service.catalog.room import bytes_to_build
 from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.settings.policy import Policy
 
@@ -45,13 +45,9 @@ class Successors:
 
     def _take_room(self, version: ServedVersion, policy: Policy) -> bool:
         """Until release(). False: in another precision the version has room only without its present kernels."""
-        assert version.spec is not None
-        assert version.weights is not None
         room = self._on_demand.room
         outdated = version.outdated(policy)
-        variants = policy.variants if outdated else version.missing(policy)
-        saved_in = version.precision if version.weights.reduced else "float32"
-        new = estimated_bytes(version.spec, saved_in, policy, variants)
+        new = bytes_to_build(version, policy)
         size = version.memory_bytes + new
         key = version.model, version.version
         holder = self, key

@@ -5,11 +5,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from fused_mlp.service import _engine
 from fused_mlp.service.arm import LATEST, PREVIOUS, Arm, parse_arm
+from fused_mlp.service.catalog.ledger import Ledger
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.settings.settings import Settings
+
+
+@dataclass
+class Changes:
+    """Of versions, since the start: those that have other kernels are loaded anew."""
+
+    loads: int = 0
+    unloads: int = 0
+
+    def count(self, before: ServedModel | None, after: ServedModel | None) -> None:
+        old = {v.version: v for v in before.ready} if before else {}
+        new = {v.version: v for v in after.ready} if after else {}
+        kept = sum(
+            not set(v.lanes.values()).isdisjoint(new[n].lanes.values()) for n, v in old.items() if n in new
+        )
+        self.loads += len(new) - kept
+        self.unloads += len(old) - kept
 
 
 class ModelTable:
@@ -21,14 +40,17 @@ class ModelTable:
         settings: Settings,
         engine: _engine.Engine,
         router: _engine.Router,
+        ledger: Ledger,
         on_shadow: Callable[[], object],
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._router = router
+        self._ledger = ledger
         self._on_shadow = on_shadow
         self.models: dict[str, ServedModel] = {}
         self.version_shadows: dict[str, VersionShadow] = {}  # the last of each model
+        self.changes = Changes()
         self.lock = threading.Lock()
 
     def all(self) -> list[ServedModel]:
@@ -42,13 +64,15 @@ class ModelTable:
         return next((v for m in self.all() for v in m.versions if v.shadow is shadow), None)
 
     def publish(self, changed: Mapping[str, ServedModel], removed: Collection[str] = ()) -> None:
+        for name in (*changed, *removed):
+            self.changes.count(self.models.get(name), changed.get(name))
         self.models.update(changed)
         for name in removed:
             del self.models[name]
         self._router.update(
             [*changed, *removed],
             [
-                _route(model, version, self._settings)
+                _route(model, version, self._settings, self._ledger.of(model.name).unserved)
                 for model in changed.values()
                 for version in model.versions
             ],
@@ -118,7 +142,9 @@ def _plan(model: ServedModel) -> _engine.RoutePlan:
     )
 
 
-def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _engine.RouteEntry:
+def _route(
+    model: ServedModel, served: ServedVersion, settings: Settings, unserved: _engine.RequestMetrics
+) -> _engine.RouteEntry:
     """Versions that are loading or failed to load have a route too: requests for them get UNAVAILABLE, not
     NOT_FOUND."""
     # Without room, requests are refused for a while. Not those for a default above other versions: they wait, because
@@ -147,4 +173,5 @@ def _route(model: ServedModel, served: ServedVersion, settings: Settings) -> _en
         if spec
         else (),
         input_shape=spec.input_shape or () if spec else (),
+        unserved=unserved,
     )

@@ -135,7 +135,7 @@ def change(
         labels=labels,
         versions=versions,
     )
-    _show(policies, as_json)
+    _show(policies, as_json, summary=True)
 
 
 def _arms(options: list[str] | None, no_arms: bool) -> dict[str, float] | None:
@@ -172,13 +172,13 @@ def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:
         raise typer.BadParameter(f"{option}: expected {expected}, got {value!r}")
 
 
-def _show(policies: list[PolicyInfo], as_json: bool) -> None:
+def _show(policies: list[PolicyInfo], as_json: bool, *, summary: bool = False) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(policy) for policy in policies]))
         return
     from fused_mlp.service.cli.rendering import policy_table, print_table
 
-    print_table(policy_table(policies))
+    print_table(policy_table(policies, summary=summary))
 
 
 def history(admin: AdminClient, *, model: Annotated[str, _MODEL] = "") -> None:

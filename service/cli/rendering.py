@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,14 +118,16 @@ def models_table(models: Sequence[ModelInfo]) -> RenderableType:
         for version in reversed(model.versions):
             name = model.name if version is model.versions[-1] else ""
             default = " (default)" if version.version == model.default_version else ""
-            if version.state != "READY" and version.summary:  # known, and not loaded
-                on_demand = version.state == "ON_DEMAND"
-                why = Text("on demand" if on_demand else f"{version.state}: {version.reason}", "dim")
-                table.add_row(name, f"{version.version}{default}", version.summary, version.dtype, "", why)
-                continue
             if version.state != "READY":
-                table.add_row(name, f"{version.version}", Text(version.state, "red"))
-                broken.append(Text(f"{model.name}/{version.version}: {version.reason}", "red"))
+                failed = version.state == "UNAVAILABLE"
+                state = Text(
+                    version.state if failed else version.state.lower().replace("_", " "),
+                    "red" if failed else "dim",
+                )
+                known = (version.summary, version.dtype, "") if version.summary else ()
+                table.add_row(name, f"{version.version}{default}", *known, state)
+                if failed:
+                    broken.append(Text(f"{model.name}/{version.version}: {version.reason}", "red"))
                 continue
             kernels = "\n".join(map(_kernel, version.kernels))
             table.add_row(
@@ -164,8 +167,18 @@ def graph_view(model: ModelInfo) -> RenderableType:
     return Group(*parts)
 
 
-def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
-    """Versions that fell back to unfused, and which versions are served if not all, are told below the table."""
+def _of_no_model(policy: PolicyInfo) -> PolicyInfo:
+    return replace(policy, model="", fallbacks=(), default_version=0, canary=None)
+
+
+def policy_table(policies: Sequence[PolicyInfo], *, summary: bool = False) -> RenderableType:
+    """What does not fit into it is told below: arms, labels and versions, and versions that fell back to unfused.
+    `summary`: of many models, those with the policy of models loaded later are one line."""
+    default = next((policy for policy in policies if not policy.model), None)
+    told = list(policies)
+    if summary and len(policies) > MOST_ROWS:
+        told = [p for p in policies if p is default or _of_no_model(p) != default]
+    left = len(policies) - len(told)
     numbers = ("split", "shadow", "weight")
     table = _table(
         "model",
@@ -179,8 +192,8 @@ def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
         numbers=numbers,
     )
     table.padding = 0, 1, 0, 0  # to fit into 80 columns
-    fallen: list[RenderableType] = []
-    for policy in policies:
+    below: list[RenderableType] = []
+    for policy in told:
         override = "allowed" if policy.allow_override else "refused"
         split, shadow = (f"{share:.4g}" if share else "-" for share in (policy.split, policy.shadow))
         name = Text(policy.model) if policy.model else Text("(loaded later)", "dim")
@@ -194,12 +207,14 @@ def policy_table(policies: Sequence[PolicyInfo]) -> RenderableType:
         if policy.versions != "all":
             labels.append(f"versions {policy.versions} are served")
         if shares or labels:
-            fallen.append(Text(f"{policy.model or 'models loaded later'}: {', '.join([*shares, *labels])}"))
-        fallen += [
-            Text(f"{policy.model}/{f.version} answers unfused ({f.reason}): {f.detail}", "red")
-            for f in policy.fallbacks
-        ]
-    return Group(table, *fallen)
+            below.append(Text(f"{policy.model or 'models loaded later'}: {', '.join([*shares, *labels])}"))
+    below += [
+        Text(f"{policy.model}/{f.version} answers unfused ({f.reason}): {f.detail}", "red")
+        for policy in policies
+        for f in policy.fallbacks
+    ]
+    rest = [Text(f" and {left:,} models with the policy of those loaded later; --json has all", "dim")]
+    return Group(table, *(rest if left else []), *below)
 
 
 def _facts(version: VersionInfo) -> RenderableType:

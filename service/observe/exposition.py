@@ -1,30 +1,25 @@
 """Metric families as text for Prometheus: a name, a help text, and a function that reads what a scrape shows. A family
-that a scrape does not ask for is not read. Knows neither models nor the engine."""
+that a scrape does not ask for is not read. Made in pieces: no step holds the GIL for long. Knows no models."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import ClassVar, Generic, Protocol, TypeVar
+from itertools import islice
+from typing import ClassVar, Generic, TypeVar
+
+from fused_mlp.service._engine import HistogramSnapshot, histogram_text
 
 S = TypeVar("S")  # what a scrape reads
+
+PER_PIECE = 256  # series
 
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def label_text(**labels: str) -> str:
     return ",".join([f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels.items()])
-
-
-class Counted(Protocol):
-    """A histogram: `buckets` are not cumulative and end with +Inf."""
-
-    @property
-    def buckets(self) -> list[int]: ...
-    @property
-    def sum(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -37,27 +32,25 @@ class Family(ABC, Generic[S]):
     suffixes: ClassVar[tuple[str, ...]] = ("",)
 
     @abstractmethod
-    def lines(self, scrape: S) -> Iterator[str]: ...
+    def lines(self, scrape: S, suffixes: Sequence[str]) -> Iterator[bytes]:
+        """Of the series with these suffixes, some at a time."""
 
-    def text(self, scrape: S, names: Collection[str], openmetrics: bool) -> str:
-        """`names`: of families or series, none for all. Empty where there is nothing to tell."""
-        series = {self.name + suffix for suffix in self.suffixes}
-        whole = not names or self.name in names
-        wanted = series if whole else series.intersection(names)
-        if not wanted:
-            return ""
-        lines = list(self.lines(scrape))
-        if wanted != series:  # parts of a histogram are none: each is told by itself
-            kind = "unknown" if openmetrics else "untyped"
-            parts = {name: [line for line in lines if line.startswith(name + "{")] for name in sorted(wanted)}
-            return "".join(self._told(name, kind, part) for name, part in parts.items())
-        title = self.name if openmetrics or len(self.suffixes) > 1 else self.name + self.suffixes[0]
-        return self._told(title, self.kind, lines)
+    def text(self, scrape: S, names: Collection[str], openmetrics: bool) -> Iterator[bytes]:
+        """`names`: of families or series, none for all. Nothing where there is nothing to tell."""
+        wanted = [s for s in self.suffixes if not names or self.name in names or self.name + s in names]
+        if len(wanted) == len(self.suffixes):
+            title = self.name if openmetrics or len(wanted) > 1 else self.name + wanted[0]
+            yield from self._told(title, self.kind, self.lines(scrape, wanted))
+            return
+        kind = "unknown" if openmetrics else "untyped"
+        for suffix in wanted:  # parts of a histogram are none: each is told by itself
+            yield from self._told(self.name + suffix, kind, self.lines(scrape, [suffix]))
 
-    def _told(self, title: str, kind: str, lines: list[str]) -> str:
-        if not lines:
-            return ""
-        return f"# HELP {title} {self.help}\n# TYPE {title} {kind}\n" + "\n".join(lines) + "\n"
+    def _told(self, title: str, kind: str, lines: Iterator[bytes]) -> Iterator[bytes]:
+        head = f"# HELP {title} {self.help}\n# TYPE {title} {kind}\n".encode()
+        for piece in lines:
+            yield head + piece
+            head = b""
 
 
 @dataclass(frozen=True)
@@ -67,10 +60,14 @@ class Gauge(Family[S]):
     read: Callable[[S], Iterable[tuple[str, float]]]
     kind = "gauge"
 
-    def lines(self, scrape: S) -> Iterator[str]:
-        name = self.name + self.suffixes[0]
-        for labels, value in self.read(scrape):
-            yield f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
+    def lines(self, scrape: S, suffixes: Sequence[str]) -> Iterator[bytes]:
+        name = self.name + suffixes[0]
+        lines = (
+            f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"
+            for labels, value in self.read(scrape)
+        )
+        while piece := "".join(islice(lines, PER_PIECE)):
+            yield piece.encode()
 
 
 class Counter(Gauge[S]):
@@ -81,26 +78,19 @@ class Counter(Gauge[S]):
 @dataclass(frozen=True)
 class Histogram(Family[S]):
     """`bounds`: of all buckets; `shown`: those that a scrape has. They stay the same while the process lives: sums over
-    `le` need the same buckets of all series. `unit`: what bounds and sums are divided by."""
+    `le` need the same buckets of all series. Bounds and sums are divided by 10 to the power of `decimals`."""
 
     bounds: tuple[int, ...]
     shown: Callable[[S], Collection[int]]
-    unit: float
-    read: Callable[[S], Iterable[tuple[str, Counted]]]
+    decimals: int
+    read: Callable[[S], Iterable[tuple[str, HistogramSnapshot]]]
     kind = "histogram"
     suffixes = ("_bucket", "_sum", "_count")
 
-    def lines(self, scrape: S) -> Iterator[str]:
-        shown = self.shown(scrape)
-        buckets = [
-            (number, f'{self.name}_bucket{{le="{bound / self.unit:g}",')
-            for number, bound in enumerate(self.bounds)
-            if bound in shown
-        ]
-        buckets.append((len(self.bounds), f'{self.name}_bucket{{le="+Inf",'))
-        for labels, counted in self.read(scrape):
-            counts = list(accumulate(counted.buckets))
-            for number, begin in buckets:
-                yield f"{begin}{labels}}} {counts[number]}"
-            yield f"{self.name}_sum{{{labels}}} {counted.sum / self.unit}"
-            yield f"{self.name}_count{{{labels}}} {counts[-1]}"
+    def lines(self, scrape: S, suffixes: Sequence[str]) -> Iterator[bytes]:
+        shown, unit = self.shown(scrape), 10**self.decimals
+        buckets = [(n, f"{bound / unit:g}") for n, bound in enumerate(self.bounds) if bound in shown]
+        buckets.append((len(self.bounds), "+Inf"))
+        series = iter(self.read(scrape))
+        while some := list(islice(series, PER_PIECE)):
+            yield histogram_text(self.name, some, buckets, self.decimals, suffixes)

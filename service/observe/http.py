@@ -4,10 +4,10 @@ asyncio loop of its own for all connections, another computes pages; what they s
 from __future__ import annotations
 
 import asyncio
-import gzip
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+import zlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Thread
@@ -44,11 +44,11 @@ _PHRASES = {
 
 @dataclass(frozen=True)
 class Pages:
-    """render: from an Accept header and a query to (body, content type); not_ready: why the service cannot answer,
-    empty when it can; failure: why it never will again; status: what it serves, and how, as JSON. Queries that make no
-    sense raise BadRequest."""
+    """render: from an Accept header and a query to (pieces of the body, content type); not_ready: why the service
+    cannot answer, empty when it can; failure: why it never will again; status: what it serves, and how, as JSON.
+    Queries that make no sense raise BadRequest."""
 
-    render: Callable[[str, Query], tuple[bytes, str]]
+    render: Callable[[str, Query], tuple[Sequence[bytes], str]]
     not_ready: Callable[[], str]
     failure: Callable[[], str]
     status: Callable[[Query], str]
@@ -57,9 +57,13 @@ class Pages:
 @dataclass(frozen=True)
 class _Page:
     status: int
-    body: bytes
+    pieces: Sequence[bytes]  # of the body
     content_type: str = "text/plain; charset=utf-8"
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.pieces))
 
 
 class MetricsServer:
@@ -181,16 +185,17 @@ class MetricsServer:
                 request = await read_request(reader)
             page = await self._page(request)
         except BadRequest as error:
-            page = _Page(error.status, f"{error}\n".encode())
+            page = _Page(error.status, [f"{error}\n".encode()])
         keep = request is not None and request.keep_alive
         self._begin_step()
         async with asyncio.timeout(TIMEOUT_S):
             writer.write(_head(page, keep))
             if request is None or request.method != "HEAD":
                 # In pieces: other connections have their turn in between.
-                for begin in range(0, len(page.body), PIECE_BYTES):
-                    writer.write(memoryview(page.body)[begin : begin + PIECE_BYTES])
-                    await writer.drain()
+                for piece in page.pieces:
+                    for begin in range(0, len(piece), PIECE_BYTES):
+                        writer.write(memoryview(piece)[begin : begin + PIECE_BYTES])
+                        await writer.drain()
             await writer.drain()
             if not keep:
                 writer.close()
@@ -199,49 +204,50 @@ class MetricsServer:
 
     async def _page(self, request: Request) -> _Page:
         if request.method not in ("GET", "HEAD"):
-            return _Page(405, b"expected GET or HEAD\n", headers={"Allow": "GET, HEAD"})
+            return _Page(405, [b"expected GET or HEAD\n"], headers={"Allow": "GET, HEAD"})
         if request.path not in _OPEN and self._callers and not self._callers.has_token(request.token):
             # Browsers ask for a name and a password: the token is the password, and any name will do.
             challenge = 'Basic realm="fused-mlp: the token as password", Bearer realm="fused-mlp"'
-            return _Page(401, b"expected a token\n", headers={"WWW-Authenticate": challenge})
+            return _Page(401, [b"expected a token\n"], headers={"WWW-Authenticate": challenge})
         if request.path == "/healthz":
             why = self._pages.failure()
-            return _Page(503 if why else 200, f"failed: {why}\n".encode() if why else b"ok\n")
+            return _Page(503 if why else 200, [f"failed: {why}\n".encode() if why else b"ok\n"])
         if request.path == "/readyz":
             why = self._pages.not_ready()
-            return _Page(503 if why else 200, f"not ready: {why}\n".encode() if why else b"ready\n")
+            return _Page(503 if why else 200, [f"not ready: {why}\n".encode() if why else b"ready\n"])
         try:
             return await self._loop.run_in_executor(self._renderer, self._render, request)
         except BadRequest:
             raise
         except Exception:
             log.exception("a page of the metrics port failed")
-            return _Page(500, b"internal error\n")
+            return _Page(500, [b"internal error\n"])
 
     def _render(self, request: Request) -> _Page:
         page = self._make_page(request)
-        if not request.takes_gzip or len(page.body) < LEAST_COMPRESSED:
+        if not request.takes_gzip or page.length < LEAST_COMPRESSED:
             return page
         headers = {**page.headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
         # The fastest level makes a tenth of /metrics; the others take longer than the network would.
-        return replace(page, body=gzip.compress(page.body, 1, mtime=0), headers=headers)
+        gzip = zlib.compressobj(1, wbits=31)
+        return replace(page, pieces=[*map(gzip.compress, page.pieces), gzip.flush()], headers=headers)
 
     def _make_page(self, request: Request) -> _Page:
         pages = self._pages
         if request.path == "/":
             page = live_page()
-            return _Page(200, page.body, "text/html; charset=utf-8", page.headers)
+            return _Page(200, [page.body], "text/html; charset=utf-8", page.headers)
         if request.path == "/metrics":
             return _Page(200, *pages.render(request.accept, request.query))
         if request.path == "/status.json":
-            return _Page(200, pages.status(request.query).encode(), "application/json")
-        return _Page(404, b"here are /, /metrics, /status.json, /healthz and /readyz\n")
+            return _Page(200, [pages.status(request.query).encode()], "application/json")
+        return _Page(404, [b"here are /, /metrics, /status.json, /healthz and /readyz\n"])
 
 
 def _head(page: _Page, keep_alive: bool) -> bytes:
     headers = {
         "Content-Type": page.content_type,
-        "Content-Length": str(len(page.body)),
+        "Content-Length": str(page.length),
         "Connection": "keep-alive" if keep_alive else "close",
         **page.headers,
     }

@@ -159,16 +159,14 @@ class Exposition:
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
-    def render(self, accept: str, query: Query) -> tuple[bytes, str]:
+    def render(self, accept: str, query: Query) -> tuple[list[bytes], str]:
         """`name[]`: of the series, or of whole families, that are asked for; none: all. `buckets`: fine or coarse."""
         names, buckets = query.all("name[]"), query.choice("buckets", "fine", "coarse")
         encode, content_type = choose_encoder(accept)
         models = self._models.text(names, buckets, openmetrics="openmetrics" in content_type)
+        # Last: OpenMetrics ends with a line of its own.
         rest = encode(_Selected(self._registry, names) if names else self._registry)
-        return (
-            models.encode() + rest,
-            content_type,
-        )  # OpenMetrics ends with a line of its own, which is in the rest
+        return [*models, rest], content_type
 
 
 class _Selected(Collector):

@@ -14,15 +14,15 @@ from operator import attrgetter
 
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.catalog.ledger import ModelCounters
 from fused_mlp.service.catalog.records import REASONS, ServedModel, ServedVersion
 from fused_mlp.service.errors import Code
-from fused_mlp.service.observe.exposition import Counter, Family, Gauge, Histogram, label_text
+from fused_mlp.service.observe.exposition import PER_PIECE, Counter, Family, Gauge, Histogram, label_text
 from fused_mlp.service.settings.policy import Policy
 
 # The model of series that belong to none: requests that named no model we serve, and what holds for those without
 # series of their own.
 NO_MODEL = label_text(model="")
-NO_LANE = label_text(model="", variant="", version="")
 
 # Buckets of a server with many models. A request's are 2 to 2.5 times apart where small models answer; the others tell
 # what to look at. All of them for 2000 lanes would be 28 MB of text.
@@ -65,18 +65,32 @@ class Scrape:
         return [v for v in versions if any(lane.used for lane in v.lanes.values())]
 
     @cached_property
+    def counters(self) -> list[tuple[str, ModelCounters]]:
+        """Of all models since the start, whether they are loaded or not."""
+        return self.metrics.catalog.counters()
+
+    @cached_property
     def lanes(self) -> list[LaneSample]:
         return [
-            LaneSample(label_text(model=v.model, variant=variant, version=str(v.version)), lane.snapshot())
-            for v in self.used
-            for variant, lane in v.lanes.items()
-            if lane.used
+            LaneSample(label_text(model=model, variant=variant, version=str(version)), metrics.snapshot())
+            for model, counters in self.counters
+            for (version, variant), metrics in sorted(counters.lanes.items())
+            if metrics.used
         ]
+
+    def free(self) -> None:
+        """In pieces: to free ten thousand snapshots at once holds the GIL for 20 ms."""
+        while lanes := vars(self).get("lanes"):
+            del lanes[-PER_PIECE:]
 
     @cached_property
     def shadows(self) -> list[tuple[str, _engine.ShadowSnapshot]]:
         """Of versions of which the shadow has chosen a batch."""
-        seen = [(_of(v), v.shadow.snapshot()) for v in self.used if v.shadow is not None]
+        seen = [
+            (label_text(model=model, version=str(version)), metrics.snapshot())
+            for model, counters in self.counters
+            for version, metrics in sorted(counters.shadows.items())
+        ]
         return [(labels, shadow) for labels, shadow in seen if any(shadow.batches.values())]
 
     @cached_property
@@ -96,8 +110,10 @@ def _requests(scrape: Scrape) -> Iterator[tuple[str, float]]:
     for lane in scrape.lanes:
         for code, count in {Code.OK: 0, **lane.counters.requests.codes}.items():
             yield f'code="{Code(code).name}",{lane.labels}', count
-    for code, count in scrape.metrics.engine.unrouted().codes.items():
-        yield f'code="{Code(code).name}",{NO_LANE}', count
+    unserved = ((model, counters.unserved.snapshot()) for model, counters in scrape.counters)
+    for model, requests in (*unserved, ("", scrape.metrics.engine.unrouted())):
+        for code, count in requests.codes.items():
+            yield label_text(code=Code(code).name, model=model, variant="", version=""), count
 
 
 def _lane_counts(attribute: str, label: str) -> Callable[[Scrape], Iterator[tuple[str, float]]]:
@@ -129,6 +145,31 @@ def _canaries(scrape: Scrape) -> Iterator[tuple[str, float]]:
     yield label_text(model="", reason="", state="rolled_back", to=""), 0
     for model, seen in sorted(scrape.metrics.catalog.canaries.copy().items()):
         yield label_text(model=model, reason=seen.reason, state=seen.state, to=seen.to), 1
+
+
+def _queued(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    for v in scrape.used:
+        for variant, lane in v.lanes.items():
+            if lane.used:
+                yield label_text(model=v.model, variant=variant, version=str(v.version)), lane.queued_rows
+
+
+def _loads(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield "", scrape.metrics.catalog.changes.loads
+
+
+def _unloads(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield "", scrape.metrics.catalog.changes.unloads
+
+
+def _loaded_bytes(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield "", sum(v.memory_bytes for model in scrape.models for v in model.versions)
+
+
+def _loaded_limit(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    limit = scrape.metrics.catalog.on_demand.room.most_bytes
+    if limit is not None:
+        yield "", limit
 
 
 def _queue_capacity(scrape: Scrape) -> Iterator[tuple[str, float]]:
@@ -194,22 +235,14 @@ def _shadow_compute(scrape: Scrape) -> Iterator[tuple[str, _engine.HistogramSnap
         yield f'{labels},variant="unfused"', shadow.unfused
 
 
-@dataclass(frozen=True)
-class _Differences:
-    """Relative differences in millionths, as the buckets have them."""
-
-    buckets: list[int]
-    sum: int
-
-
 def _version_shadows(scrape: Scrape) -> Iterator[tuple[str, _engine.ShadowSnapshot]]:
     for model, each in scrape.metrics.catalog.version_shadows():
         yield label_text(arm=each.arm, model=model, shadow_arm=each.shadow_arm), each.shadow.snapshot()
 
 
-def _version_differences(scrape: Scrape) -> Iterator[tuple[str, _Differences]]:
+def _version_differences(scrape: Scrape) -> Iterator[tuple[str, _engine.HistogramSnapshot]]:
     for labels, seen in _version_shadows(scrape):
-        yield labels, _Differences(seen.differences, round(seen.difference_sum * 1e6))
+        yield labels, seen.differences
 
 
 def _version_batches(scrape: Scrape) -> Iterator[tuple[str, float]]:
@@ -237,7 +270,7 @@ def _histogram(
         help_text,
         bounds=bounds,
         shown=lambda scrape: COARSE[name] if scrape.coarse else bounds,
-        unit=1 if of_rows else 1e9,
+        decimals=0 if of_rows else 9,
         read=read,
     )
 
@@ -272,7 +305,7 @@ FAMILIES: tuple[Family[Scrape], ...] = (
     Gauge(
         "fused_mlp_queue_rows",
         "Rows waiting now.",
-        lambda s: ((x.labels, x.counters.queued_rows) for x in s.lanes),
+        _queued,
     ),
     Gauge(
         "fused_mlp_queue_capacity_rows",
@@ -286,8 +319,24 @@ FAMILIES: tuple[Family[Scrape], ...] = (
     ),
     Counter(
         "fused_mlp_load_failures",
-        "Loads that failed, on demand or of new files. Requests that waited are counted without a model.",
+        "Loads that failed, on demand or of new files. Requests that waited are counted without a version.",
         _load_failures,
+    ),
+    Counter(
+        "fused_mlp_loads",
+        "Versions loaded, or built anew for another policy.",
+        _loads,
+    ),
+    Counter(
+        "fused_mlp_unloads",
+        "Versions unloaded: to make room, on request, or replaced.",
+        _unloads,
+    ),
+    Gauge("fused_mlp_loaded_bytes", "Memory of the kernels of all loaded versions.", _loaded_bytes),
+    Gauge(
+        "fused_mlp_loaded_limit_bytes",
+        "The most that they may take, where FUSED_MLP_MAX_LOADED_BYTES is set.",
+        _loaded_limit,
     ),
     # All that there is of a version without traffic, and short for that reason.
     Gauge("fused_mlp_model_info", "Model versions; 1 when they can answer.", _model_infos),
@@ -321,12 +370,12 @@ FAMILIES: tuple[Family[Scrape], ...] = (
     ),
     Gauge(
         "fused_mlp_shadow_max_abs_difference",
-        "Largest difference seen since load.",
+        "Largest difference seen.",
         lambda s: ((x, seen.max_absolute) for x, seen in s.shadows),
     ),
     Gauge(
         "fused_mlp_shadow_max_rel_difference",
-        "Largest difference seen since load, as a part of the outputs' size.",
+        "Largest difference seen, as a part of the outputs' size.",
         lambda s: ((x, seen.max_relative) for x, seen in s.shadows),
     ),
     Counter(
@@ -339,7 +388,7 @@ FAMILIES: tuple[Family[Scrape], ...] = (
         "Rows of those batches by the largest difference of their outputs, as a part of the outputs' size.",
         MILLIONTHS,
         lambda _: MILLIONTHS,
-        1e6,
+        6,
         _version_differences,
     ),
     Counter(
@@ -351,9 +400,17 @@ FAMILIES: tuple[Family[Scrape], ...] = (
         "fused_mlp_policy_info",
         "The policy in force, and without a model that of the others.",
         lambda s: (
-            (f'{x},on_mismatch="{policy.on_mismatch}",variant="{policy.variant}"', 1)
+            (
+                f'{x},on_mismatch="{policy.on_mismatch}",precision="{policy.precision}",variant="{policy.variant}"',
+                1,
+            )
             for x, policy in s.policies
         ),
+    ),
+    Gauge(
+        "fused_mlp_policy_weight",
+        "A model's share of the time, relative to others that have work.",
+        lambda s: ((x, policy.weight) for x, policy in s.policies),
     ),
     Gauge(
         "fused_mlp_policy_split_ratio",
@@ -385,8 +442,8 @@ FAMILIES: tuple[Family[Scrape], ...] = (
 
 
 class ModelMetrics:
-    """Makes text. `front`: the name of what speaks gRPC. Which buckets histograms have unless a scrape asks for others
-    is decided here, once, by how many versions there are."""
+    """Makes text, in pieces. `front`: the name of what speaks gRPC. Which buckets histograms have unless a scrape asks
+    for others is decided here, once, by how many versions there are."""
 
     def __init__(self, engine: _engine.Engine, catalog: Catalog, queue_rows: int, front: str) -> None:
         self.engine = engine
@@ -398,7 +455,9 @@ class ModelMetrics:
 
     def text(
         self, names: Collection[str] = (), buckets: str | None = None, *, openmetrics: bool = False
-    ) -> str:
+    ) -> Iterator[bytes]:
         """`names`: of the series, or of whole families, that are asked for; none: all. `buckets`: fine or coarse."""
         scrape = Scrape(self, coarse=(buckets or self._usual) == "coarse")
-        return "".join(family.text(scrape, names, openmetrics) for family in FAMILIES)
+        for family in FAMILIES:
+            yield from family.text(scrape, names, openmetrics)
+        scrape.free()

@@ -21,14 +21,15 @@ MOST_MODELS = 1000
 
 def status_json(catalog: Catalog, front: str, ready: bool, query: Query) -> str:
     """`model`: the one to tell of (one that is not served: none). Otherwise as many as `limit` in the order of their
-    names, those after the name `after`; `answers=no`: of models with a version that cannot answer. `next` is where the
+    names, those after the name `after`; `answers=no`: of models with a version that cannot answer, or whose last load
+    failed. `next` is where the
     rest is told. Raises BadRequest."""
     models = catalog.models()
     name, after = query.one("model"), query.one("after") or ""
     limit = query.number("limit", USUAL_MODELS, most=MOST_MODELS)
     broken = query.choice("answers", "no") is not None
     if name is None:
-        chosen = [m for m in models if m.name > after and not (broken and m.complete)]
+        chosen = [m for m in models if m.name > after and not (broken and m.well)]
     else:
         chosen = [m for m in models if m.name == name]
     told = chosen[:limit]

@@ -203,6 +203,7 @@ def test_every_metric_of_the_service_is_looked_at(prometheus: Prometheus) -> Non
         "fused_mlp_batches_total",
         "fused_mlp_shadow_rows_total",
         "fused_mlp_policy_allow_override",
+        "fused_mlp_policy_weight",
     }
     assert exported - shown == elsewhere
 

@@ -35,7 +35,7 @@ def test_full_queue_refuses_at_once_and_says_when_to_retry(puppet: PuppetService
     running = stub.Predict.future(request())
     puppet.wait_entered()
     queued = [stub.Predict.future(request()) for _ in range(8)]
-    puppet.wait_for(lambda: puppet.lane().snapshot().queued_rows == 8)
+    puppet.wait_for(lambda: puppet.lane().queued_rows == 8)
     with pytest.raises(grpc.RpcError) as failure:
         stub.Predict(request())
     assert failure.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -55,7 +55,7 @@ def test_expired_request_never_reaches_the_kernel(puppet: PuppetService, stub) -
         stub.Predict(request(2.0), timeout=0.05)
     assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     mate = stub.Predict.future(request(3.0))
-    puppet.wait_for(lambda: puppet.lane().snapshot().queued_rows >= 1)
+    puppet.wait_for(lambda: puppet.lane().queued_rows >= 1)
     puppet.release()
     assert mate.result(30)
     assert running.result(30)
@@ -68,7 +68,7 @@ def test_cancelled_call_does_not_disturb_its_batch_mates(puppet: PuppetService, 
     running = stub.Predict.future(request(1.0))
     puppet.wait_entered()
     mates = [stub.Predict.future(request(value)) for value in (2.0, 3.0, 4.0)]
-    puppet.wait_for(lambda: puppet.lane().snapshot().queued_rows == 3)
+    puppet.wait_for(lambda: puppet.lane().queued_rows == 3)
     mates[1].cancel()
     puppet.wait_for(lambda: puppet.lane().snapshot().requests.codes.get(Code.CANCELLED) == 1)
     puppet.release()
@@ -97,7 +97,7 @@ def test_requests_that_wait_share_a_batch(puppet: PuppetService, stub) -> None:
     running = stub.Predict.future(request(1.0))
     puppet.wait_entered()
     queued = [stub.Predict.future(request(float(value))) for value in range(2, 6)]
-    puppet.wait_for(lambda: puppet.lane().snapshot().queued_rows == 4)
+    puppet.wait_for(lambda: puppet.lane().queued_rows == 4)
     puppet.release()
     assert [call.result(30).timings.batch_rows for call in queued] == [4, 4, 4, 4]
     assert running.result(30).timings.batch_rows == 1

@@ -47,9 +47,9 @@ std::unique_ptr<Kernel> make_kernel(nb::handle kernel, const LaneOptions& option
 std::shared_ptr<Lane> add_lane(PythonEngine& self, nb::handle kernel, std::size_t in_features,
                                std::size_t out_features, std::string name, std::uint32_t max_batch_rows,
                                std::uint32_t max_wait_us, std::uint32_t queue_rows, bool one_core,
-                               std::string model) {
-  LaneOptions options{std::move(name), in_features, out_features, max_batch_rows,  max_wait_us,
-                      queue_rows,      {},          one_core,     std::move(model)};
+                               std::string model, std::shared_ptr<LaneMetrics> metrics) {
+  LaneOptions options{std::move(name), in_features, out_features, max_batch_rows,   max_wait_us,
+                      queue_rows,      {},          one_core,     std::move(model), std::move(metrics)};
   if (in_features == 0 || out_features == 0 || max_batch_rows == 0 || queue_rows == 0) {
     throw std::invalid_argument("lane: expected features, max_batch_rows and queue_rows of at least 1");
   }
@@ -110,10 +110,9 @@ void register_lane(nb::module_& m) {
           "refuse_invalid", [](Lane& lane) { lane.metrics().refuse(Refusal::invalid_input); },
           "Count a request with invalid input.")
       .def_prop_ro("used", [](const Lane& lane) { return lane.metrics().used(); })
-      .def_prop_ro(
-          "last_used_ns",
-          [](const Lane& lane) { return lane.metrics().last_used_ns.load(std::memory_order_relaxed); })
+      .def_prop_ro("last_used_ns", [](const Lane& lane) { return lane.last_used_ns(); })
       .def_prop_ro("in_flight", [](const Lane& lane) { return lane.metrics().in_flight(); })
+      .def_prop_ro("queued_rows", &Lane::queued_rows)
       .def("snapshot", [](const Lane& lane) { return snapshot(lane.metrics()); });
 }
 
@@ -148,7 +147,8 @@ void register_engine(nb::module_& m) {
       .def("add_lane", &add_lane, nb::kw_only(), nb::arg("kernel"), nb::arg("in_features"),
            nb::arg("out_features"), nb::arg("name") = "", nb::arg("max_batch_rows") = 64,
            nb::arg("max_wait_us") = 0, nb::arg("queue_rows") = 4096, nb::arg("one_core") = false,
-           nb::arg("model") = "", "A lane for a kernel capsule or a callable run(x, y) -> strategy.")
+           nb::arg("model") = "", nb::arg("metrics") = nb::none(),
+           "A lane for a kernel capsule or a callable run(x, y) -> strategy.")
       .def(
           "remove_lane",
           [](PythonEngine& self, const std::shared_ptr<Lane>& lane) { self.engine().remove_lane(lane); },
@@ -156,13 +156,14 @@ void register_engine(nb::module_& m) {
       .def(
           "add_shadow",
           [](PythonEngine& self, std::string name, const std::shared_ptr<Lane>& fused,
-             const std::shared_ptr<Lane>& unfused, bool cpu_time, bool versions) {
-            return self.engine().add_shadow(std::move(name), fused, unfused,
-                                            cpu_time ? ShadowTime::cpu : ShadowTime::elapsed,
-                                            versions ? ShadowKind::versions : ShadowKind::variants);
+             const std::shared_ptr<Lane>& unfused, bool cpu_time, bool versions,
+             std::shared_ptr<ShadowMetrics> metrics) {
+            return self.engine().add_shadow(
+                std::move(name), fused, unfused, cpu_time ? ShadowTime::cpu : ShadowTime::elapsed,
+                versions ? ShadowKind::versions : ShadowKind::variants, std::move(metrics));
           },
           nb::arg("name"), nb::arg("fused"), nb::arg("unfused"), nb::arg("cpu_time") = true,
-          nb::arg("versions") = false, "Pair two lanes for comparison.")
+          nb::arg("versions") = false, nb::arg("metrics") = nb::none(), "Pair two lanes for comparison.")
       .def(
           "set_shadow",
           [](PythonEngine& self, Shadow& shadow, double share, double tolerance) {

@@ -1,8 +1,11 @@
 #include "bindings/metrics.hpp"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <algorithm>
 
 #include "bindings/register.hpp"
 
@@ -57,7 +60,6 @@ LaneSnapshot snapshot(const LaneMetrics& metrics) {
   }
   result.rows = metrics.rows();
   result.kernel_errors = read(metrics.kernel_errors);
-  result.queued_rows = read(metrics.queued_rows);
   result.in_flight = metrics.in_flight();
   return result;
 }
@@ -74,8 +76,12 @@ ShadowSnapshot snapshot(const ShadowMetrics& metrics) {
   }
   result.fused = metrics.fused.snapshot();
   result.unfused = metrics.unfused.snapshot();
-  for (const auto& each : metrics.differences) result.differences.push_back(read(each));
-  result.difference_sum = metrics.difference_sum.load(std::memory_order_relaxed);
+  for (const auto& each : metrics.differences) {
+    result.differences.buckets.push_back(read(each));
+    result.differences.count += result.differences.buckets.back();
+  }
+  const double sum = metrics.difference_sum.load(std::memory_order_relaxed) * 1e6;
+  result.differences.sum = static_cast<std::int64_t>(std::min(sum, 9e18));
   result.top1_changes = read(metrics.top1_changes);
   result.max_absolute = metrics.max_absolute.load(std::memory_order_relaxed);
   result.max_relative = metrics.max_relative.load(std::memory_order_relaxed);
@@ -93,6 +99,16 @@ void register_metrics(nb::module_& m) {
       .def_ro("buckets", &HistogramSnapshot::buckets)
       .def_ro("count", &HistogramSnapshot::count)
       .def_ro("sum", &HistogramSnapshot::sum);
+  nb::class_<RequestMetrics>(m, "RequestMetrics", "Requests by gRPC code.")
+      .def(nb::init<>())
+      .def("snapshot", [](const RequestMetrics& metrics) { return snapshot(metrics); });
+  nb::class_<LaneMetrics>(m, "LaneMetrics", "What a lane, and those after it, have counted.")
+      .def(nb::init<>())
+      .def_prop_ro("used", &LaneMetrics::used)
+      .def("snapshot", [](const LaneMetrics& metrics) { return snapshot(metrics); });
+  nb::class_<ShadowMetrics>(m, "ShadowMetrics", "What a shadow, and those after it, have counted.")
+      .def(nb::init<>())
+      .def("snapshot", [](const ShadowMetrics& metrics) { return snapshot(metrics); });
   nb::class_<RequestSnapshot>(m, "RequestSnapshot")
       .def_ro("codes", &RequestSnapshot::codes)
       .def_ro("duration", &RequestSnapshot::duration);
@@ -107,7 +123,6 @@ void register_metrics(nb::module_& m) {
       .def_ro("compute_ns", &LaneSnapshot::compute_ns)
       .def_ro("rows", &LaneSnapshot::rows)
       .def_ro("kernel_errors", &LaneSnapshot::kernel_errors)
-      .def_ro("queued_rows", &LaneSnapshot::queued_rows)
       .def_ro("in_flight", &LaneSnapshot::in_flight);
   nb::class_<ShadowSnapshot>(m, "ShadowSnapshot")
       .def_ro("batches", &ShadowSnapshot::batches)
@@ -117,7 +132,6 @@ void register_metrics(nb::module_& m) {
       .def_ro("fused", &ShadowSnapshot::fused)
       .def_ro("unfused", &ShadowSnapshot::unfused)
       .def_ro("differences", &ShadowSnapshot::differences)
-      .def_ro("difference_sum", &ShadowSnapshot::difference_sum)
       .def_ro("top1_changes", &ShadowSnapshot::top1_changes)
       .def_ro("max_absolute", &ShadowSnapshot::max_absolute)
       .def_ro("max_relative", &ShadowSnapshot::max_relative);

@@ -24,7 +24,6 @@ struct LaneSnapshot {
   std::uint64_t compute_ns = 0;
   std::uint64_t rows = 0;
   std::uint64_t kernel_errors = 0;
-  std::uint64_t queued_rows = 0;
   std::uint64_t in_flight = 0;
 };
 
@@ -35,8 +34,7 @@ struct ShadowSnapshot {
   std::map<std::string, std::uint64_t> verdicts;  // zeros included
   HistogramSnapshot fused;
   HistogramSnapshot unfused;
-  std::vector<std::uint64_t> differences;  // rows by kDifferenceBounds, then those above
-  double difference_sum = 0;
+  HistogramSnapshot differences;  // rows by kDifferenceBounds; the sum in millionths
   std::uint64_t top1_changes = 0;
   double max_absolute = 0;
   double max_relative = 0;

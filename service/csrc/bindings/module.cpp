@@ -9,6 +9,7 @@ NB_MODULE(_engine, m) {
   fused_mlp::register_clock(m);
   fused_mlp::register_tensor(m);
   fused_mlp::register_metrics(m);
+  fused_mlp::register_exposition(m);
   fused_mlp::register_completion(m);
   fused_mlp::register_engine(m);
   fused_mlp::register_router(m);

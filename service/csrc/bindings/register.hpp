@@ -9,6 +9,7 @@ void register_errors(nanobind::module_& m);
 void register_clock(nanobind::module_& m);
 void register_tensor(nanobind::module_& m);
 void register_metrics(nanobind::module_& m);
+void register_exposition(nanobind::module_& m);
 void register_completion(nanobind::module_& m);
 void register_engine(nanobind::module_& m);
 void register_router(nanobind::module_& m);

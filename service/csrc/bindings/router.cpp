@@ -48,7 +48,7 @@ void register_router(nb::module_& m) {
              bool on_demand, std::size_t in_features, std::size_t out_features,
              std::uint32_t max_request_rows, double split, bool withdrawn,
              const std::vector<std::tuple<std::string, std::size_t, bool>>& outputs,
-             std::vector<std::int64_t> input_shape) {
+             std::vector<std::int64_t> input_shape, std::shared_ptr<RequestMetrics> unserved) {
             std::vector<Head> heads;
             std::size_t begin = 0;
             for (const auto& [name, width, squeeze] : outputs) {
@@ -70,7 +70,8 @@ void register_router(nb::module_& m) {
                                   Share(split),
                                   withdrawn,
                                   std::move(heads),
-                                  std::move(input_shape)};
+                                  std::move(input_shape),
+                                  std::move(unserved)};
           },
           nb::kw_only(), nb::arg("model"), nb::arg("version"), nb::arg("fused") = nb::none(),
           nb::arg("unfused") = nb::none(), nb::arg("variant") = Variant::fused,
@@ -78,7 +79,7 @@ void register_router(nb::module_& m) {
           nb::arg("on_demand") = false, nb::arg("in_features"), nb::arg("out_features"),
           nb::arg("max_request_rows") = 4096, nb::arg("split") = 0.0, nb::arg("withdrawn") = false,
           nb::arg("outputs") = std::vector<std::tuple<std::string, std::size_t, bool>>{},
-          nb::arg("input_shape") = std::vector<std::int64_t>{});
+          nb::arg("input_shape") = std::vector<std::int64_t>{}, nb::arg("unserved") = nb::none());
 
   nb::class_<PythonRoute>(m, "Route", "The lane that answers a request, and its limits.")
       .def_prop_ro("model", [](const PythonRoute& r) { return r.route.entry->model; })
@@ -108,6 +109,16 @@ void register_router(nb::module_& m) {
       .def("publish", &Router::publish, nb::arg("entries"), "Replace all routes in one step.")
       .def("update", &Router::update, nb::arg("models"), nb::arg("entries"),
            nb::arg("plans") = std::vector<RoutePlan>{}, "Replace the routes of some models in one step.")
+      .def(
+          "record_unserved",
+          [](const Router& router, std::string_view model, int code, Nanos ns) {
+            const std::shared_ptr<const RouteTable> table = router.table();
+            RequestMetrics* const counts = table->unserved(model);
+            if (counts != nullptr) counts->record(code, ns);
+            return counts != nullptr;
+          },
+          nb::arg("model"), nb::arg("grpc_code"), nb::arg("duration_ns"),
+          "Count a request that reached no lane of its model. False: there is no such model.")
       .def("resolve", &resolve, nb::arg("model"), nb::arg("version") = 0,
            nb::arg("variant") = Variant::unspecified, nb::arg("key") = "", nb::arg("request_id") = "",
            nb::arg("label") = "", "Raises Refused.");

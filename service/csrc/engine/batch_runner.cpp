@@ -33,7 +33,7 @@ std::size_t BatchRunner::run(TakenBatch& batch) noexcept {
   // First, so that a cancelled or expired ticket does not wait for the kernel call of its batch mates.
   complete_dropped(batch);
   if (!batch.runnable.empty()) run_tickets(batch);
-  batch.lane->metrics_.end(tickets);
+  batch.lane->metrics_->end(tickets);
   flush_sinks();
   if (result_.failed && on_error_) {
     try {
@@ -58,14 +58,14 @@ void BatchRunner::complete_dropped(TakenBatch& batch) noexcept {
     outcome.rows = dropped.ticket->rows();
     outcome.queue_ns = std::max<Nanos>(0, batch.taken_at - dropped.ticket->arrival_ns);
     outcome.detail = detail_of(dropped.status);
-    batch.lane->metrics_.refuse(refusal_of(dropped.status));
+    batch.lane->metrics_->refuse(refusal_of(dropped.status));
     complete(*dropped.ticket, outcome);
   }
 }
 
 void BatchRunner::run_tickets(TakenBatch& batch) noexcept {
   Lane& lane = *batch.lane;
-  LaneMetrics& metrics = lane.metrics_;
+  LaneMetrics& metrics = *lane.metrics_;
   LaneCounts& counts = metrics.counts.mine();
   Outcome outcome;
   compute(batch, outcome);
@@ -148,7 +148,8 @@ void BatchRunner::run_slices(TakenBatch& batch, Outcome& outcome) {
   batch.spent = whole;
   // Deadlines are judged by whole batches.
   if (slice < batch.rows && !result_.failed) lane.cost_.correct(batch.rows, whole);
-  lane.metrics_.charge(batch.runnable.size(), gathered_at - batch.taken_at, outcome.compute_ns, ended_at);
+  lane.mark_used(ended_at);
+  lane.metrics_->charge(batch.runnable.size(), gathered_at - batch.taken_at, outcome.compute_ns);
 }
 
 // Equal slices, of whole kernel blocks (sixteen rows, or what the kernel makes of them).

@@ -113,8 +113,8 @@ void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.r
 
 std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                            const std::shared_ptr<Lane>& unfused, ShadowTime time,
-                                           ShadowKind kind) {
-  auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time, kind);
+                                           ShadowKind kind, std::shared_ptr<ShadowMetrics> metrics) {
+  auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time, kind, std::move(metrics));
   core_->shadow.add(shadow);
   fused->shadows_.push_back(shadow);
   if (kind == ShadowKind::variants) unfused->shadows_.push_back(shadow);

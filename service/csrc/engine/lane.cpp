@@ -6,6 +6,7 @@ namespace fused_mlp {
 
 Lane::Lane(LaneOptions options, std::unique_ptr<Kernel> kernel)
     : options_(std::move(options)),
+      metrics_(options_.metrics ? options_.metrics : std::make_shared<LaneMetrics>()),
       kernel_(std::move(kernel)),
       needs_worker_(kernel_->needs_worker()),
       cost_(options_.cost) {}
@@ -17,21 +18,18 @@ Nanos Lane::time_of(std::uint64_t rows) const noexcept {
 }
 
 std::uint32_t Lane::retry_after_ms() const noexcept {
-  const std::uint64_t rows = metrics_.queued_rows.load(std::memory_order_relaxed);
-  return static_cast<std::uint32_t>(std::clamp<Nanos>(time_of(rows) / 1'000'000, 1, 1000));
+  return static_cast<std::uint32_t>(std::clamp<Nanos>(time_of(queued_rows()) / 1'000'000, 1, 1000));
 }
 
 std::string Lane::refusal_text(Status status) const {
   switch (status) {
     case Status::overloaded:
-      return "queue full: " + std::to_string(metrics_.queued_rows.load(std::memory_order_relaxed)) + " of " +
-             std::to_string(options_.queue_rows) + " rows are waiting; retry in " +
-             std::to_string(retry_after_ms()) + " ms";
+      return "queue full: " + std::to_string(queued_rows()) + " of " + std::to_string(options_.queue_rows) +
+             " rows are waiting; retry in " + std::to_string(retry_after_ms()) + " ms";
     case Status::deadline_expired:
       return "the deadline had expired when the request was read";
     case Status::deadline_too_near:
-      return "the deadline cannot be met: " +
-             std::to_string(metrics_.queued_rows.load(std::memory_order_relaxed)) +
+      return "the deadline cannot be met: " + std::to_string(queued_rows()) +
              " rows are waiting; allow more time, or retry in " + std::to_string(retry_after_ms()) + " ms";
     case Status::shutting_down:
       return "the server is shutting down";

@@ -28,6 +28,8 @@ struct LaneOptions {
   Cost cost;                          // measured; zeros: learned from the first batches
   bool one_core = false;  // a kernel call uses one core: a large batch is shared between idle workers
   std::string model;      // lanes of one model share its weight and its time; "": a model of its own
+  std::shared_ptr<LaneMetrics> metrics =
+      nullptr;  // of an earlier lane that this one goes on for; null: new ones
 };
 
 class Lane : public std::enable_shared_from_this<Lane> {
@@ -37,12 +39,16 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   const LaneOptions& options() const noexcept { return options_; }
 
-  LaneMetrics& metrics() noexcept { return metrics_; }
-  const LaneMetrics& metrics() const noexcept { return metrics_; }
+  LaneMetrics& metrics() noexcept { return *metrics_; }
+  const LaneMetrics& metrics() const noexcept { return *metrics_; }
+  // Rows that any thread may take.
+  std::uint64_t queued_rows() const noexcept { return queued_rows_.load(std::memory_order_relaxed); }
+  // About the end of the last batch: which model to unload first. 0: it has run none.
+  Nanos last_used_ns() const noexcept { return last_used_ns_.load(std::memory_order_relaxed); }
 
   // Called by the fronts once per finished request, for every gRPC code.
   void record(int grpc_code, std::int64_t duration_ns) noexcept {
-    metrics_.counts.mine().requests.record(grpc_code, duration_ns);
+    metrics_->counts.mine().requests.record(grpc_code, duration_ns);
   }
 
   // The share of its model, all its lanes together, relative to other models that have work. Greater than 0.
@@ -66,14 +72,22 @@ class Lane : public std::enable_shared_from_this<Lane> {
   friend class Engine;
   friend class ShadowWorker;
 
+  static constexpr Nanos kUsedApart = 1'000'000;
+  void mark_used(Nanos now) noexcept {
+    // Seldom, so that threads do not take it from each other with every batch.
+    if (now - last_used_ns() >= kUsedApart) last_used_ns_.store(now, std::memory_order_relaxed);
+  }
+
   const LaneOptions options_;
+  const std::shared_ptr<LaneMetrics> metrics_;
   const std::unique_ptr<Kernel> kernel_;
   const bool needs_worker_;
   // Null: nothing to compare with. May change while the lane has traffic, to one of those that it owns: live
   // threads read the pointer alone.
   std::vector<std::shared_ptr<Shadow>> shadows_;
   std::atomic<Shadow*> shadow_{nullptr};
-  LaneMetrics metrics_;
+  std::atomic<Nanos> last_used_ns_{0};
+  std::atomic<std::uint64_t> queued_rows_{0};
   CostEstimate cost_;
   std::atomic<bool> removed_{false};
   std::shared_ptr<TimeAccount> account_;  // set once, by Scheduler::add

@@ -29,7 +29,7 @@ std::size_t LoopQueue::keep(std::span<Submission> list) {
       }
     }
     if (of_lane != 0 && (i + 1 == list.size() || list[i + 1].lane != each.lane)) {
-      each.lane->metrics_.accept(of_lane, rows_of_lane);
+      each.lane->metrics_->accept(of_lane, rows_of_lane);
       kept += std::exchange(of_lane, 0);
       rows_of_lane = 0;
     }

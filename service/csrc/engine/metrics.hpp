@@ -52,7 +52,9 @@ struct alignas(64) LaneCounts {
   std::atomic<std::uint64_t> accepted{0}, ended{0};  // tickets
 };
 
-// The metrics of one lane. The fronts record `requests` and `Refusal::invalid_input`, the engine the rest.
+// What a lane has counted. Outlives it where its owner keeps it for the lane that comes next: a model is
+// unloaded and loaded again, and its counters go on. The fronts record `requests` and
+// `Refusal::invalid_input`, the engine the rest.
 struct LaneMetrics {
   void accept(std::uint64_t tickets, std::uint64_t rows) noexcept {
     LaneCounts& mine = counts.mine();
@@ -68,12 +70,7 @@ struct LaneMetrics {
   }
 
   // Each request of a batch is charged the whole of what its batch took.
-  void charge(std::uint64_t requests, std::int64_t gather, std::int64_t compute,
-              std::int64_t ended_at) noexcept {
-    // Seldom, so that threads do not take it from each other with every batch.
-    if (ended_at - last_used_ns.load(std::memory_order_relaxed) >= kUsedApart_ns) {
-      last_used_ns.store(ended_at, std::memory_order_relaxed);
-    }
+  void charge(std::uint64_t requests, std::int64_t gather, std::int64_t compute) noexcept {
     if (!metrics_on.load(std::memory_order_relaxed)) return;
     LaneCounts& mine = counts.mine();
     mine.gather_ns.fetch_add(requests * static_cast<std::uint64_t>(std::max<std::int64_t>(0, gather)),
@@ -123,12 +120,8 @@ struct LaneMetrics {
     return result;
   }
 
-  static constexpr std::int64_t kUsedApart_ns = 1'000'000;
-
   PerThread<LaneCounts> counts;
-  std::atomic<std::int64_t> last_used_ns{0};  // about the end of the last batch: which model to unload first
   std::atomic<std::uint64_t> kernel_errors{0};  // batches
-  std::atomic<std::uint64_t> queued_rows{0};    // gauge: those that any thread may take
 };
 
 }  // namespace fused_mlp

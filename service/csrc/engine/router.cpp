@@ -182,6 +182,11 @@ const RouteEntry* RouteTable::unloaded(std::string_view name, std::int64_t versi
   return entry == nullptr || entry->ready || !entry->on_demand ? nullptr : entry;
 }
 
+RequestMetrics* RouteTable::unserved(std::string_view name) const noexcept {
+  const Model* const model = find(name);
+  return model == nullptr ? nullptr : model->versions.front().unserved.get();
+}
+
 Route RouteTable::refuse_version(const Model& model, const RouteQuery& query) {
   std::string text = "model " + quote_name(query.model) + " has no version ";
   if (query.version != 0) {

@@ -47,6 +47,7 @@ struct RouteEntry {
   std::vector<Head> heads = {};  // in the order of their columns; see with_heads
   std::vector<std::int64_t> input_shape =
       {};  // of one row, as the model itself takes it; empty: [in_features]
+  std::shared_ptr<RequestMetrics> unserved = nullptr;  // of the model: see RouteTable::unserved
 
   // What callers are told of a head: its name, unless the model has one output that is called `output`.
   std::string_view shown_name(const Head& head) const noexcept {
@@ -108,6 +109,9 @@ class RouteTable {
   // A new table with all of `entries`; models that this one has keep their samplers, so that shares stay
   // exact.
   RouteTable replaced(std::vector<RouteEntry> entries) const;
+  // Where to count requests for a model that reached none of its lanes; null: it is not served, or keeps no
+  // such counts.
+  RequestMetrics* unserved(std::string_view model) const noexcept;
   // The version, if it is to be loaded on demand and is not loaded yet; null otherwise.
   const RouteEntry* unloaded(std::string_view model, std::int64_t version) const noexcept;
 

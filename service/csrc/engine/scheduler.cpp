@@ -119,11 +119,11 @@ unsigned Scheduler::link_all(std::span<Submission> list, bool by_loop) {
           each.status = Status::kernel_error;
         }
       }
-      if (each.status != Status::ok) lane.metrics_.refuse(refusal_of(each.status));
+      if (each.status != Status::ok) lane.metrics_->refuse(refusal_of(each.status));
     }
     if (of_lane != 0 && (i + 1 == list.size() || list[i + 1].lane != &lane)) {
-      lane.metrics_.accept(of_lane, rows_of_lane);
-      lane.metrics_.queued_rows.store(lane.queue_.rows(), std::memory_order_relaxed);
+      lane.metrics_->accept(of_lane, rows_of_lane);
+      lane.queued_rows_.store(lane.queue_.rows(), std::memory_order_relaxed);
       accepted += std::exchange(of_lane, 0);
       rows_of_lane = 0;
     }
@@ -245,7 +245,7 @@ void Scheduler::take(Lane& lane, Nanos now, const Limits& limits, TakenBatch& ba
   batch.estimate = lane.cost_.of(batch.rows);
   batch.from_queue = true;
   ++lane.running_;
-  lane.metrics_.queued_rows.store(queue.rows(), std::memory_order_relaxed);
+  lane.queued_rows_.store(queue.rows(), std::memory_order_relaxed);
   if (queue.empty()) {
     batch.lane = std::move(lane.self_);
     lanes_with_workers_ -= std::exchange(lane.worker_called_, false);
@@ -428,7 +428,7 @@ std::vector<TakenBatch> Scheduler::stop() {
     while (!lane->queue_.empty()) {
       batch.dropped.push_back({lane->queue_.pop(lane->queue_.next()), Status::shutting_down});
     }
-    lane->metrics_.queued_rows.store(0, std::memory_order_relaxed);
+    lane->queued_rows_.store(0, std::memory_order_relaxed);
     batch.lane = std::move(lane->self_);
     ready_.update(*lane);
   }

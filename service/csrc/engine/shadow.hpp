@@ -51,7 +51,7 @@ struct ShadowMetrics {
   DifferenceCounts differences{};              // rows by relative difference; between versions only
   std::atomic<double> difference_sum{0};       // of finite ones
   std::atomic<std::uint64_t> top1_changes{0};  // rows with another largest output; likewise
-  std::atomic<double> max_absolute{0};         // since the model was loaded
+  std::atomic<double> max_absolute{0};
   std::atomic<double> max_relative{0};
 };
 
@@ -67,17 +67,23 @@ class Shadow : public std::enable_shared_from_this<Shadow> {
  public:
   // Created by Engine::add_shadow.
   Shadow(std::string name, const std::shared_ptr<Lane>& fused, const std::shared_ptr<Lane>& unfused,
-         ShadowTime time, ShadowKind kind)
-      : name_(std::move(name)), fused_(fused), unfused_(unfused), time_(time), kind_(kind) {}
+         ShadowTime time, ShadowKind kind = ShadowKind::variants,
+         std::shared_ptr<ShadowMetrics> metrics = nullptr)
+      : name_(std::move(name)),
+        fused_(fused),
+        unfused_(unfused),
+        time_(time),
+        kind_(kind),
+        metrics_(metrics ? std::move(metrics) : std::make_shared<ShadowMetrics>()) {}
 
   const std::string& name() const noexcept { return name_; }  // "digits/1"
-  const ShadowMetrics& metrics() const noexcept { return metrics_; }
+  const ShadowMetrics& metrics() const noexcept { return *metrics_; }
   double share() const noexcept { return share_.load().fraction(); }
   double tolerance() const noexcept { return tolerance_.load(std::memory_order_relaxed); }
   // Counts a verdict. True for the first of its kind since arm(): that one is worth a line in the log.
   bool record(Verdict verdict) noexcept {
     const auto index = static_cast<std::size_t>(verdict);
-    metrics_.verdicts[index].fetch_add(1, std::memory_order_relaxed);
+    metrics_->verdicts[index].fetch_add(1, std::memory_order_relaxed);
     const std::uint32_t bit = 1u << index;
     return (recorded_.fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
   }
@@ -103,6 +109,7 @@ class Shadow : public std::enable_shared_from_this<Shadow> {
   const std::weak_ptr<Lane> unfused_;
   const ShadowTime time_;
   const ShadowKind kind_;
+  const std::shared_ptr<ShadowMetrics> metrics_;  // may outlive it, as those of lanes do
   AtomicShare share_;
   std::atomic<double> tolerance_{1e-3};  // of the relative difference
   std::atomic<std::uint32_t> armed_{0};
@@ -110,7 +117,6 @@ class Shadow : public std::enable_shared_from_this<Shadow> {
   std::atomic<bool> has_slot_{false};       // a batch of this shadow is in a slot of the worker: at most one
   ShareSampler sampler_;
   OutputScale scale_;  // used by the shadow's thread only
-  ShadowMetrics metrics_;
 };
 
 }  // namespace fused_mlp

@@ -38,7 +38,7 @@ ShadowWorker::~ShadowWorker() { clock_.unsubscribe(this); }
 
 void ShadowWorker::offer(Shadow& shadow, const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
                          BatchBuffer& y) noexcept {
-  if (shadow.has_slot_.exchange(true, std::memory_order_acquire)) return count(shadow.metrics_.skipped);
+  if (shadow.has_slot_.exchange(true, std::memory_order_acquire)) return count(shadow.metrics_->skipped);
   for (Slot& slot : slots_) {
     int state = Slot::free;
     if (!slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) continue;
@@ -54,7 +54,7 @@ void ShadowWorker::offer(Shadow& shadow, const std::shared_ptr<Lane>& lane, std:
     return;
   }
   shadow.has_slot_.store(false, std::memory_order_release);
-  count(shadow.metrics_.skipped);
+  count(shadow.metrics_->skipped);
 }
 
 void ShadowWorker::work() {
@@ -70,7 +70,7 @@ void ShadowWorker::work() {
     if (idle) {
       compare(job);
     } else {
-      count(shadow.metrics_.skipped);
+      count(shadow.metrics_->skipped);
     }
     job.shadow.reset();
     back_off(idle ? clock_.now() - start : kPoll);  // polling a busy engine counts as work too
@@ -151,7 +151,7 @@ double ShadowWorker::largest_share() {
 
 void ShadowWorker::compare(Job& job) noexcept {
   const std::shared_ptr<Shadow>& shadow = job.shadow;
-  ShadowMetrics& metrics = shadow->metrics_;
+  ShadowMetrics& metrics = *shadow->metrics_;
   const std::shared_ptr<Lane> fused = shadow->fused_.lock(), unfused = shadow->unfused_.lock();
   if (!fused || !unfused) return count(metrics.skipped);  // unloaded in the meantime
   const std::size_t out_features = fused->options().out_features;
@@ -193,7 +193,7 @@ void ShadowWorker::compare(Job& job) noexcept {
 // How the outputs of the arm that shadows differ from those that were sent.
 void ShadowWorker::compare_versions(const Job& job, std::size_t out_features) noexcept {
   Shadow& shadow = *job.shadow;
-  ShadowMetrics& metrics = shadow.metrics_;
+  ShadowMetrics& metrics = *shadow.metrics_;
   const float* const sent = job.y.data().get();
   const float* const other = unfused_y_.data().get();
   const Difference whole = compare_outputs(other, sent, job.rows, out_features, shadow.scale_, 0);

@@ -119,10 +119,10 @@ class Predictor:
             raise RequestFailed(failure, request.request_id) from error
         finally:
             duration = self._engine.now() - started
-            if lane is None:
-                self._engine.record_unrouted(code, duration)
-            else:
+            if lane is not None:
                 lane.record(code, duration)
+            elif request.error or not self._router.record_unserved(request.model, code, duration):
+                self._engine.record_unrouted(code, duration)
 
     async def _route(self, request: _engine.PredictInput, key: str) -> _engine.Route:
         """Waits for a version that is loaded on demand. Raises Refused."""

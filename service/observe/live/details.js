@@ -5,7 +5,7 @@ function drawModel(shown, scrape, served) {
   const gauges = scrape.gauges.get(model), none = noneText(shown);
   $("model-name").textContent = model ?? "";
   $("model-shape").textContent = served?.versions.findLast(v => v.version === served.default_version)?.shape ?? "";
-  drawNotice(served, gauges);
+  drawNotice(served, gauges, shown);
   drawSpeedup(hist, shown);
   drawArms(shown, served);
   for (const v of VARIANTS) drawVariant(v, hist[v], shown, gauges, served);
@@ -30,13 +30,15 @@ function noneText(shown) {
   return `No traffic yet. Try: fused-mlp predict ${model ?? ""} --example, or fused-mlp ab`;
 }
 
-function drawNotice(served, gauges) {
+function drawNotice(served, gauges, shown) {
   const lines = [...(gauges?.fallback || []).map(f => `Fused is configured, unfused serves (${f}).`),
     ...(served?.versions || []).filter(v => !["READY", "ON_DEMAND"].includes(v.state) && v.reason).map(v => `Version ${v.version} is ${v.state}: ${v.reason}`)];
   for (const kind of ["fused_wrong", "unfused_wrong", "both_wrong"]) {
     const found = counterOf(history.at(-1), model, "", `mismatches ${kind}`);
     if (found) lines.push(`Since the server started, the shadow found ${number(found)} batch(es) with ${kind.replace("_wrong", "")} further from float64 than rounding explains.`);
   }
+  const unserved = counted(shown, model, "", "failed");
+  if (unserved) lines.push(`${number(unserved)} request(s) ${shown.text} reached no kernel: the version they asked for could not be loaded, or is not there.`);
   $("notice").hidden = !lines.length;
   $("notice").textContent = lines.join(" ");
 }
@@ -127,7 +129,7 @@ function drawShadow(shown, gauges, served) {
   row(table, "skipped, failed", `${n("batches skipped")} (busy or paused), ${n("batches failed")}`);
   row(table, "mismatches by verdict", `${n("mismatches fused_wrong")} fused, ${n("mismatches unfused_wrong")} unfused, ${n("mismatches both_wrong")} both`);
   row(table, "differ: explained", `${n("mismatches within_bound")} by rounding, ${n("mismatches int8_cost")} by int8, ${n("mismatches unfused_not_finite")} by overflow of unfused; ${n("mismatches not_judged")} not judged`);
-  row(table, "largest difference since load", `${(largest.absolute || 0).toPrecision(2)} absolute, ${(largest.relative || 0).toPrecision(2)} relative${tolerance != null ? `; tolerance ${tolerance.toPrecision(2)}` : ""}`, "shadow-largest");
+  row(table, "largest difference since the start", `${(largest.absolute || 0).toPrecision(2)} absolute, ${(largest.relative || 0).toPrecision(2)} relative${tolerance != null ? `; tolerance ${tolerance.toPrecision(2)}` : ""}`, "shadow-largest");
 }
 
 // What the weights are kept in, and what fewer bits cost.

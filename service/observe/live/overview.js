@@ -3,7 +3,7 @@
 const PER_PAGE = 10;
 const COLUMNS = [
   { key: "name", title: "model", text: r => r.name, down: false },
-  { key: "rate", title: "requests/s", text: r => number(r.rate), down: true },
+  { key: "rate", title: "req/s", text: r => number(r.rate), down: true },
   { key: "p50", title: "p50", text: r => time(r.p50), down: true },
   { key: "p99", title: "p99", text: r => time(r.p99), down: true },
   { key: "failed", title: "errors", text: r => number(r.failed), down: true },
@@ -15,11 +15,12 @@ const view = { sort: "rate", down: true, page: 0, all: false, search: "", order:
 
 // `place`: among the names, which the server has sorted.
 function overviewRow(name, place, shown, scrape) {
-  if (VARIANTS.every(v => !shown.last.totals.has(laneName(name, v))))  // as most of ten thousand
+  const counting = [...VARIANTS, ""];  // "": what reached no kernel
+  if (counting.every(v => !shown.last.totals.has(laneName(name, v))))  // as most of ten thousand
     return { name, place, failed: 0, count: 0, rate: 0, p50: NaN, p99: NaN, queued: 0, variant: variantText([0, 0], scrape.served.get(name)) };
   const hist = histogram(shown.from, shown.last, name, VARIANTS, "request"), gauges = scrape.gauges.get(name);
   const each = VARIANTS.map(v => histogram(shown.from, shown.last, name, [v], "request").count);
-  const failed = VARIANTS.reduce((sum, v) => sum + counted(shown, name, v, "failed"), 0);
+  const failed = counting.reduce((sum, v) => sum + counted(shown, name, v, "failed"), 0);
   return {
     name, place, failed, count: hist.count, rate: hist.count / shown.span, p50: quantile(hist, .5), p99: quantile(hist, .99),
     queued: VARIANTS.reduce((sum, v) => sum + (gauges?.queued[v] || 0), 0), variant: variantText(each, scrape.served.get(name)),
@@ -29,7 +30,7 @@ function overviewRow(name, place, shown, scrape) {
 // Which variants answered; without an answer, the state, unless it is the usual one.
 function variantText(counts, versions) {
   const total = counts[0] + counts[1];
-  if (total) return counts[0] && counts[1] ? `fused ${percent(Math.round(100 * counts[0] / total) / 100)}` : VARIANTS[counts[0] ? 0 : 1];
+  if (total) return counts[0] && counts[1] ? `fused ${percent(Math.round(100 * counts[0] / total) / 100).replace(" ", "\u00a0")}` : VARIANTS[counts[0] ? 0 : 1];
   const best = versions?.findLast(v => v.answers) ?? versions?.[0];
   return !best || best.state === "READY" ? "" : best.state.toLowerCase().replace("_", " ");
 }

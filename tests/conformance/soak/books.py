@@ -16,7 +16,7 @@ NO_MODEL = ""  # under which requests are counted that named no model of the ser
 @dataclass
 class Ledger:
     """Of one thread or program. `sent` has requests to models that stay, or that do not exist; `moving` those that
-    models answered whose counters end with a reload. `calls`: HTTP/2 streams."""
+    a model answered of which versions come and go, with their counters. `calls`: HTTP/2 streams."""
 
     calls: int = 0
     sent: Counter[str] = field(default_factory=Counter)

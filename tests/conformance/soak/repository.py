@@ -13,7 +13,9 @@ SMALL = "digits"  # 64-128-128-10
 BIG, BIG_WIDTH = "big", 1024
 RELOADED, RELOADED_WIDTH = "reloaded", 64
 PASSING, PASSING_WIDTH = "passing", 784
-STAYING = (SMALL, BIG)  # their counters last as long as the server; those of the others end with a reload
+# Their counters last as long as the server, whether they are loaded or not; those of RELOADED's second version go with
+# its folder.
+STAYING = (SMALL, BIG, PASSING)
 
 
 def make_repository(root: Path) -> Path:

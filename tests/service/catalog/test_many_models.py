@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
@@ -154,8 +154,12 @@ def metrics_of(service: Service) -> ModelMetrics:
     return ModelMetrics(service.engine, service.catalog, 8192, "native")
 
 
-def samples(text: str) -> list[str]:
-    return [line for line in text.splitlines() if not line.startswith("#")]
+def text_of(pieces: Iterable[bytes]) -> str:
+    return b"".join(pieces).decode()
+
+
+def samples(pieces: Iterable[bytes]) -> list[str]:
+    return [line for line in text_of(pieces).splitlines() if not line.startswith("#")]
 
 
 def test_models_without_traffic_have_one_series_each(service: Service) -> None:
@@ -170,8 +174,8 @@ def test_models_without_traffic_have_one_series_each(service: Service) -> None:
     ]
     # A part of a histogram is no histogram: that has to have a bucket of +Inf.
     part = ["fused_mlp_batch_rows_count"]
-    assert "\n# TYPE fused_mlp_batch_rows_count unknown\n" in metrics.text(part, openmetrics=True)
-    assert "\n# TYPE fused_mlp_batch_rows_count untyped\n" in metrics.text(part)
+    assert "\n# TYPE fused_mlp_batch_rows_count unknown\n" in text_of(metrics.text(part, openmetrics=True))
+    assert "\n# TYPE fused_mlp_batch_rows_count untyped\n" in text_of(metrics.text(part))
     assert samples(metrics.text(["fused_mlp_batch_rows_count"])) == [
         'fused_mlp_batch_rows_count{model="m005",variant="fused",version="1"} 0'
     ]
@@ -212,8 +216,8 @@ def test_a_model_without_a_policy_of_its_own_has_that_of_the_server(service: Ser
     metrics = metrics_of(service)
     catalog.set_policy({"on_mismatch": "unfused"}, "m007")
     assert samples(metrics.text(["fused_mlp_policy_info"])) == [
-        'fused_mlp_policy_info{model="",on_mismatch="log",variant="fused"} 1',
-        'fused_mlp_policy_info{model="m007",on_mismatch="unfused",variant="fused"} 1',
+        'fused_mlp_policy_info{model="",on_mismatch="log",precision="float32",variant="fused"} 1',
+        'fused_mlp_policy_info{model="m007",on_mismatch="unfused",precision="float32",variant="fused"} 1',
     ]
 
 
@@ -221,7 +225,7 @@ def test_many_active_models_are_a_few_kilobytes_each(service: Service) -> None:
     for model in loaded(service).models():
         for v in model.versions:
             v.lanes["fused"].record(0, 30_000)
-    assert len(metrics_of(service).text()) < 3500 * COUNT  # 14 kB with all buckets and zeros
+    assert len(text_of(metrics_of(service).text())) < 3500 * COUNT  # 14 kB with all buckets and zeros
 
 
 def test_status_is_told_in_pages(service: Service, root: Path) -> None:

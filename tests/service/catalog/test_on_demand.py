@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -103,6 +104,11 @@ class Lazy(PuppetService):
         with urllib.request.urlopen(url, timeout=10) as page:
             return page.read().decode().splitlines()
 
+    def told_broken(self) -> list[str]:
+        url = f"http://127.0.0.1:{self.service.metrics_port}/status.json?answers=no"
+        with urllib.request.urlopen(url, timeout=10) as page:
+            return [model["name"] for model in json.load(page)["models"]]
+
     def loaded(self) -> set[str]:
         return {name for name, (state, _) in self.states().items() if state == "READY"}
 
@@ -131,16 +137,22 @@ def test_names_and_shapes_are_known_before_anything_is_loaded(lazy: Lazy, gate: 
     assert gate.built == 0
 
 
-def test_the_list_of_models_says_which_are_loaded(lazy: Lazy) -> None:
+def test_the_list_of_models_says_which_are_loaded_and_why_others_cannot_be(lazy: Lazy, root: Path) -> None:
     lazy.predict("m001")
+    weights = root / "m000" / "1" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\xc0\x7f")  # NaN
+    with pytest.raises(PredictError):
+        lazy.predict("m003")
     command = [sys.executable, "-m", "fused_mlp.service.cli", "models", "--target", lazy.target]
     shown = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"}
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "80"}
     )
     lines = {name: line for line in shown.stdout.splitlines() for name in ("m001", "m002") if name in line}
     assert "fused" in lines["m001"], shown
     assert "4-8-3 relu" in lines["m002"]
     assert "on demand" in lines["m002"]
+    assert "UNAVAILABLE" in next(line for line in shown.stdout.splitlines() if "m003" in line)
+    assert "m003/1: m003/1/model.safetensors: tensor 'layers.1.weight': 1 of 24" in shown.stdout
     assert lazy.client.model("m002").version().state == "ON_DEMAND"
     assert 'fused_mlp_model_info{model="m002",state="ON_DEMAND",version="1"} 1' in lazy.metrics()
 
@@ -232,6 +244,7 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
             # Not "can answer" until it has.
             assert 'fused_mlp_model_info{model="m001",state="UNAVAILABLE",version="1"} 0' in lazy.metrics()
             assert lazy.client.model("m001").version().state == "UNAVAILABLE"
+            assert "m001" in lazy.told_broken()
     assert 'fused_mlp_load_failures_total{model="m001",version="1"} 3' in lazy.metrics()
     lines = [r.getMessage() for r in caplog.records if "m001/1 cannot be loaded" in r.getMessage()]
     assert len(lines) == 1
@@ -239,6 +252,7 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
     weights.write_bytes(right)
     np.testing.assert_array_equal(lazy.predict("m001"), expected())
     assert 'fused_mlp_model_info{model="m001",state="READY",version="1"} 1' in lazy.metrics()
+    assert lazy.told_broken() == []
 
 
 def test_the_model_used_least_recently_makes_room(
@@ -270,6 +284,20 @@ def test_a_kernel_that_a_policy_asks_for_takes_room_too(root: Path, gate: Gate) 
         with pytest.raises(KernelUnavailable, match=r"m000: it needs [\d,]+ bytes, more than the"):
             lazy.service.catalog.set_policy({"variant": "unfused"}, "m000")
         assert lazy.loaded() == {"m000"}
+
+
+def test_a_policy_that_changes_while_a_model_is_read_again_takes_room(root: Path, gate: Gate) -> None:
+    size = CpuKernel(tiny_mlp(), 1).memory_bytes
+    with Lazy("native", root, max_loaded_bytes=2 * size) as lazy, ThreadPoolExecutor(1) as other:
+        lazy.predict("m000")
+        assert gate.entered.acquire(timeout=30)
+        gate.open.clear()
+        load = other.submit(lazy.service.catalog.load, "m001")
+        assert gate.entered.acquire(timeout=30)
+        lazy.service.catalog.set_policy({"variant": "unfused"}, "m001")
+        gate.open.set()
+        load.result(30)
+        assert lazy.loaded() == {"m001"}
 
 
 def wide_mlp() -> Mlp:

@@ -112,13 +112,13 @@ def test_a_fused_kernel_that_cannot_serve_is_a_fallback_from_the_start(
         assert served.fallback.reason == reason
         assert "serving UNFUSED" in caplog.text
         metrics = ModelMetrics(service.engine, service.catalog, 8192, "none")
-        text = metrics.text()
+        text = b"".join(metrics.text()).decode()
         name = "fused_mlp_variant_fallback"
         assert sum_metric(text, name, {"model": "digits", "version": "1", "reason": reason}) == 1
         assert sum_metric(text, name, {}) == 1
         # The policy asks for unfused: serving it is no fallback then.
         service.catalog.set_policy({"variant": "unfused"})
-        text = metrics.text()
+        text = b"".join(metrics.text()).decode()
         assert sum_metric(text, name, {}) == 0
     finally:
         service.close()

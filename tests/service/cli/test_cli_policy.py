@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.fleet import make_fleet
 from tests.support.puppet import PuppetService
 from tests.support.server import free_port
 
@@ -44,6 +45,20 @@ def test_policies_are_shown_and_changed(policy):
     assert policy("set", "digits", "--weight", "2.5").out.splitlines()[-1].split()[-2] == "2.5"
     everywhere = json.loads(policy("set", "--no-allow-override", "--split", "0", "--json").out)
     assert [each["allow_override"] for each in everywhere] == [False, False]
+
+
+def test_a_change_for_many_models_is_told_in_a_summary(cli, tmp_path):
+    make_fleet(tmp_path, 30)
+    with PuppetService(admin_port=free_port(), model_repository=tmp_path) as puppet:
+
+        def policy(*args):
+            return cli("policy", *args, "--target", puppet.admin_target)
+
+        assert "m003" in policy("set", "m003", "--weight", "3").out
+        changed = policy("set", "--split", "0.1").out.splitlines()
+        assert [line.split()[0] for line in changed[-3:]] == ["(loaded", "m003", "and"]
+        assert changed[-1] == " and 29 models with the policy of those loaded later; --json has all"
+        assert len(json.loads(policy("set", "--split", "0", "--json").out)) == 31
 
 
 @pytest.mark.parametrize(

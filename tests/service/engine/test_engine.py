@@ -307,7 +307,7 @@ def test_metrics_add_up(engine):
     assert metrics.refused == {
         "invalid_input": 1, "queue_full": 0, "deadline": 0, "cancelled": 0, "draining": 0,
     }  # fmt: skip
-    assert (metrics.queued_rows, metrics.in_flight) == (0, 0)
+    assert (lane.queued_rows, metrics.in_flight) == (0, 0)
     assert engine.unrouted().codes == {5: 1}
     assert len(metrics.batch_rows.buckets) == len(_engine.ROW_BOUNDS) + 1
 

@@ -19,10 +19,10 @@ from fused_mlp.service.observe.http_request import Query
 LARGE = b"x" * (64 << 20)  # more than sockets take
 
 
-Render = Callable[[str, Query], tuple[bytes, str]]
+Render = Callable[[str, Query], tuple[list[bytes], str]]
 
 
-def pages(render: Render = lambda *_: (b"metrics\n", "text/plain")) -> Pages:
+def pages(render: Render = lambda *_: ([b"metrics\n"], "text/plain")) -> Pages:
     return Pages(render=render, not_ready=lambda: "loading models", failure=lambda: "", status=lambda _: "{}")
 
 
@@ -103,7 +103,7 @@ def test_a_request_has_one_deadline_however_its_bytes_come(
 
 
 def test_a_client_that_does_not_read_is_cut_off_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = MetricsServer("127.0.0.1", 0, pages(lambda *_: (LARGE, "text/plain")))
+    server = MetricsServer("127.0.0.1", 0, pages(lambda *_: ([LARGE], "text/plain")))
     try:
         with connect(server) as connection:
             connection.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -160,9 +160,9 @@ def test_one_connection_serves_many_requests(server: MetricsServer) -> None:
 
 
 def test_a_page_that_fails_is_an_error_and_the_next_is_served(caplog: pytest.LogCaptureFixture) -> None:
-    answers = iter([(b"fine", "text/plain")])
+    answers = iter([([b"fi", b"ne"], "text/plain")])
 
-    def render(accept: str, _: Query) -> tuple[bytes, str]:
+    def render(accept: str, _: Query) -> tuple[list[bytes], str]:
         if accept == "broken":
             raise ValueError("no such metric")
         return next(answers)
@@ -193,7 +193,7 @@ def test_a_page_that_fails_is_an_error_and_the_next_is_served(caplog: pytest.Log
 )
 def test_large_pages_are_compressed_for_those_who_ask(accepted: str, compressed: bool) -> None:
     text = b"fused_mlp_rows_total 1.0\n" * 1000
-    server = MetricsServer("127.0.0.1", 0, pages(lambda *_: (text, "text/plain")))
+    server = MetricsServer("127.0.0.1", 0, pages(lambda *_: ([text], "text/plain")))
     connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         for path, size in (("/metrics", len(text)), ("/healthz", 3)):
@@ -215,9 +215,9 @@ def test_large_pages_are_compressed_for_those_who_ask(accepted: str, compressed:
 def test_the_query_is_handed_on(server: MetricsServer) -> None:
     asked = []
 
-    def render(_: str, query: Query) -> tuple[bytes, str]:
+    def render(_: str, query: Query) -> tuple[list[bytes], str]:
         asked.append((query.all("name[]"), query.choice("buckets", "fine", "coarse")))
-        return b"", "text/plain"
+        return [], "text/plain"
 
     named = MetricsServer("127.0.0.1", 0, pages(render))
     try:

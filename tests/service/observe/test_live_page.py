@@ -29,6 +29,7 @@ class Scripted:
     answered: dict[tuple[str, str, int], dict[str, int]] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
     policy: dict[str, object] = field(default_factory=dict)
+    unserved: dict[str, int] = field(default_factory=dict)
 
     def answer(
         self, model: str, fast: int = 0, slow: int = 0, variant: str = "fused", version: int = 1
@@ -52,6 +53,9 @@ class Scripted:
             lines += [f"{name}_count{{{lane}}} {total}", f"{name}_sum{{{lane}}} {total * 0.001}"]
         for model, count in self.failed.items():
             labels = f'code="INTERNAL",model="{model}",version="1",variant="fused"'
+            lines.append(f"fused_mlp_requests_total{{{labels}}} {count}")
+        for model, count in self.unserved.items():
+            labels = f'code="UNAVAILABLE",model="{model}",version="",variant=""'
             lines.append(f"fused_mlp_requests_total{{{labels}}} {count}")
         return "\n".join([*lines, ""])
 
@@ -79,7 +83,7 @@ class Page:
     def __init__(self, browser: Chrome, scripted: Scripted, fragment: str = "") -> None:
         self._browser = browser
         pages = Pages(
-            render=lambda *_: (scripted.metrics().encode(), "text/plain"),
+            render=lambda *_: ([scripted.metrics().encode()], "text/plain"),
             not_ready=lambda: "",
             failure=lambda: "",
             status=scripted.status,
@@ -217,6 +221,18 @@ def test_opens_on_the_model_with_traffic_and_follows_a_link(opened) -> None:
     page.wait("document.querySelector('[data-key=requests]').dataset.value === '507'")
 
 
+def test_requests_that_reached_no_kernel_are_errors_of_their_model(opened) -> None:
+    scripted = Scripted(["a", "b"], unserved={"b": 3}, started=time.time() - 100)
+    page = opened(scripted, "#b")
+    assert page.run("document.querySelector('#overview tr[data-model=b] .bad').textContent") == "3"
+    assert str(page.run("document.querySelector('#notice').textContent")).startswith(
+        "3 request(s) in the last"
+    )
+    assert page.run("document.querySelector('#overview-unknown').textContent") == ""
+    scripted.unserved[""] = 2
+    page.wait_text("#overview-unknown", "2 request(s) in the last")
+
+
 def test_one_model_needs_no_overview(opened) -> None:
     page = opened(Scripted(["only"]))
     assert page.model == "only"
@@ -232,7 +248,7 @@ def test_overview_of_ten_thousand_models(browser: Chrome, opened) -> None:
     page = opened(scripted)
     assert page.model == "model-19"
     assert page.listed() == [f"model-{i}" for i in (19, 18, 17, 16, 15, 3, 14, 13, 12, 11)]
-    assert page.cell("model-3", 6) == "fused 25 %"
+    assert page.cell("model-3", 6) == "fused 25\u00a0%"
     count = "#overview-count"
     page.wait_text(count, "1\u201310 of 20 with requests")
     page.click("#overview-next")

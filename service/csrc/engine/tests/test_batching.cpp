@@ -31,7 +31,7 @@ TEST(tickets_that_are_queued_share_a_batch_and_get_their_own_rows) {
   CHECK_EQ(lane->metrics().rows(), 6u);
   CHECK_EQ(released(*lane, Release::idle), 1u);
   CHECK_EQ(lane->metrics().in_flight(), 0u);
-  CHECK_EQ(lane->metrics().queued_rows.load(), 0u);
+  CHECK_EQ(lane->queued_rows(), 0u);
 }
 
 TEST(batch_never_exceeds_its_rows_and_keeps_the_order) {

@@ -70,7 +70,7 @@ TEST(thousands_of_flows_are_kept_apart) {
   for (const auto& probe : first) CHECK_EQ(probe->completed.load(), 1);
   for (const auto& probe : second) CHECK_EQ(probe->completed.load(), 0);
   CHECK_EQ(rig.run_all(), 2000);
-  CHECK_EQ(lane->metrics().queued_rows.load(), 0u);
+  CHECK_EQ(lane->queued_rows(), 0u);
 }
 
 TEST(a_queue_filled_by_one_connection_has_room_for_another) {
@@ -83,7 +83,7 @@ TEST(a_queue_filled_by_one_connection_has_room_for_another) {
   CHECK_EQ(rig.submit(*lane, rig.of_flow(2, 50)), Status::ok);
   CHECK_EQ(rig.submit(*lane, rig.of_flow(2, 1)), Status::overloaded);  // a third of 100 by now
   for (std::uint64_t flow = 3; flow < 100; ++flow) rig.submit(*lane, rig.of_flow(flow, 1));
-  CHECK(lane->metrics().queued_rows.load() <= 200);
+  CHECK(lane->queued_rows() <= 200);
 }
 
 // ---- Lanes ----
@@ -107,7 +107,7 @@ struct Contest {
     used.assign(lanes.size(), 0);
     for (int n = 0; n < batches; ++n) {
       for (auto& lane : lanes) {
-        while (lane->metrics().queued_rows.load() < 2) rig.send(*lane, 1);
+        while (lane->queued_rows() < 2) rig.send(*lane, 1);
       }
       CHECK(rig.runner.run_ready());
     }

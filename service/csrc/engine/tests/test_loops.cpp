@@ -125,7 +125,7 @@ TEST(a_round_is_submitted_whole_and_each_ticket_has_its_own_status) {
   CHECK(!round[0].ticket);
   CHECK_EQ(rig.engine.outstanding(), 3u);
   CHECK_EQ(narrow->metrics().in_flight(), 2u);
-  CHECK_EQ(narrow->metrics().queued_rows.load(), 4u);
+  CHECK_EQ(narrow->queued_rows(), 4u);
   CHECK_EQ(rig.run_all(), 2);
   CHECK_EQ(rig.stages[0]->batches, (Sizes{4}));
 }

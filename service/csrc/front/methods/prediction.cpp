@@ -64,6 +64,7 @@ void Prediction::join(Call& call) {
 bool Prediction::decode() {
   const std::string problem = codec_->decode(message_.data(), message_.size(), input_);
   if (!problem.empty()) {
+    input_.model = {};  // may be anything: it is counted under no model
     fail(Status::invalid_input, problem);
     return false;
   }
@@ -264,7 +265,7 @@ void Prediction::count(int code) {
   if (lane_ != nullptr) {
     lane_->record(code, duration_ns);
   } else {
-    owner_.count_unrouted(code, duration_ns);
+    owner_.count_unserved(input_.model, code, duration_ns);
   }
 }
 

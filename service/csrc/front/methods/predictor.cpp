@@ -45,6 +45,11 @@ void Predictor::recycle(Prediction* prediction) noexcept {
   free_.push_back(prediction);
 }
 
+void Predictor::count_unserved(std::string_view model, int code, int64_t duration_ns) {
+  RequestMetrics* const counts = routes_.current().routes->unserved(model);
+  (counts != nullptr ? *counts : engine_.unrouted()).record(code, duration_ns);
+}
+
 void Predictor::submit_round() {
   if (round_.empty()) return;
   submitting_.swap(round_);  // an answer may let its caller's next request in

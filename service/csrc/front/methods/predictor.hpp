@@ -31,6 +31,8 @@ class Predictor {
   // The call ended early; `code` is what its unfinished requests are counted under.
   void abandon(Call& call, int code);
   void count_unrouted(int code, int64_t duration_ns) { engine_.unrouted().record(code, duration_ns); }
+  // Of a request that reached no lane: under its model, if that is served.
+  void count_unserved(std::string_view model, int code, int64_t duration_ns);
   bool run_ready();  // submits the round, then runs a batch on this thread; true: call again
   void tick();
   bool idle() const { return in_use_ == 0; }
