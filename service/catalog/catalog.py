@@ -101,6 +101,9 @@ class Catalog:
         """By name, of all models that are served, or were and are still in the repository."""
         return self._ledger.models(self._table.models)
 
+    def served_versions(self) -> dict[str, list[int]]:
+        return {model.name: [v.version for v in model.versions] for model in self._table.all()}
+
     def get(self, name: str) -> ServedModel:
         try:
             return self._table.models[name]

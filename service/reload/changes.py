@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from fused_mlp.models import ModelLoadError
@@ -26,13 +26,19 @@ class Change:
 
 
 class Changes:
-    """`settle_s`: a version without a hash of its weights is complete when it has not changed for so long."""
+    """`settle_s`: a version without a hash of its weights is complete when it has not changed for so long. `served`:
+    the versions by model, since operators have some loaded too."""
 
     def __init__(
-        self, repository: Repository, settle_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        repository: Repository,
+        settle_s: float,
+        served: Callable[[], Mapping[str, Collection[int]]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._repository = repository
         self._settle_s = settle_s
+        self._served = served
         self._clock = clock
         self._known = repository.look()  # before it is scanned: what changes after this is found
         self._since: dict[tuple[str, int], tuple[Signature, float]] = {}
@@ -54,15 +60,17 @@ class Changes:
             return
         self._problem = ""
         since, self._since = self._since, {}
-        for name in sorted(now.keys() | self._known.keys()):
+        served = self._served()
+        for name in sorted(now.keys() | self._known.keys() | served.keys()):
             before, after = self._known.get(name, {}), now.get(name, {})
-            if before == after and name in now:
+            gone = (before.keys() | set(served.get(name, ()))) - after.keys()
+            if before == after and name in now and not gone:
                 continue
             new = {number for number, signature in after.items() if before.get(number) != signature}
             held = frozenset(
                 number for number in new if not self._is_complete(name, number, after[number], since)
             )
-            if held == new and before.keys() <= after.keys() and name in self._known:
+            if held == new and not gone and name in self._known:
                 continue
             yield Change(name, held, after)
 

@@ -54,7 +54,9 @@ class Reloader:
             )
         self._places.fetch_first()
         if self.on:
-            self._changes = Changes(self._catalog.repository, self._settings.reload_settle_s)
+            self._changes = Changes(
+                self._catalog.repository, self._settings.reload_settle_s, self._catalog.served_versions
+            )
 
     def start(self) -> None:
         """Once all models are loaded; on the service's loop."""

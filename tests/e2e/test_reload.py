@@ -148,7 +148,8 @@ def test_a_server_killed_while_it_loads_serves_what_there_is_the_next_time(tmp_p
     spec = MlpSpec.of_layers(
         64, [LayerSpec(out_features=4096, activation="relu"), LayerSpec(out_features=4096)]
     )
-    large = Mlp(spec, {name: np.full(shape, 0.01, np.float32) for name, shape in spec.shapes()})
+    tensors = {name: np.full(shape, 0.01, np.float32) for name, shape in spec.shapes()}
+    large = Mlp(spec, tensors, example=[0.0] * 64)
     with Server(model_repository=root, reload="signal") as server, Client(server.target) as client:
         models.save(large, root / "digits" / "2")
         asked(server, lambda: states(client).get(2) == "LOADING")

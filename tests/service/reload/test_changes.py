@@ -28,7 +28,8 @@ class Followed:
     def __init__(self, root: Path) -> None:
         self.root, self.clock = root, Clock()
         models.save(tiny_mlp(), root / "tiny" / "1")
-        self._changes = Changes(Repository(root), SETTLE_S, self.clock)
+        self.served: dict[str, list[int]] = {}
+        self._changes = Changes(Repository(root), SETTLE_S, lambda: self.served, self.clock)
 
     def find(self, after_s: float = 0) -> list[tuple[str, set[int]]]:
         """Names and held versions; all of it counts as followed."""
@@ -105,6 +106,16 @@ def test_a_version_and_a_model_that_are_gone_are_gone_at_once(followed: Followed
     shutil.rmtree(followed.root / "tiny" / "1")
     shutil.rmtree(followed.root / "other")
     assert followed.find() == [("other", set()), ("tiny", set())]
+    assert followed.find() == []
+
+
+def test_a_version_that_an_operator_had_loaded_is_gone_too(followed: Followed) -> None:
+    followed.copy(2, "model.json")
+    assert followed.find() == []
+    followed.served = {"tiny": [1, 2], "other": [1]}
+    shutil.rmtree(followed.root / "tiny" / "2")
+    assert followed.find() == [("other", set()), ("tiny", set())]
+    followed.served = {"tiny": [1]}
     assert followed.find() == []
 
 
