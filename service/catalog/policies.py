@@ -11,17 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from fused_mlp.service.settings.policy import ALL_MODELS, Policy, describe
+from fused_mlp.service.settings.policy import ALL_MODELS, Policy, parse_policies
 from fused_mlp.service.settings.settings import DEMO_REPOSITORY, Settings
 
 FILE_NAME = "policy.json"
 MOST_REMEMBERED = 100
 # By model, and for all of them under ALL_MODELS: the fields that were named, as in FUSED_MLP_POLICY.
 Changes = Mapping[str, Mapping[str, object]]
-
-_FILE = TypeAdapter(dict[str, Policy])
 
 
 @dataclass(frozen=True)
@@ -95,15 +91,13 @@ def read_changes(path: Path) -> Changes:
     except FileNotFoundError:
         return {}
     try:
-        policies = _FILE.validate_python(json.loads(text))
+        policies = parse_policies(text)
         return {
             name: {field: getattr(policy, field) for field in policy.model_fields_set}
             for name, policy in policies.items()
         }
-    except ValidationError as error:
-        raise ValueError(f"{path}: {'; '.join(describe(error))}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: expected JSON, {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def write_changes(path: Path, changes: Changes) -> None:

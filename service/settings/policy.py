@@ -4,11 +4,20 @@ its routes."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from fused_mlp.models.quantization import Precision
 from fused_mlp.service.arm import LATEST, Arm, parse_arm
@@ -117,6 +126,16 @@ class Policy(BaseModel):
         named = {arm.variant for arm in arms} - {None, self.variant}
         both = self.split or self.allow_override or (self.shadow and not self.shadow_arm) or named
         return VARIANTS if both else (self.variant,)
+
+
+def parse_policies(text: str) -> dict[str, Policy]:
+    """By model, of a file. Raises ValueError in one line."""
+    try:
+        return TypeAdapter(dict[str, Policy]).validate_python(json.loads(text))
+    except ValidationError as error:
+        raise ValueError("; ".join(describe(error))) from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected JSON, {error}") from None
 
 
 def describe(error: ValidationError) -> list[str]:
