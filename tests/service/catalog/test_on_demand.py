@@ -140,6 +140,7 @@ def test_names_and_shapes_are_known_before_anything_is_loaded(lazy: Lazy, gate: 
 def test_the_list_of_models_says_which_are_loaded_and_why_others_cannot_be(lazy: Lazy, root: Path) -> None:
     lazy.predict("m001")
     weights = root / "m000" / "1" / "model.safetensors"
+    (weights.parent / "model.safetensors.sha256").unlink()
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\xc0\x7f")  # NaN
     with pytest.raises(PredictError):
         lazy.predict("m003")
