@@ -23,7 +23,7 @@ from fused_mlp.service.settings.policy import Policy
 
 log = logging.getLogger(__name__)
 
-MOST_COUNTED = 16  # versions of a model, those retired included, whose counters stay on /metrics
+MOST_COUNTED = 32  # versions of a model, those retired included, whose counters stay on /metrics
 
 
 class Refresh:
