@@ -86,7 +86,7 @@ class Page:
             render=lambda *_: ([scripted.metrics().encode()], "text/plain"),
             not_ready=lambda: "",
             failure=lambda: "",
-            status=scripted.status,
+            status=lambda query: scripted.status(query.one("model")),
         )
         self.server = MetricsServer("127.0.0.1", 0, pages)
         browser.get(f"http://127.0.0.1:{self.server.port}/{fragment}")
