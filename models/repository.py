@@ -1,15 +1,17 @@
-"""A repository: `<root>/<model>/<version>/{model.json,model.safetensors}`. Owns model
-names, version numbers and paths; knows nothing of file formats. Blocking file access: call it at load time, from one
-thread."""
+"""A repository: `<root>/<model>/<version>/{model.json,model.safetensors}`, or one model whose files lie at the root.
+Owns model names, version numbers and paths; knows nothing of file formats. Blocking file access: call it at load time,
+from one thread."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fused_mlp.models.checksums import check_sum
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.spec import MlpSpec
 from fused_mlp.models.version_directory import (
@@ -28,15 +30,22 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # fits an int64, as the wire contract has it
 
 
+INDEX_NAME = f"{WEIGHTS_NAME}.index.json"  # of shards, where there are some
+# Of model.json, model.safetensors and its index: inode, size and time of the last change; None: there is none. Another
+# one means another version, or one that is still being written.
+Signature = tuple[tuple[int, int, int] | None, ...]
+
+
 @dataclass(frozen=True)
 class FoundVersion:
     """One version directory. `problem` says why it cannot be served; `model_file` is None then. A scan does
-    not read weights, so `load` may still fail."""
+    not read weights, so `load` may still fail. `signature`: of its files before they were read."""
 
     version: int
     path: Path
     model_file: ModelFile | None = None
     problem: str | None = None
+    signature: Signature = ()
 
     @property
     def spec(self) -> MlpSpec | None:
@@ -71,15 +80,28 @@ def check_name(name: str) -> str:
 
 
 class Repository:
-    """The models below a directory. Symbolic links are followed as long as they stay inside it."""
+    """The models below a directory. Symbolic links are followed as long as they stay inside it. `single`: the name of
+    the model whose files may lie right in it, as version 1."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], single: str | None = None) -> None:
         self.root = Path(root)
+        self.roots: tuple[Path, ...] = (self.root,)
+        self._single = single
+        self._held_something = False
+
+    @property
+    def is_single(self) -> bool:
+        return self._single is not None and (self.root / JSON_NAME).is_file()
+
+    def _path(self, name: str, version: int) -> Path:
+        return self.root if self.is_single else self.root / name / str(version)
 
     def scan(self, *, headers: bool = True) -> list[FoundModel]:
         """Every model, by name, with every version, broken ones included and marked. `headers`: look at those of the
         weights too, as reading a version does in any case. Raises ModelLoadError when there is no repository or nothing
         in it."""
+        if self.is_single:
+            return [self._find_single(headers)]
         models = []
         for entry in self._entries():
             try:
@@ -88,6 +110,11 @@ class Repository:
                 log.warning("%s is passed over: %s", entry, error)
                 continue
             models.append(self._find(entry, headers))
+        if not models and (self.root / WEIGHTS_NAME).is_file():
+            raise ModelLoadError(
+                f"{self.root / JSON_NAME}: no such file, but {WEIGHTS_NAME} is there: a few words have to say what its "
+                "tensors are, see docs/reload.md"
+            )
         if not models:
             raise ModelLoadError(
                 f"model repository {self.root} is empty: expected <model>/<version>/{JSON_NAME} "
@@ -96,13 +123,20 @@ class Repository:
         return models
 
     def has(self, name: str) -> bool:
-        return (self.root / check_name(name)).is_dir()
+        return name == self._single if self.is_single else (self.root / check_name(name)).is_dir()
 
     def find(self, name: str) -> FoundModel:
         """One model by name."""
-        if not self.has(name):
+        found = self.find_or_none(name)
+        if found is None:
             raise ModelLoadError(f"model {name!r} is not in repository {self.root}")
-        return self._find(self.root / name, True)
+        return found
+
+    def find_or_none(self, name: str) -> FoundModel | None:
+        """None: it is not there. Raises ModelLoadError where no model can be."""
+        if not self.has(name):
+            return None
+        return self._find_single(True) if self.is_single else self._find(self.root / name, True)
 
     def load(self, name: str, version: int | None = None) -> Mlp:
         """A version's model; the highest usable one when none is named."""
@@ -123,11 +157,40 @@ class Repository:
         except ModelLoadError as error:
             raise ModelLoadError(f"model {name!r} version {found.version}: {error}") from error
 
-    def read(self, found: FoundVersion) -> Mlp:
-        """The model of a version that a scan found, without another scan."""
+    def read(self, found: FoundVersion, *, again: bool = False) -> Mlp:
+        """The model of a version that a scan found, without another scan. `again`: the caller knows a hash."""
         if found.problem is not None:
             raise ModelLoadError(found.problem)
+        if not again:
+            check_sum(found.path / WEIGHTS_NAME)
         return load_version(found.path, found.model_file)
+
+    def look(self) -> dict[str, dict[int, Signature]]:
+        """The signatures of all versions, by model: what a scan would find changed, without reading a file. Raises
+        ModelLoadError also when nothing is left of what was there: the disk or share is away."""
+        seen: dict[str, dict[int, Signature]] = {}
+        if self.is_single:
+            assert self._single is not None
+            return {self._single: {1: _signature(self.root)}}
+        for model in self._entries():
+            if _NAME.fullmatch(model.name):
+                with suppress(OSError):  # removed meanwhile
+                    names = [name for name in os.listdir(model) if _VERSION.fullmatch(name)]
+                    paths = [model / name for name in names]
+                    seen[model.name] = {int(path.name): _signature(path) for path in paths if path.is_dir()}
+        if self._held_something and not seen:
+            raise ModelLoadError(f"model repository {self.root}: nothing is in it any more")
+        self._held_something |= bool(seen)
+        return seen
+
+    def is_whole(self, name: str, version: int) -> bool:
+        """Whether a version has a hash of its weights, and the weights have it: nothing of it is still to come."""
+        path = self._path(name, version)
+        try:
+            inspect_version(path)  # the length of the file: most that are not whole are told by it at once
+            return check_sum(path / WEIGHTS_NAME)
+        except ModelLoadError:
+            return False
 
     def _entries(self) -> list[Path]:
         """The directories right below the root, without hidden and private ones (`.git`, `__pycache__`)."""
@@ -155,7 +218,7 @@ class Repository:
             if entry.name[0] in "._":
                 continue
             if entry.is_dir() and _VERSION.fullmatch(entry.name):
-                versions.append(self._inspect(entry, headers))
+                versions.append(self._inspect(entry, int(entry.name), headers))
             elif entry.name in (JSON_NAME, WEIGHTS_NAME):
                 problems.append(f"{entry}: belongs into a version directory, such as {path / '1'}")
             elif entry.is_dir():
@@ -165,17 +228,33 @@ class Repository:
         versions.sort(key=lambda found: found.version)
         return FoundModel(path.name, tuple(versions), tuple(problems))
 
-    def _inspect(self, path: Path, headers: bool) -> FoundVersion:
-        version = int(path.name)
+    def _find_single(self, headers: bool) -> FoundModel:
+        assert self._single is not None
+        return FoundModel(check_name(self._single), (self._inspect(self.root, 1, headers),))
+
+    def _inspect(self, path: Path, version: int, headers: bool) -> FoundVersion:
+        signature = _signature(path)
         try:
             for part in (path, path / JSON_NAME, path / WEIGHTS_NAME):
                 self._check_inside(part)
             read = inspect_version if headers else read_model_file
-            return FoundVersion(version, path, read(path))
+            return FoundVersion(version, path, read(path), signature=signature)
         except ModelLoadError as error:
-            return FoundVersion(version, path, problem=str(error))
+            return FoundVersion(version, path, problem=str(error), signature=signature)
 
     def _check_inside(self, path: Path) -> None:
         """`path` is right below a folder that was checked before, or the root."""
         if path.is_symlink() and not path.resolve().is_relative_to(self.root.resolve()):
             raise ModelLoadError(f"{path}: a symbolic link that leads out of the repository is not followed")
+
+
+def _signature(version: Path) -> Signature:
+    return tuple(_describe(version / name) for name in (JSON_NAME, WEIGHTS_NAME, INDEX_NAME))
+
+
+def _describe(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -4,6 +4,7 @@ Owns reading, checking and writing the two files; knows nothing of where a repos
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from safetensors.numpy import save as serialize
 
+from fused_mlp.models.checkpoint_directory import CHECKPOINT_FORMAT, read_checkpoint_directory
+from fused_mlp.models.checksums import sum_line, sum_path
 from fused_mlp.models.dtypes import Array
 from fused_mlp.models.errors import ModelLoadError, first_line
 from fused_mlp.models.precision_error import PrecisionError
@@ -26,17 +29,18 @@ WEIGHTS_NAME = "model.safetensors"
 # A spec with 4096 steps, an example of a million values and long labels stays below this; a larger file is not a
 # model description.
 MAX_JSON_BYTES = 64 << 20
+MAX_CHECKPOINT_JSON_BYTES = 1 << 20
 SCALE = "_scale"  # comes after the name of an int8 matrix in that of its scales
 SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 class ModelFile(BaseModel):
-    """What `model.json` holds. Format 1 wrote a chain as a list of layers, format 2 writes any program as its steps,
-    format 3 is the same with weights in fewer bits."""
+    """What `model.json` holds, or what is read from a checkpoint beside it. Format 1 wrote a chain as a list of layers,
+    format 2 writes any program as its steps, format 3 is the same with weights in fewer bits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
-    format: Literal["fused-mlp/1", "fused-mlp/2", "fused-mlp/3"]
+    format: Literal["fused-mlp/1", "fused-mlp/2", "fused-mlp/3", "safetensors/1"]
     spec: MlpSpec
     example: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, strict=False, fail_fast=True)] | None = (
         None
@@ -76,6 +80,8 @@ def load_version(directory: Path, model_file: ModelFile | None = None) -> Mlp:
     """The model in a version directory. `model_file`: what its model.json says, if that is known already."""
     if model_file is None:
         model_file = read_model_file(directory)
+    if model_file.format == CHECKPOINT_FORMAT:
+        return read_checkpoint_directory(directory, _read_json(directory / JSON_NAME))
     stored = inspect_weights(directory, model_file)
     weights = directory / WEIGHTS_NAME
     try:
@@ -99,7 +105,8 @@ def inspect_version(directory: Path) -> ModelFile:
     """Check everything that can be checked without reading the weights: `model.json`, and the names, shapes,
     dtypes and length that the header of `model.safetensors` declares."""
     model_file = read_model_file(directory)
-    inspect_weights(directory, model_file)
+    if model_file.format != CHECKPOINT_FORMAT:
+        inspect_weights(directory, model_file)
     return model_file
 
 
@@ -170,7 +177,7 @@ def stored_tensors(mlp: Mlp) -> dict[str, Array]:
 
 def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
     """Write a version directory at `path`, which must not exist yet (or be empty): served versions never
-    change. Both files appear at once or not at all."""
+    change. All its files appear at once or not at all."""
     import shutil  # noqa: PLC0415 - brings the archive formats, which a server does not need
 
     target = Path(path)
@@ -191,7 +198,9 @@ def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
         _write(
             draft / JSON_NAME, (model_file.model_dump_json(indent=2, exclude_defaults=True) + "\n").encode()
         )
-        _write(draft / WEIGHTS_NAME, serialize(stored_tensors(mlp)))
+        weights = serialize(stored_tensors(mlp))
+        _write(draft / WEIGHTS_NAME, weights)
+        _write(sum_path(draft / WEIGHTS_NAME), sum_line(weights, WEIGHTS_NAME))
         _sync_directory(draft)
         draft.rename(target)
         _sync_directory(target.parent)
@@ -205,12 +214,14 @@ def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
 def read_model_file(directory: Path) -> ModelFile:
     """What `model.json` says, checked."""
     path = directory / JSON_NAME
+    text = _read_text(path)
+    if len(text) < MAX_CHECKPOINT_JSON_BYTES and CHECKPOINT_FORMAT.encode() in text:
+        mlp = read_checkpoint_directory(directory, _read_json(path))
+        return ModelFile.model_construct(
+            format="safetensors/1", spec=mlp.spec, example=mlp.example, source=mlp.source
+        )
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise ModelLoadError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB, not a model description")
-        model_file = ModelFile.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ModelLoadError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        model_file = ModelFile.model_validate_json(text)
     except ValueError as error:
         raise ModelLoadError.from_validation(error, str(path)) from error
     if model_file.example is not None and len(model_file.example) != model_file.spec.in_features:
@@ -218,6 +229,22 @@ def read_model_file(directory: Path) -> ModelFile:
             f"{path}: example: expected {model_file.spec.in_features} values, got {len(model_file.example)}"
         )
     return model_file
+
+
+def _read_text(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ModelLoadError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB, not a model description")
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelLoadError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(_read_text(path))
+    except ValueError as error:
+        raise ModelLoadError(f"{path}: not JSON: {first_line(error)}") from error
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -33,7 +33,7 @@ SCATTER: TracePhase
 ENCODE: TracePhase
 
 class Policy(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary", "shadow_arm", "versions")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,12 @@ class Policy(_message.Message):
     ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ARMS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_ARM_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
@@ -48,10 +54,73 @@ class Policy(_message.Message):
     on_mismatch: OnMismatch
     weight: float
     precision: str
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ...) -> None: ...
+    version: str
+    arms: ArmShares
+    labels: Labels
+    canary: Canary
+    shadow_arm: str
+    versions: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., shadow_arm: _Optional[str] = ..., versions: _Optional[str] = ...) -> None: ...
+
+class Canary(_message.Message):
+    __slots__ = ("to", "steps", "interval_s", "max_error_increase", "max_p99_ratio", "min_requests")
+    TO_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_ERROR_INCREASE_FIELD_NUMBER: _ClassVar[int]
+    MAX_P99_RATIO_FIELD_NUMBER: _ClassVar[int]
+    MIN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    to: str
+    steps: _containers.RepeatedScalarFieldContainer[float]
+    interval_s: float
+    max_error_increase: float
+    max_p99_ratio: float
+    min_requests: int
+    def __init__(self, to: _Optional[str] = ..., steps: _Optional[_Iterable[float]] = ..., interval_s: _Optional[float] = ..., max_error_increase: _Optional[float] = ..., max_p99_ratio: _Optional[float] = ..., min_requests: _Optional[int] = ...) -> None: ...
+
+class CanaryStatus(_message.Message):
+    __slots__ = ("to", "state", "share", "text", "reason")
+    TO_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    to: str
+    state: str
+    share: float
+    text: str
+    reason: str
+    def __init__(self, to: _Optional[str] = ..., state: _Optional[str] = ..., share: _Optional[float] = ..., text: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ArmShares(_message.Message):
+    __slots__ = ("shares",)
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    shares: _containers.RepeatedCompositeFieldContainer[ArmShare]
+    def __init__(self, shares: _Optional[_Iterable[_Union[ArmShare, _Mapping]]] = ...) -> None: ...
+
+class ArmShare(_message.Message):
+    __slots__ = ("arm", "share")
+    ARM_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    arm: str
+    share: float
+    def __init__(self, arm: _Optional[str] = ..., share: _Optional[float] = ...) -> None: ...
+
+class Labels(_message.Message):
+    __slots__ = ("versions",)
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.ScalarMap[str, int]
+    def __init__(self, versions: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class PolicyChange(_message.Message):
-    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision")
+    __slots__ = ("variant", "split", "allow_override", "shadow", "on_mismatch", "weight", "precision", "version", "arms", "labels", "canary", "shadow_arm", "versions")
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     ALLOW_OVERRIDE_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +128,12 @@ class PolicyChange(_message.Message):
     ON_MISMATCH_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ARMS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_ARM_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     variant: _fused_mlp_pb2.Variant
     split: float
     allow_override: bool
@@ -66,7 +141,13 @@ class PolicyChange(_message.Message):
     on_mismatch: OnMismatch
     weight: float
     precision: str
-    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ...) -> None: ...
+    version: str
+    arms: ArmShares
+    labels: Labels
+    canary: Canary
+    shadow_arm: str
+    versions: str
+    def __init__(self, variant: _Optional[_Union[_fused_mlp_pb2.Variant, str]] = ..., split: _Optional[float] = ..., allow_override: _Optional[bool] = ..., shadow: _Optional[float] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., weight: _Optional[float] = ..., precision: _Optional[str] = ..., version: _Optional[str] = ..., arms: _Optional[_Union[ArmShares, _Mapping]] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., shadow_arm: _Optional[str] = ..., versions: _Optional[str] = ...) -> None: ...
 
 class Fallback(_message.Message):
     __slots__ = ("version", "reason", "detail")
@@ -79,14 +160,18 @@ class Fallback(_message.Message):
     def __init__(self, version: _Optional[int] = ..., reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ModelPolicy(_message.Message):
-    __slots__ = ("model", "policy", "fallbacks")
+    __slots__ = ("model", "policy", "fallbacks", "canary", "default_version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
     policy: Policy
     fallbacks: _containers.RepeatedCompositeFieldContainer[Fallback]
-    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ...) -> None: ...
+    canary: CanaryStatus
+    default_version: int
+    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., canary: _Optional[_Union[CanaryStatus, _Mapping]] = ..., default_version: _Optional[int] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ("model",)
@@ -95,12 +180,26 @@ class GetPolicyRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class GetPolicyResponse(_message.Message):
-    __slots__ = ("defaults", "models")
+    __slots__ = ("defaults", "models", "history")
     DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     defaults: Policy
     models: _containers.RepeatedCompositeFieldContainer[ModelPolicy]
-    def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ...) -> None: ...
+    history: _containers.RepeatedCompositeFieldContainer[PolicyChanged]
+    def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[PolicyChanged, _Mapping]]] = ...) -> None: ...
+
+class PolicyChanged(_message.Message):
+    __slots__ = ("time_s", "by", "model", "what")
+    TIME_S_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    time_s: float
+    by: str
+    model: str
+    what: str
+    def __init__(self, time_s: _Optional[float] = ..., by: _Optional[str] = ..., model: _Optional[str] = ..., what: _Optional[str] = ...) -> None: ...
 
 class SetPolicyRequest(_message.Message):
     __slots__ = ("model", "change")
@@ -117,6 +216,42 @@ class SetPolicyResponse(_message.Message):
     defaults: Policy
     models: _containers.RepeatedCompositeFieldContainer[ModelPolicy]
     def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ...) -> None: ...
+
+class LoadModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class UnloadModelRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class UnloadModelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PinVersionRequest(_message.Message):
+    __slots__ = ("model", "version")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class RollBackRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class ModelAnswer(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: _fused_mlp_pb2.Model
+    def __init__(self, model: _Optional[_Union[_fused_mlp_pb2.Model, _Mapping]] = ...) -> None: ...
 
 class TraceRequest(_message.Message):
     __slots__ = ("seconds", "spans_per_thread")

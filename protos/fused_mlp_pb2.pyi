@@ -42,20 +42,22 @@ class Tensor(_message.Message):
     def __init__(self, shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., data: _Optional[bytes] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "version", "input", "variant", "request_id", "output")
+    __slots__ = ("model", "version", "input", "variant", "request_id", "output", "arm")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
     VARIANT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    ARM_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     input: Tensor
     variant: Variant
     request_id: str
     output: str
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., input: _Optional[_Union[Tensor, _Mapping]] = ..., variant: _Optional[_Union[Variant, str]] = ..., request_id: _Optional[str] = ..., output: _Optional[str] = ...) -> None: ...
+    arm: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., input: _Optional[_Union[Tensor, _Mapping]] = ..., variant: _Optional[_Union[Variant, str]] = ..., request_id: _Optional[str] = ..., output: _Optional[str] = ..., arm: _Optional[str] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_ns", "compute_ns", "batch_rows")

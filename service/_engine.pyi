@@ -12,9 +12,13 @@ from typing_extensions import Buffer, CapsuleType
 DURATION_BOUNDS_NS: tuple[int, ...]
 """Upper bounds of the duration histograms; one more bucket, +Inf, follows."""
 ROW_BOUNDS: tuple[int, ...]
+DIFFERENCE_BOUNDS: tuple[float, ...]
 
 def record_metrics(on: bool) -> None:
     """Switch the recording of metrics on (the default) or off for the whole process."""
+
+def lower_thread_priority() -> None:
+    """Of the calling thread, for good: it runs when others leave it time. Threads that it starts have the same."""
 
 def use_cores(count: int) -> None:
     """How many cores this process may use; without it, as many as the machine has."""
@@ -46,6 +50,7 @@ class Refused(Exception):
     status: Status
     retry_after_ms: int
     lane: Lane | None
+    version: int  # the one to load, after not_loaded; 0: none
 
 class ManualClock:
     """A clock for tests: stands still until advanced."""
@@ -120,6 +125,13 @@ class ShadowSnapshot:
     def fused(self) -> HistogramSnapshot: ...
     @property
     def unfused(self) -> HistogramSnapshot: ...
+    @property
+    def differences(self) -> HistogramSnapshot:
+        """Between versions: rows by their relative difference, of which DIFFERENCE_BOUNDS has the bounds; the sum is in
+        millionths."""
+    @property
+    def top1_changes(self) -> int:
+        """Between versions: rows with another largest output."""
     @property
     def max_absolute(self) -> float: ...
     @property
@@ -235,7 +247,7 @@ class Verdict(enum.Enum):
     not_judged = 6
 
 class Shadow:
-    """The two lanes of a model version, compared on a share of their batches. Created by Engine.add_shadow."""
+    """Two lanes, compared on a share of their batches. Created by Engine.add_shadow."""
 
     @property
     def name(self) -> str: ...
@@ -284,11 +296,12 @@ class Engine:
         fused: Lane,
         unfused: Lane,
         cpu_time: bool = True,
+        versions: bool = False,
         metrics: ShadowMetrics | None = None,
     ) -> Shadow:
-        """Pair two lanes for comparison, once; they may have traffic already. `cpu_time`: measure kernels by the CPU
-        time of their thread; False, for kernels that run on a GPU: by elapsed time. `metrics`: to go on counting
-        with."""
+        """Pair two lanes for comparison; they may have traffic already. `versions`: arms of two versions, of which
+        `fused` answers and `unfused` shadows it. `cpu_time`: measure kernels by the CPU time of their thread; False,
+        for kernels that run on a GPU: by elapsed time. `metrics`: to go on counting with."""
     def set_shadow(self, shadow: Shadow, share: float, tolerance: float) -> None:
         """Run that share of the batches again on the other variant, after the responses; a relative difference
         above the tolerance is disputed. The shadow's thread works for at most the largest of all shares of the
@@ -367,6 +380,19 @@ class RouteEntry:
         unserved: RequestMetrics | None = None,
     ) -> None: ...
 
+class RoutePlan:
+    """What the policy of a model says of its versions. `default_version` 0: the highest that can answer. `arms`, beside
+    the default: version, variant (unspecified: that of its version), share of the requests that name no version."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        default_version: int = 0,
+        arms: Sequence[tuple[int, Variant, float]] = (),
+        labels: Sequence[tuple[str, int]] = (),
+    ) -> None: ...
+
 class Route:
     """The lane that answers a request, and its limits. Keeps the lane alive."""
 
@@ -386,12 +412,14 @@ class Route:
     def max_request_rows(self) -> int: ...
 
 class Router:
-    """Maps (model, version, variant) to a lane. Version 0 means the highest that is ready."""
+    """Maps the arms of models to lanes, and requests to arms."""
 
     def __init__(self) -> None: ...
     def publish(self, entries: Sequence[RouteEntry]) -> None:
         """Replace all routes in one step."""
-    def update(self, models: Sequence[str], entries: Sequence[RouteEntry]) -> None:
+    def update(
+        self, models: Sequence[str], entries: Sequence[RouteEntry], plans: Sequence[RoutePlan] = ()
+    ) -> None:
         """Replace the routes of these models in one step, at the cost of those alone; one without entries is no longer
         served."""
     def record_unserved(self, model: str, grpc_code: int, duration_ns: int) -> bool:
@@ -403,6 +431,7 @@ class Router:
         variant: Variant = Variant.unspecified,
         key: str = "",
         request_id: str = "",
+        label: str = "",
     ) -> Route:
         """A split is decided by the hash of `key`, else of `request_id`; without both, by an exact share of the
         requests. Raises Refused."""
@@ -429,6 +458,10 @@ class PredictInput:
     def version(self) -> int: ...
     @property
     def variant(self) -> Variant: ...
+    @property
+    def label(self) -> str: ...
+    def complete_arm(self, arm: str | None, variant: str | None) -> None:
+        """What the metadata of its call says where the message says nothing. Raises Refused."""
     @property
     def outputs(self) -> list[str]:
         """The outputs that it names."""

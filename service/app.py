@@ -17,7 +17,8 @@ from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.kernels.failure import failure, listen
 from fused_mlp.service import _engine
 from fused_mlp.service.access.credentials import ServerCredentials
-from fused_mlp.service.access.reloading import keep_reloading
+from fused_mlp.service.access.reloading import Reload, keep_reloading
+from fused_mlp.service.canary.runner import LOOK_EVERY_S, Canaries
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.fronts.ports import check_ports
 from fused_mlp.service.fronts.selection import Front, make_admin, make_front
@@ -31,7 +32,9 @@ from fused_mlp.service.observe.http_request import Query
 from fused_mlp.service.observe.logs import set_up_logging
 from fused_mlp.service.observe.model_metrics import ModelMetrics
 from fused_mlp.service.observe.status import status_json
+from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.settings import Settings, join_address
+from fused_mlp.service.stores.places import Places
 
 if TYPE_CHECKING:
     from fused_mlp.service.observe.metrics import Exposition
@@ -66,9 +69,9 @@ async def _serve_until_signal(service: Service) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, number, service, stopping)
     await service.start()
-    # Without such files SIGHUP ends the server, as it does by default: it comes when a terminal is closed.
-    if service.credentials.reloads:
-        loop.add_signal_handler(signal.SIGHUP, service.reload_asked.set)
+    # Where nothing is read again SIGHUP ends the server, as it does by default: it comes when a terminal is closed.
+    if service.credentials.reloads or service.reloader.on:
+        loop.add_signal_handler(signal.SIGHUP, service.ask_to_reload)
     try:
         await service.load()
         _announce(service.banner(), service.settings)
@@ -107,22 +110,27 @@ class Service:
         self.engine = _engine.Engine(workers=workers or settings.engine_workers)
         self.engine.on_kernel_error = _log_kernel_error
         self.router = _engine.Router()
-        self.catalog = Catalog(settings, self.engine, self.router)
+        self._places = Places(settings)
+        self.catalog = Catalog(settings, self.engine, self.router, self._places.repository)
         self.engine.on_dispute = self.catalog.referee.report
+        self.canaries = Canaries(self.catalog)
         self.loading = True
         self.grpc_port = self.metrics_port = self.admin_port = 0
         self._health = Health()
         self.credentials = ServerCredentials(settings)
         self._guard = Guard(self.credentials.admin_callers)
-        self.reload_asked = asyncio.Event()
+        self._reload_asked = asyncio.Event()
+        self.reloader = Reloader(settings, self.catalog, self._places)
         self._health_is_old = False
+        self._canary_looks: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Bind all ports and answer on them: alive, not ready, models still loading."""
         loop = asyncio.get_running_loop()
         check_ports(self.settings)
+        await asyncio.to_thread(self.reloader.prepare)
         widest = self.catalog.scan()
-        control = Control(self.settings, self.catalog, self._health, self._guard)
+        control = Control(self.settings, self.catalog, self._health, self.reloader, self._guard)
         self.front: Front = make_front(
             self.settings, self.engine, self.router, control_rpcs(control), widest, want=self.catalog.want
         )
@@ -149,6 +157,10 @@ class Service:
         )
         self.metrics_port = self._metrics.port
         fronts = [front for front in (self.front, self._admin) if front]
+        if self.catalog.policy_file is not None:
+            self.credentials.reloads.append(
+                Reload("policy", [self.catalog.policy_file], self.catalog.read_policies)
+            )
         self.credentials.watch([*(front.reload_tls for front in fronts), self._metrics.reload_tls])
         self._health.on_change(self._health_changed)
         self._report_health()
@@ -156,7 +168,7 @@ class Service:
         if self._admin is not None:
             self.admin_port = await self._admin.start()
         self.grpc_port = await self.front.start()
-        self._reloading = loop.create_task(keep_reloading(self.credentials.reloads, self.reload_asked))
+        self._reloading = loop.create_task(keep_reloading(self.credentials.reloads, self._reload_asked))
         self.catalog.on_change(lambda names: loop.call_soon_threadsafe(self._report_health, names))
         self._stop_listening = listen(lambda: loop.call_soon_threadsafe(lambda: self._health.fail(failure())))
         log.info(
@@ -178,6 +190,19 @@ class Service:
         self.loading = False
         self._report_health()
         self._publish_health()  # before the banner says that it is ready
+        self.reloader.start()
+        self._canary_looks = asyncio.get_running_loop().create_task(self._look_at_canaries())
+
+    async def _look_at_canaries(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self.catalog.models_with_canary():
+                await asyncio.to_thread(self.canaries.look)
+
+    def ask_to_reload(self) -> None:
+        """Certificates and models, of what may be read again."""
+        self._reload_asked.set()
+        self.reloader.asked.set()
 
     def banner(self) -> str:
         return banner(
@@ -196,17 +221,21 @@ class Service:
         self._stop_listening()
         self._publish_health()
         self._reloading.cancel()
+        if self._canary_looks is not None:
+            self._canary_looks.cancel()
         self.engine.on_dispute = None
         # A verdict would publish routes, and report to a loop that is about to end.
         await asyncio.to_thread(self.catalog.referee.stop)
         if self._admin is not None:
             await self._admin.stop(0)
+        await self.reloader.stop()
         await self.front.stop(self.settings.drain_timeout_s)
         await asyncio.to_thread(self.catalog.stop_loading)
         self._metrics.stop()
         log.info("stopped")
 
     def close(self) -> None:
+        self.reloader.close()
         self.catalog.stop_loading()
         self.engine.stop()
         self.engine.on_dispute = None  # breaks the cycle between the engine and the catalog
@@ -219,6 +248,7 @@ class Service:
         return metrics.Exposition(
             self._model_metrics,
             metrics.FrontCollector(self.front.stats),
+            metrics.StoreCollector(self._places.failures),
             metrics.CredentialsCollector(self.credentials, self._guard.refused),
         )
 

@@ -204,6 +204,8 @@ EXTRAS = {
     "models/demo/train_digits.py": ("serve", "torch", "train"),
     "kernels/cuda/*": ("serve", "torch", "cuda-check"),
     "service/csrc/*/tests/*": ("serve", "torch", "dev"),
+    "service/reload/*": ("serve", "watch"),
+    "service/stores/*": ("serve", "s3"),
     "*": ("serve", "torch"),
 }
 

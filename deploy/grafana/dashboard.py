@@ -40,7 +40,7 @@ from panels import (
 TARGET = Path(__file__).with_name("fused-mlp.json")
 LATENCY = "fused_mlp_request_duration_seconds"
 SHADOW = "fused_mlp_shadow_compute_seconds_sum"
-EACH = "{{variant}} {{instance}}{{job}}"  # what the variable `by` groups by
+EACH = "{{variant}} {{version}}{{instance}}{{job}}"  # what the variable `by` groups by
 
 
 def speedup(share: float) -> str:
@@ -251,8 +251,8 @@ def add_variables(made: dashboard.Dashboard) -> None:
     made.with_variable(
         dashboard.CustomVariable("by")
         .label("Compare")
-        .description("lanes: the variants; pods and jobs: the variants of each")
-        .values(r"lanes : variant,pods : variant\, instance,jobs : variant\, job")
+        .description("lanes: the variants; arms: those of each version; pods and jobs: those of each")
+        .values(r"lanes : variant,arms : variant\, version,pods : variant\, instance,jobs : variant\, job")
         .current(VariableOption(text="lanes", value="variant", selected=True))
     )
     made.with_variable(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from fused_mlp.models.errors import ModelLoadError
+from fused_mlp.models.importers.acceptance import check_outputs
 from fused_mlp.models.importers.checkpoints.pickles import read_pickle
 from fused_mlp.models.importers.checkpoints.safetensors import INDEX_SUFFIX
 from fused_mlp.models.importers.from_checkpoint import from_safetensors, from_state_dict
@@ -72,6 +73,7 @@ def import_model(
     precision: Precision | None = None,
     calibration: NDArray[Any] | None = None,
     max_error: float | None = None,
+    check: tuple[NDArray[Any], NDArray[Any]] | None = None,
 ) -> ImportedModel:
     """Read `source` and write it to `<repository>/<name>/<version>`, by default one above the highest there.
 
@@ -83,7 +85,9 @@ def import_model(
 
     `precision` keeps the weights in bfloat16 or int8; None: as in the source, which may be quantised. What that costs
     is measured over the rows of `calibration`, or random ones, and written beside the weights; `max_error` (5 %)
-    bounds it (see `fused_mlp.models.precision`). `dtype` makes floats of weights in fewer bits."""
+    bounds it (see `fused_mlp.models.precision`). `dtype` makes floats of weights in fewer bits.
+
+    `check`: rows and the outputs that the model must reproduce; one that does not is not written."""
     check_name(name)
     if version is not None and version < 1:
         raise ModelLoadError(f"version: expected 1 or more, got {version}")
@@ -138,6 +142,8 @@ def import_model(
     )
     try:
         mlp = reduce_precision(mlp, precision, calibration, max_error)
+        if check is not None:
+            check_outputs(mlp, *check, max_error)
     except ModelLoadError as error:
         raise ModelLoadError(f"{path}: {error}") from error
     return _write(mlp, Path(repository), name, version, kind)

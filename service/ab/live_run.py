@@ -1,4 +1,4 @@
-"""A live comparison: both variants of one model on one server, in alternating slices with the same arrival times. Runs
+"""A live comparison: two arms of one model on one server, in alternating slices with the same arrival times. Runs
 on the caller's thread; the load has sender threads."""
 
 from __future__ import annotations
@@ -12,13 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fused_mlp.service.ab.blocks import Samples
-from fused_mlp.service.ab.load import Load, SliceResult
+from fused_mlp.service.ab.load import Load, SliceResult, predict
 from fused_mlp.service.ab.ratio import Measure, per, ratios
-from fused_mlp.service.ab.report import Difference, Report, Row, distribution, latency_rows
+from fused_mlp.service.ab.report import (
+    QUANTILES,
+    VARIANT_ARMS,
+    Arms,
+    Difference,
+    Report,
+    Row,
+    distribution,
+    latency_rows,
+)
 from fused_mlp.service.ab.schedule import plan, slice_seconds
 from fused_mlp.service.ab.server_cpu import MetricsUnreadable, Reading, ServerCpu
-from fused_mlp.service.client import Client, Prediction, VersionInfo
-from fused_mlp.service.variant import VARIANTS, Variant
+from fused_mlp.service.arm import Arm
+from fused_mlp.service.client import Client, VersionInfo
 
 LATE_S = 0.001
 # Above the first share of late sends the client dominates the latencies; above the second it affects p99.
@@ -32,25 +41,34 @@ Progress = Callable[[int, int], None]  # slices done, of how many
 class LiveRun:
     client: Client
     model: str
-    version: VersionInfo
+    arms: tuple[Arm, Arm]  # each with the number of a version and a variant
+    versions: tuple[VersionInfo, VersionInfo]
     inputs: NDArray[Any]  # (n, rows, width)
     duration_s: float
     rate: float | None = None  # None: a probe finds one
     metrics_url: str | None = None
 
     def compare_outputs(self) -> Difference:
-        """Raises the server's error if it does not let a request name its variant."""
-        fused, unfused = (
-            np.concatenate([self._predict(x, variant).output for x in self.inputs]).astype(np.float64)
-            for variant in VARIANTS
+        """Raises the server's error if it does not let a request name its arm."""
+        first, second = (
+            np.concatenate([self._predict(x, arm) for x in self.inputs]).astype(np.float64)
+            for arm in self.arms
         )
-        apart = np.abs(fused - unfused)
-        scale = np.maximum(np.abs(unfused).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
-        return Difference(float(apart.max()), float((apart / scale).max()), len(fused))
+        apart = np.abs(first - second)
+        scale = np.maximum(np.abs(second).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        relative = (apart / scale).max(axis=1)
+        largest = float(apart.max()), float(relative.max()), len(first)
+        if self.arms[0].version == self.arms[1].version:
+            return Difference(*largest)
+        found = np.quantile(relative, list(QUANTILES.values()))
+        changed = None
+        if first.shape[1] > 1:
+            changed = int((first.argmax(axis=1) != second.argmax(axis=1)).sum())
+        return Difference(*largest, dict(zip(QUANTILES, map(float, found), strict=True)), changed)
 
     def run(self, progress: Progress) -> Report:
         difference = self.compare_outputs()
-        load = Load(self.client, self.model, self.version.version, self.inputs)
+        load = Load(self.client, self.model, self.arms, self.inputs)
         try:
             rate = self.rate or load.automatic_rate()
             cpu, why_no_cpu = self._server_cpu()
@@ -80,8 +98,15 @@ class LiveRun:
             notes.append("the server also answered other clients; its CPU time per request includes theirs")
         return self._report(results, spent, difference, rate, notes)
 
-    def _predict(self, x: NDArray[Any], variant: Variant) -> Prediction:
-        return self.client.predict(self.model, x, version=self.version.version, variant=variant)
+    def _predict(self, x: NDArray[Any], arm: Arm) -> NDArray[Any]:
+        return predict(self.client, self.model, x, arm).output.reshape(len(x), -1)
+
+    @property
+    def _names(self) -> Arms:
+        """The variants, where the version is the same."""
+        first, second = self.arms
+        variants = first.version == second.version and (first.variant, second.variant) == VARIANT_ARMS
+        return VARIANT_ARMS if variants else (str(first), str(second))
 
     def _server_cpu(self) -> tuple[ServerCpu | None, str]:
         if self.metrics_url is None:
@@ -99,62 +124,68 @@ class LiveRun:
         rate: float,
         notes: list[str],
     ) -> Report:
-        mine = {v: [r for r in results if r.slice.variant == v] for v in VARIANTS}
-        latency = {v: Samples([r.latency_s for r in mine[v]]) for v in VARIANTS}
-        kernel = {v: Samples([r.compute_s for r in mine[v]]) for v in VARIANTS}
-        rows = latency_rows("latency", latency["fused"], latency["unfused"])
-        rows += latency_rows("kernel", kernel["fused"], kernel["unfused"])[:1]
+        names = self._names
+        mine = [[r for r in results if r.slice.side == side] for side in (0, 1)]
+        latency = [Samples([r.latency_s for r in each]) for each in mine]
+        kernel = [Samples([r.compute_s for r in each]) for each in mine]
+        rows = latency_rows("latency", *latency)
+        rows += latency_rows("kernel", *kernel)[:1]
         rows.append(_rate_row(mine))
         rows.append(_cpu_row(results, spent))
         problems, more = _judge(results, rate)
         length = slice_seconds(self.duration_s)
-        by_variant = {info.variant: info for info in self.version.kernels}
+        version = f"/{self.versions[0].version}" if names == VARIANT_ARMS else ""
+        kernels = {
+            name: next(k for k in info.kernels if k.variant == arm.variant)
+            for name, arm, info in zip(names, self.arms, self.versions, strict=True)
+        }
         return Report(
-            title=f"{self.model}/{self.version.version} on {self.client.target}",
+            title=f"{self.model}{version} on {self.client.target}",
             facts={
                 "load": f"{rate:g} requests/s of {self.inputs.shape[1]} row(s), open loop, random arrivals; "
-                f"{len(mine['fused'])} slices of {length:.2g} s for each variant, in turns",
+                f"{len(mine[0])} slices of {length:.2g} s for each {'variant' if version else 'arm'}, in turns",
                 "latency": "from the moment a request was due to its answer, client included",
                 **{
                     v: f"{k.backend} kernel on {k.device} {k.isa}, "
                     f"{k.threads} thread{'s' if k.threads != 1 else ''}, {k.strategy}"
-                    for v, k in by_variant.items()
+                    for v, k in kernels.items()
                 },
             },
             rows=tuple(rows),
             difference=difference,
             problems=tuple(problems),
             notes=(*notes, *more),
-            distribution={v: distribution(latency[v]) for v in VARIANTS},
-            timeline={v: _timeline(mine[v], results, length) for v in VARIANTS},
+            distribution={name: distribution(each) for name, each in zip(names, latency, strict=True)},
+            timeline={name: _timeline(each, results, length) for name, each in zip(names, mine, strict=True)},
+            arms=names,
         )
 
 
-def _rate_row(mine: dict[Variant, list[SliceResult]]) -> Row:
-    """Answers per second. No ratio: in an open loop both variants get the same load."""
-    rates = {v: sum(r.answered for r in mine[v]) / sum(r.elapsed_s for r in mine[v]) for v in VARIANTS}
-    return Row("answered", "req/s", rates["fused"], rates["unfused"])
+def _rate_row(mine: list[list[SliceResult]]) -> Row:
+    """Answers per second. No ratio: in an open loop both arms get the same load."""
+    rates = [sum(r.answered for r in each) / sum(r.elapsed_s for r in each) for each in mine]
+    return Row("answered", "req/s", rates[0], rates[1])
 
 
 def _cpu_row(results: list[SliceResult], spent: list[float]) -> Row:
     if not spent:
         return Row("server CPU per request", "s", None, None)
 
-    def measure(variant: Variant) -> Measure:
+    def measure(side: int) -> Measure:
         mine = sorted(
             (result.slice.pair, seconds, result.answered)
             for result, seconds in zip(results, spent, strict=True)
-            if result.slice.variant == variant
+            if result.slice.side == side
         )
         table = np.array(mine, np.float64)
         return per(table[:, 1], table[:, 2])
 
-    fused, unfused = measure("fused"), measure("unfused")
+    first, second = measure(0), measure(1)
     pairs = len(results) // 2
-    (ratio,) = ratios(fused, unfused, pairs)
+    (ratio,) = ratios(first, second, pairs)
     once = np.ones(pairs)
     # A cost below the resolution of the CPU clock is not known.
-    costs = [cost if cost > 0 else None for cost in (float(measure(once)[0]) for measure in (fused, unfused))]
+    costs = [cost if cost > 0 else None for cost in (float(measure(once)[0]) for measure in (first, second))]
     return Row("server CPU per request", "s", costs[0], costs[1], ratio)
 
 

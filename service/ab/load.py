@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fused_mlp.service.ab.blocks import Array
 from fused_mlp.service.ab.schedule import Slice
-from fused_mlp.service.client import Client, PredictError
-from fused_mlp.service.variant import Variant
+from fused_mlp.service.arm import Arm
+from fused_mlp.service.client import Client, PredictError, Prediction
 
 SENDERS = 32  # threads; also the limit of concurrent requests
 PROBE_SENDERS = 8
@@ -42,13 +42,18 @@ class SliceResult:
         return len(self.latency_s)
 
 
-class Load:
-    """inputs: (n, rows, width); requests take them in turn."""
+def predict(client: Client, model: str, x: NDArray[Any], arm: Arm) -> Prediction:
+    # Not by `arm`, which servers before that field would ignore.
+    return client.predict(model, x, version=int(arm.version), variant=arm.variant)
 
-    def __init__(self, client: Client, model: str, version: int, inputs: NDArray[Any]) -> None:
+
+class Load:
+    """inputs: (n, rows, width); requests take them in turn. arms: each with the number of a version and a variant."""
+
+    def __init__(self, client: Client, model: str, arms: tuple[Arm, Arm], inputs: NDArray[Any]) -> None:
         self._client = client
         self._model = model
-        self._version = version
+        self._arms = arms
         self._inputs = inputs
         self._senders = ThreadPoolExecutor(SENDERS, "ab-sender")
 
@@ -69,7 +74,7 @@ class Load:
                     time.sleep(wait)
                 late[turn] = time.perf_counter() - due
                 try:
-                    compute[turn] = self._predict(turn, planned.variant)
+                    compute[turn] = self._predict(turn, planned.side)
                     latency[turn] = time.perf_counter() - due
                 except PredictError as error:
                     failures[str(error)] += 1
@@ -81,7 +86,7 @@ class Load:
             planned, latency[answered], compute[answered], late[answered], elapsed, Counter(failures)
         )
 
-    def probe(self, variant: Variant, seconds: float = PROBE_S) -> float:
+    def probe(self, side: int, seconds: float = PROBE_S) -> float:
         """Requests per second of a closed loop of a few senders: the limit of client and server together."""
         until = time.perf_counter() + seconds
         turns = count()
@@ -89,7 +94,7 @@ class Load:
         def call() -> int:
             done = 0
             while time.perf_counter() < until:
-                self._predict(next(turns), variant)
+                self._predict(next(turns), side)
                 done += 1
             return done
 
@@ -98,13 +103,13 @@ class Load:
         return done / (time.perf_counter() - start)
 
     def automatic_rate(self) -> float:
-        """A rate that both variants can keep. Warms up both."""
-        slower = min(self.probe("fused"), self.probe("unfused"))
+        """A rate that both arms can keep. Warms up both."""
+        slower = min(self.probe(0), self.probe(1))
         return min(MOST_AUTOMATIC_RATE, max(1.0, float(f"{PROBE_SHARE * slower:.2g}")))
 
-    def _predict(self, turn: int, variant: Variant) -> float:
+    def _predict(self, turn: int, side: int) -> float:
         x = self._inputs[turn % len(self._inputs)]
-        answer = self._client.predict(self._model, x, version=self._version, variant=variant)
+        answer = predict(self._client, self._model, x, self._arms[side])
         return answer.timings.compute_us / 1e6
 
     def _all(self, task: Any, senders: int) -> list[Any]:

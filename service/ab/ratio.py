@@ -1,5 +1,5 @@
-"""unfused / fused with a confidence interval from a block bootstrap: blocks of time are resampled with replacement, for
-both variants together, so that a resample keeps the drift and the bursts of the machine."""
+"""The second arm / the first with a confidence interval from a block bootstrap: blocks of time are resampled with
+replacement, for both arms together, so that a resample keeps the drift and the bursts of the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Measure = Callable[[Array], Array]  # from the weights of the blocks to one or m
 
 @dataclass(frozen=True)
 class Ratio:
-    """Above 1: fused needs less. `low` and `high` contain the true ratio in 95 of 100 runs."""
+    """Above 1: the first arm needs less. `low` and `high` contain the true ratio in 95 of 100 runs."""
 
     value: float
     low: float
@@ -28,14 +28,14 @@ class Ratio:
         return self.low <= 1 <= self.high
 
 
-def ratios(fused: Measure, unfused: Measure, blocks: int) -> list[Ratio | None]:
+def ratios(first: Measure, second: Measure, blocks: int) -> list[Ratio | None]:
     """One ratio for each number that the measures return; None where it cannot be formed."""
     once = np.ones(blocks)
-    measured = _divide(unfused(once), fused(once))
+    measured = _divide(second(once), first(once))
     rng = np.random.default_rng(0)  # the same data gives the same interval
     drawn = np.array(
         [
-            _divide(unfused(weights), fused(weights))
+            _divide(second(weights), first(weights))
             for weights in rng.multinomial(blocks, np.full(blocks, 1 / blocks), RESAMPLES).astype(np.float64)
         ]
     )

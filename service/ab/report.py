@@ -1,10 +1,10 @@
-"""The result of a comparison, live or recorded: figures of both variants, ratios with their intervals, and a verdict in
+"""The result of a comparison, live or recorded: figures of both arms, ratios with their intervals, and a verdict in
 one sentence. Knows no terminal and no HTML."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -12,9 +12,10 @@ import numpy as np
 
 from fused_mlp.service.ab.blocks import Blocks
 from fused_mlp.service.ab.ratio import CONFIDENCE, Ratio, ratios
-from fused_mlp.service.variant import Variant
 
 Unit = Literal["s", "req/s"]
+Arms = tuple[str, str]  # such as 2/fused and 3/fused; ratios are of the second to the first
+VARIANT_ARMS: Arms = ("fused", "unfused")
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 # Points of the plotted distribution: even steps, and closer together in the tail.
 PLOTTED_SHARES = tuple(float(s) for s in (*np.linspace(0.005, 0.985, 99), *np.linspace(0.9875, 0.999, 12)))
@@ -26,18 +27,21 @@ class Row:
 
     name: str
     unit: Unit
-    fused: float | None
-    unfused: float | None
+    first: float | None
+    second: float | None
     ratio: Ratio | None = None
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest difference of both variants' outputs on the same rows; relative to the row's largest output."""
+    """Largest difference of both arms' outputs on the same rows; relative to the row's largest output. Between versions
+    also how the differences of rows are distributed, and how many rows have another largest output."""
 
     absolute: float
     relative: float | None
     rows: int
+    quantiles: Mapping[str, float] | None = None  # p50, p90, p99 of the rows' relative differences
+    top1_changed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,9 @@ class Report:
     difference: Difference | None
     problems: tuple[str, ...]  # each makes the figures invalid
     notes: tuple[str, ...]  # each limits what the figures mean
-    distribution: dict[Variant, list[tuple[float, float]]]  # (seconds, share of requests not above)
-    timeline: dict[Variant, list[tuple[float, float]]]  # (seconds since the start, median in seconds)
+    distribution: dict[str, list[tuple[float, float]]]  # by arm: (seconds, share of requests not above)
+    timeline: dict[str, list[tuple[float, float]]]  # (seconds since the start, median in seconds)
+    arms: Arms = VARIANT_ARMS
 
     @property
     def valid(self) -> bool:
@@ -62,23 +67,25 @@ class Report:
         by_name = {row.name: row.ratio for row in self.rows}
         median, tail = by_name.get("latency p50"), by_name.get("latency p99")
         if median is None:
-            return "No verdict: at least one of the variants answered too little to compare."
-        return f"{_median_in_words(median)}{_tail_in_words(tail)}."
+            return "No verdict: at least one of the arms answered too little to compare."
+        return f"{_median_in_words(median, self.arms)}{_tail_in_words(tail)}."
 
     def as_json(self) -> dict[str, Any]:
         known = asdict(self) | {"valid": self.valid, "verdict": self.verdict, "confidence": CONFIDENCE}
+        for row in known["rows"]:
+            row |= {arm: row.pop(side) for arm, side in zip(self.arms, ("first", "second"), strict=True)}
         return {key: _finite(value) for key, value in known.items()}
 
 
-def latency_rows(name: str, fused: Blocks, unfused: Blocks) -> list[Row]:
-    """p50, p90 and p99 of both variants, with ratios. Block i of both is the same time."""
+def latency_rows(name: str, first: Blocks, second: Blocks) -> list[Row]:
+    """p50, p90 and p99 of both arms, with ratios. Block i of both is the same time."""
     shares = list(QUANTILES.values())
     found = ratios(
-        lambda weights: fused.quantiles(shares, weights),
-        lambda weights: unfused.quantiles(shares, weights),
-        fused.size,
+        lambda weights: first.quantiles(shares, weights),
+        lambda weights: second.quantiles(shares, weights),
+        first.size,
     )
-    values = zip(QUANTILES, fused.quantiles(shares), unfused.quantiles(shares), found, strict=True)
+    values = zip(QUANTILES, first.quantiles(shares), second.quantiles(shares), found, strict=True)
     return [Row(f"{name} {label}", "s", known(f), known(u), ratio) for label, f, u, ratio in values]
 
 
@@ -104,11 +111,12 @@ def say_interval(ratio: Ratio) -> str:
     return f"{say_ratio(ratio.low)} to {say_ratio(ratio.high)}"
 
 
-def _median_in_words(ratio: Ratio) -> str:
+def _median_in_words(ratio: Ratio, arms: Arms) -> str:
     interval = f"95 % interval of the ratio {say_interval(ratio)}"
     if ratio.is_noise:
         return f"No difference beyond noise at the median ({interval})"
-    faster, slower = ("Fused", "unfused") if ratio.value > 1 else ("Unfused", "fused")
+    faster, slower = arms if ratio.value > 1 else arms[::-1]
+    faster = faster[0].upper() + faster[1:]
     factor = max(ratio.value, 1 / ratio.value)
     how_much = (
         f"{say_ratio(factor)} as fast as" if factor >= 1.1 else f"{100 * (factor - 1):.1f} % faster than"

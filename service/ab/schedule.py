@@ -1,5 +1,5 @@
-"""The due time of each request, planned before the run: short slices that alternate between the variants. Both slices
-of a pair have the same arrivals, so that both variants get the same load within seconds."""
+"""The due time of each request, planned before the run: short slices that alternate between the arms. Both slices
+of a pair have the same arrivals, so that both arms get the same load within seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fused_mlp.service.ab.blocks import Array
-from fused_mlp.service.variant import VARIANTS, Variant
 
 LONGEST_SLICE_S = 1.0
 SHORTEST_SLICE_S = 0.1
@@ -21,7 +20,7 @@ class Slice:
     """`due`: one time per request, in seconds from the start of the slice, ascending."""
 
     pair: int
-    variant: Variant
+    side: int  # which of the two arms
     due: Array
 
 
@@ -34,7 +33,7 @@ def plan(duration_s: float, rate: float) -> Iterator[Slice]:
     length = slice_seconds(duration_s)
     rng = np.random.default_rng(1)
     for pair in range(round(duration_s / (2 * length))):
-        # The order alternates, so that an advantage of the second slice goes to both variants alike.
-        order = VARIANTS if pair % 2 == 0 else VARIANTS[::-1]
+        # The order alternates, so that an advantage of the second slice goes to both arms alike.
+        order = (0, 1) if pair % 2 == 0 else (1, 0)
         due = np.sort(rng.uniform(0, length, max(1, round(rate * length))))
-        yield from (Slice(pair, variant, due) for variant in order)
+        yield from (Slice(pair, side, due) for side in order)

@@ -64,6 +64,7 @@ class KernelBuilder:
             precision=mlp.precision,
             wanted=policy.precision,
             precision_error=mlp.error,
+            signature=stored.found.signature,
         )
         return self.with_kernels(served, policy, mlp)
 

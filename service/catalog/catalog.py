@@ -6,24 +6,36 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from difflib import get_close_matches
 
+from fused_mlp.kernels import KernelError
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundModel, Repository
 from fused_mlp.service import _engine
 from fused_mlp.service._engine import Verdict
+from fused_mlp.service.arm import parse_arm
 from fused_mlp.service.catalog.building import KernelBuilder, check_torch
 from fused_mlp.service.catalog.ledger import Ledger, ModelCounters
 from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
-from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.catalog.policies import (
+    MOST_REMEMBERED,
+    Policies,
+    PolicyChanged,
+    policy_file,
+    read_changes,
+    write_changes,
+)
+from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.catalog.referee import Dispute, Referee
+from fused_mlp.service.catalog.refresh import Refresh
 from fused_mlp.service.catalog.room import bytes_to_build, estimated_bytes
 from fused_mlp.service.catalog.successors import Successors
 from fused_mlp.service.catalog.table import Changes, ModelTable
-from fused_mlp.service.errors import ModelNotFound
+from fused_mlp.service.errors import InvalidInput, ModelNotFound
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy
 from fused_mlp.service.settings.settings import Settings
 
@@ -33,25 +45,46 @@ MOST_NAMED = 10  # broken versions with a line of their own in the log and the b
 
 
 class Catalog:
-    def __init__(self, settings: Settings, engine: _engine.Engine, router: _engine.Router) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: _engine.Engine,
+        router: _engine.Router,
+        repository: Repository | None = None,
+    ) -> None:
+        """`repository`: unless it is the folder of the settings."""
         self._settings = settings
-        self._repository = Repository(settings.model_repository)
-        self._ledger = Ledger(self._repository.has)
+        self.repository = repository or Repository(settings.model_repository)
+        self._ledger = Ledger(self.repository.has)
         self._builder = KernelBuilder(settings, engine, self._ledger)
-        self._default_policy = settings.default_policy
-        self._policies: dict[str, Policy] = {}  # set at run time: they outlive a reload
+        self._policies = Policies(settings)  # they outlive a reload
+        self.policy_file = policy_file(settings)
+        self._keeping = threading.Lock()  # one write of that file at a time
+        self.canaries: dict[str, CanaryStatus] = {}  # by model, kept by those who run them
+        self.policy_history: deque[PolicyChanged] = deque(maxlen=MOST_REMEMBERED)
         self._table = ModelTable(settings, engine, router, self._ledger, self._start_referee)
         self.referee = Referee(self._table.owner, self._settle)
-        self._loader = Loader(self._repository, self._builder, self.policy, self._table.release)
+        self._loader = Loader(self.repository, self._builder, self.policy, self._table.release)
         self._lazy = settings.load == "lazy"
         self.on_demand = OnDemand(
             self._table,
             self._loader,
-            self._repository,
+            self.repository,
             policy=self.policy,
             notify=self._notify,
             most_bytes=settings.max_loaded_bytes,
         )
+        self._refresh = Refresh(
+            self._table,
+            self._loader,
+            self._builder,
+            self.on_demand,
+            self._ledger,
+            policy=self.policy,
+            notify=self._notify,
+            lazy=self._lazy,
+        )
+        self._unloaded: set[str] = set()  # by an operator: only an operator loads them again
         # One load, unload or build of kernels at a time, but for loads on demand.
         self._changing = threading.Lock()
         self._on_change: list[Callable[[Collection[str]], object]] = []
@@ -67,6 +100,9 @@ class Catalog:
     def counters(self) -> list[tuple[str, ModelCounters]]:
         """By name, of all models that are served, or were and are still in the repository."""
         return self._ledger.models(self._table.models)
+
+    def served_versions(self) -> dict[str, list[int]]:
+        return {model.name: [v.version for v in model.versions] for model in self._table.all()}
 
     def get(self, name: str) -> ServedModel:
         try:
@@ -91,8 +127,14 @@ class Catalog:
 
     def scan(self) -> int:
         """Find what the repository holds, without reading weights, and publish it as still loading, or as to be loaded
-        on demand. Returns the width of the widest input. Raises ModelLoadError when there is no repository."""
-        self._found = self._repository.scan(headers=self._lazy)
+        on demand. Returns the width of the widest input. Raises ModelLoadError when there is no repository, or no
+        policy can be read from its file."""
+        if self.policy_file is not None:
+            try:
+                self._policies = Policies(self._settings, read_changes(self.policy_file))
+            except (OSError, ValueError) as error:
+                raise ModelLoadError(str(error)) from None
+        self._found = self.repository.scan(headers=self._lazy)
         for found in self._found:
             for problem in found.problems:
                 log.warning("%s", problem)
@@ -111,7 +153,7 @@ class Catalog:
             loaded = dict(self._table.models) if self._lazy else self._loader.load_all(found)
             if not any(model.answering for model in loaded.values()):
                 why = "; ".join(model.problems for model in list(loaded.values())[:MOST_NAMED])
-                raise ModelLoadError(f"nothing to serve in {self._repository.root}: {why}")
+                raise ModelLoadError(f"nothing to serve in {self.repository.root}: {why}")
             if not self._lazy:
                 self._install(loaded)
         self._report_loaded(loaded.values(), time.monotonic() - started)
@@ -140,7 +182,7 @@ class Catalog:
         cannot be served, a model that serves stays as it was: ModelLoadError. One that did not serve is published
         with the versions that can be served, as at a start."""
         with self._changing:
-            found = self._repository.find(name)
+            found = self.repository.find(name)
             try:
                 served = self._load_default(found) if self._lazy else self._loader.load(found)
                 for v in served.versions:
@@ -158,7 +200,39 @@ class Catalog:
                 self.on_demand.forget(name)
             finally:
                 self.on_demand.room.give_back(name)
+            self._unloaded.discard(name)
             return self._table.models[name]
+
+    def refresh(self, name: str, held: Collection[int] = (), policy: Policy | None = None) -> None:
+        """Serve what the repository holds of a model now, but for versions `held`, which are still being written.
+        Versions that cannot be served are told of. `policy`: that chooses the versions, if not the model's. Raises
+        ModelLoadError when there is no such name."""
+        with self._changing:
+            if name not in self._unloaded:
+                self._refresh_model(name, policy or self.policy(name), held)
+
+    def load_changed(self, name: str) -> ServedModel:
+        """As refresh(), also for a model that was unloaded."""
+        with self._changing:
+            self._unloaded.discard(name)
+            self._refresh_model(name, self.policy(name))
+            if name not in self._table.models:
+                raise ModelLoadError(f"model {name!r} is not in the repository")
+            return self._table.models[name]
+
+    def _refresh_model(self, name: str, policy: Policy, held: Collection[int] = ()) -> None:
+        served = self._table.models.get(name)
+        found = self.repository.find_or_none(name)
+        if found is not None and (found.versions or held):
+            self._refresh.apply(found, policy, held)
+        elif served is not None:
+            log.info("retired %s: it is not in the repository any more", name)
+            self._refresh.remove(served)
+
+    def failed_loads(self) -> dict[tuple[str, int], int]:
+        """Since the start, of models that are served still."""
+        reloads = {key: n for key, n in self._refresh.failures.copy().items() if key[0] in self._table.models}
+        return dict(Counter(self.on_demand.failed_loads()) + Counter(reloads))
 
     def _load_default(self, found: FoundModel) -> ServedModel:
         """Others make room for it, until the caller gives that back; the other versions are loaded on demand."""
@@ -195,40 +269,93 @@ class Catalog:
     def unload(self, name: str) -> None:
         """Requests accepted before are answered; later ones get NOT_FOUND."""
         with self._changing:
-            versions = self.get(name).versions
-            with self._table.lock:
-                self._table.publish({}, removed=[name])
-            self._table.release(versions)
-            self.on_demand.forget(name)
+            self._refresh.remove(self.get(name))
+            self._unloaded.add(name)
             self._ledger.unloaded(self._table.models)
-            self._notify([name])
 
     def policy(self, name: str) -> Policy:
         """The policy that a model of that name has, or would have once loaded."""
-        return self._policies.get(name) or self._settings.policy_of(name, self._default_policy)
+        return self._policies.of(name)
 
     @property
     def default_policy(self) -> Policy:
-        return self._default_policy
+        return self._policies.default
 
-    def set_policy(self, changes: Mapping[str, object], name: str = "") -> list[ServedModel]:
+    def version_shadows(self) -> list[tuple[str, VersionShadow]]:
+        """By model: the arms of different versions that were compared last."""
+        return sorted(self._table.version_shadows.copy().items())
+
+    def models_with_canary(self) -> list[ServedModel]:
+        names = self._table.models.copy() if self.default_policy.canary else self._policies.named
+        found = (self._table.models.get(name) for name in names)
+        return [model for model in found if model is not None and model.policy.canary is not None]
+
+    def set_policy(self, changes: Mapping[str, object], name: str = "", *, by: str = "") -> list[ServedModel]:
         """Change some fields of one model's policy, or of all (and of the default) when none is named. All or
         nothing, in one step; kernels that the new policy needs are built first, which may take seconds. Raises
-        InvalidInput, ModelNotFound, KernelError. A precision that costs a model too much is refused if the model is
-        named; otherwise that model stays as it is."""
+        InvalidInput, ModelNotFound, KernelError. An arm that a model does not have, or a precision that costs it too
+        much, is refused if the model is named; otherwise that model stays as it is. `by`: who does it, for the
+        history."""
+        changed = self._change(lambda now: now.changed(changes, name), name, fields=changes.keys())
+        with self._keeping:
+            self._keep_policies()
+        what = ", ".join(f"{field} {value!r}" for field, value in changes.items())
+        self._tell_change(changed, PolicyChanged(time.time(), by or "the program", name, what))
+        return changed
+
+    def read_policies(self) -> None:
+        """The file again, after a change of it. All or nothing. Raises ValueError in one line, OSError."""
+        assert self.policy_file is not None
+        with self._keeping:
+            changes = read_changes(self.policy_file)
+            if changes == self._policies.changes:
+                return  # it is our own
+            try:
+                changed = self._change(lambda _: Policies(self._settings, changes), "")
+            except (InvalidInput, KernelError) as error:
+                raise ValueError(f"{self.policy_file}: {error}") from None
+        self._tell_change(changed, PolicyChanged(time.time(), self.policy_file.name, "", "the whole file"))
+
+    def _keep_policies(self) -> None:
+        if self.policy_file is None:
+            return
+        try:
+            write_changes(self.policy_file, self._policies.changes)
+        except OSError as error:
+            log.warning("the new policy is in force until the server ends, but cannot be kept: %s", error)
+
+    def _tell_change(self, changed: list[ServedModel], record: PolicyChanged) -> None:
+        self.policy_history.append(record)
+        log.info("policy of %s changed by %s: %s", record.model or "all models", record.by, record.what)
+        for model in changed[:MOST_NAMED]:
+            log.info("policy of %s: %s", model.name, model.policy)
+            for arm, _ in model.policy.shares:
+                if problem := model.arm_problem(arm):
+                    log.warning("arm %s of %s takes no requests: %s", arm, model.name, problem)
+        if len(changed) > MOST_NAMED:
+            log.info("and of %d more models", len(changed) - MOST_NAMED)
+        self._notify([model.name for model in changed])
+
+    def _change(
+        self, edit: Callable[[Policies], Policies], name: str, *, fields: Collection[str] = ()
+    ) -> list[ServedModel]:
+        """`fields`: those named. An explicit variant re-enables a withdrawn kernel."""
         built = Successors(self._table, self._builder, self.on_demand)
         try:
             while True:
                 with self._table.lock:
                     names = [self.get(name).name] if name else list(self._table.models)
-                    default = self._default_policy if name else self._default_policy.changed(changes)
-                    policies = {each: self.policy(each).changed(changes) for each in names}
-                    for policy in (default, *policies.values()):
+                    edited = edit(self._policies)
+                    policies = {each: edited.of(each) for each in names}
+                    for policy in (edited.default, *policies.values()):
                         check_torch(policy)
+                    if name:
+                        _check_arms(self._table.models[name].under(policies[name]), fields)
                     models = {each: built.applied(self._table.models[each]) for each in names}
                     incomplete = [each for each in names if models[each].lacks(policies[each])]
                     if not incomplete:
-                        changed = self._publish_policies(models, policies, default, "variant" in changes)
+                        selected = [n for n in names if policies[n].versions != self.policy(n).versions]
+                        changed = self._publish_policies(models, policies, edited, again="variant" in fields)
                         built.take_over(models.values())
                         break
                 # Not under the lock above: requests are routed, and other policies change, while kernels are built.
@@ -237,19 +364,15 @@ class Catalog:
                         built.build(each, policies[each], strict=bool(name))
         finally:
             built.release()
-        for model in changed[:MOST_NAMED]:
-            log.info("policy of %s: %s", model.name, model.policy)
-        if len(changed) > MOST_NAMED:
-            log.info("and of %d more models: %s", len(changed) - MOST_NAMED, dict(changes))
-        self._notify([model.name for model in changed])
+        for each in selected:
+            self.refresh(each)
         return changed
 
     def _publish_policies(
-        self, models: dict[str, ServedModel], policies: dict[str, Policy], default: Policy, again: bool
+        self, models: dict[str, ServedModel], policies: dict[str, Policy], edited: Policies, *, again: bool
     ) -> list[ServedModel]:
-        """`again`: an explicit variant re-enables a withdrawn kernel."""
         changed = [models[name].under(policy, again=again) for name, policy in policies.items()]
-        self._default_policy, self._policies = default, self._policies | policies
+        self._policies = edited
         self._table.publish({model.name: model for model in changed})
         for shadow in (v.shadow for model in changed for v in model.versions):
             if shadow is not None:
@@ -312,3 +435,17 @@ class Catalog:
     def _notify(self, names: Collection[str]) -> None:
         for callback in self._on_change:
             callback(names)
+
+
+def _check_arms(model: ServedModel, fields: Collection[str]) -> None:
+    """Of the fields that are named. Raises InvalidInput for a version or an arm that cannot answer."""
+    policy = model.policy
+    if "version" in fields and model.named(policy.version) is None and model.answering:
+        raise InvalidInput(f"version: {model.name} has no version {policy.version!r}")
+    for arm, _ in policy.shares if "arms" in fields else ():
+        if problem := model.arm_problem(arm):
+            raise InvalidInput(f"arms: {arm} of {model.name} cannot answer: {problem}")
+    if "shadow_arm" in fields and policy.shadow_arm:
+        arm = parse_arm(policy.shadow_arm)
+        if problem := model.arm_problem(arm) or model.shadow_problem(arm):
+            raise InvalidInput(f"shadow_arm: {arm} of {model.name}: {problem}")

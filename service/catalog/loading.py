@@ -41,14 +41,15 @@ class Loader:
 
     def load(self, found: FoundModel) -> ServedModel:
         policy = self._policy(found.name)
-        versions: list[ServedVersion] = []
+        versions: dict[int, ServedVersion] = {}
         try:
-            for version in found.versions:
-                versions.append(self.load_version(found.name, version, policy))
+            while missing := _selected(found, policy, versions.values()) - versions.keys():
+                for version in (v for v in found.versions if v.version in missing):
+                    versions[version.version] = self.load_version(found.name, version, policy)
         except BaseException:
-            self._release(versions)  # they were never published
+            self._release(versions.values())  # they were never published
             raise
-        return ServedModel(found.name, tuple(versions)).under(policy)
+        return ServedModel(found.name, tuple(versions[number] for number in sorted(versions))).under(policy)
 
     def load_version(self, name: str, found: FoundVersion, policy: Policy) -> ServedVersion:
         try:
@@ -56,32 +57,46 @@ class Loader:
         except ModelLoadError as error:
             # Callers are told the reason too, but not where the repository lies on this machine.
             reason = without_path(self._repository, error)
-            return ServedVersion(name, found.version, "UNAVAILABLE", reason)
+            return ServedVersion(name, found.version, "UNAVAILABLE", reason, signature=found.signature)
         return self._builder.build(name, StoredWeights.of(self._repository, found, saved), saved, policy)
 
     def still_loading(self, found: FoundModel) -> ServedModel:
-        versions = (ServedVersion(found.name, v.version, "LOADING", "still loading") for v in found.versions)
-        return ServedModel(found.name, tuple(versions)).under(self._policy(found.name))
+        policy = self._policy(found.name)
+        wanted = _selected(found, policy)
+        versions = (still_loading(found.name, v) for v in found.versions if v.version in wanted)
+        return ServedModel(found.name, tuple(versions)).under(policy)
 
     def not_loaded(self, found: FoundModel) -> ServedModel:
         """Not loaded: on demand, unless it cannot be."""
-        versions = []
-        for v in found.versions:
-            if v.model_file is None:
-                reason = without_path(self._repository, ModelLoadError(v.problem or ""))
-                versions.append(ServedVersion(found.name, v.version, "UNAVAILABLE", reason))
-                continue
-            waiting = ServedVersion(
-                found.name,
-                v.version,
-                "UNAVAILABLE",
-                spec=v.spec,
-                example=v.model_file.example,
-                precision=v.model_file.precision,
-                precision_error=v.model_file.error,
-            )
-            versions.append(on_demand(waiting, StoredWeights(self._repository, v)))
-        return ServedModel(found.name, tuple(versions)).under(self._policy(found.name))
+        policy = self._policy(found.name)
+        wanted = _selected(found, policy)
+        versions = (self.version_not_loaded(found.name, v) for v in found.versions if v.version in wanted)
+        return ServedModel(found.name, tuple(versions)).under(policy)
+
+    def version_not_loaded(self, name: str, found: FoundVersion) -> ServedVersion:
+        if found.model_file is None:
+            reason = without_path(self._repository, ModelLoadError(found.problem or ""))
+            return ServedVersion(name, found.version, "UNAVAILABLE", reason, signature=found.signature)
+        waiting = ServedVersion(
+            name,
+            found.version,
+            "UNAVAILABLE",
+            spec=found.spec,
+            example=found.model_file.example,
+            precision=found.model_file.precision,
+            precision_error=found.model_file.error,
+        )
+        return on_demand(waiting, StoredWeights(self._repository, found))
+
+
+def _selected(found: FoundModel, policy: Policy, loaded: Iterable[ServedVersion] = ()) -> set[int]:
+    failed = {v.version for v in found.versions if v.problem is not None}
+    failed |= {v.version for v in loaded if not v.answers}
+    return policy.selected([v.version for v in found.versions], failed)
+
+
+def still_loading(name: str, found: FoundVersion) -> ServedVersion:
+    return ServedVersion(name, found.version, "LOADING", "still loading")
 
 
 NOT_LOADED = "not loaded: the first request for it loads it"
@@ -100,4 +115,5 @@ def on_demand(version: ServedVersion, weights: StoredWeights) -> ServedVersion:
         precision=version.precision,
         precision_error=version.precision_error,
         on_demand=True,
+        signature=weights.found.signature,
     )

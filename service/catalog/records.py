@@ -10,7 +10,9 @@ from fused_mlp.kernels import Kernel, KernelInfo
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.precision_error import PrecisionError
 from fused_mlp.models.quantization import Precision
+from fused_mlp.models.repository import Signature
 from fused_mlp.service import _engine
+from fused_mlp.service.arm import LATEST, PREVIOUS, Arm
 from fused_mlp.service.catalog.stored_weights import StoredWeights
 from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.variant import Variant
@@ -34,6 +36,18 @@ class Fallback:
 
     reason: Reason
     detail: str
+
+
+@dataclass(frozen=True)
+class CanaryStatus:
+    """Of the last canary of a model. `state`: running, promoted or rolled_back. `reason`: errors, latency or
+    unavailable, of the last."""
+
+    to: str
+    state: str
+    share: float
+    text: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,11 @@ class ServedVersion:
     fallback: Fallback | None = None
     memory_bytes: int = 0  # of its kernels
     loaded_ns: int = 0  # when, on the monotonic clock
+    signature: Signature = ()  # of the files that it was read from
+
+    def lane(self, variant: Variant | None = None) -> _engine.Lane | None:
+        """That of a variant, or the one that answers requests that name none."""
+        return self.lanes.get(variant or self.variant) or self.lanes.get(self.variant)
 
     @property
     def last_used_ns(self) -> int:
@@ -126,6 +145,16 @@ class ServedVersion:
 
 
 @dataclass(frozen=True)
+class VersionShadow:
+    """Two arms of different versions: batches that the first answered are run again on the second."""
+
+    arm: str
+    shadow_arm: str
+    lanes: tuple[_engine.Lane, _engine.Lane]
+    shadow: _engine.Shadow
+
+
+@dataclass(frozen=True)
 class ServedModel:
     name: str
     versions: tuple[ServedVersion, ...]
@@ -151,14 +180,57 @@ class ServedModel:
 
     @property
     def default(self) -> ServedVersion | None:
-        """The highest version that can answer."""
-        return self.answering[-1] if self.answering else None
+        """The one that the policy names if it can answer, otherwise the highest that can."""
+        named = self.named(self.policy.version)
+        return named if named is not None and named.answers else self.named(LATEST)
+
+    def named(self, version: str) -> ServedVersion | None:
+        """By a number, LATEST, PREVIOUS or a label of the policy."""
+        answering = self.answering
+        if version == LATEST:
+            return answering[-1] if answering else None
+        if version == PREVIOUS:
+            return answering[-2] if len(answering) > 1 else None
+        number = int(version) if version.isdigit() else self.policy.labels.get(version)
+        return next((v for v in self.versions if v.version == number), None)
+
+    def find_arm(self, arm: Arm) -> ServedVersion | None:
+        return self.named(arm.version) if arm.version else self.default
+
+    def arm_problem(self, arm: Arm) -> str:
+        """Why it cannot take requests of the default arm; empty: it can."""
+        version, default = self.find_arm(arm), self.default
+        if version is None:
+            return "there is no such version"
+        if not version.answers:
+            return version.reason
+        if default is None or not default.spec or not version.spec:
+            return ""
+        width, usual = version.spec.in_features, default.spec.in_features
+        return "" if width == usual else f"it takes rows of {width}, version {default.version} of {usual}"
+
+    def shadow_problem(self, arm: Arm) -> str:
+        """Why an arm that can answer cannot shadow the default arm; empty: it can."""
+        shadow, live = self.find_arm(arm), self.default
+        if shadow is live:
+            return "it is of the version that answers, whose variants a shadow without an arm compares"
+        if not shadow or not live or not shadow.spec or not live.spec:
+            return ""
+        width, usual = shadow.spec.out_features, live.spec.out_features
+        return (
+            "" if width == usual else f"its rows of {width} outputs cannot be compared with those of {usual}"
+        )
 
     @property
     def problems(self) -> str:
         """Why versions cannot answer, in one line."""
         broken = [f"{self.name}/{v.version}: {v.reason}" for v in self.versions if not v.answers]
         return "; ".join(broken) or f"{self.name}: no version found"
+
+    def with_version(self, new: ServedVersion) -> ServedModel:
+        """The same model with one version more, or in place of that of the same number; as its policy was."""
+        others = [v for v in self.versions if v.version != new.version]
+        return replace(self, versions=tuple(sorted([*others, new], key=lambda v: v.version)))
 
     def replaced(self, old: ServedVersion, new: ServedVersion) -> ServedModel:
         """The same model with one version in place of another, under its policy."""

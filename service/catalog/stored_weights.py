@@ -45,7 +45,7 @@ class StoredWeights:
     def read_saved(self) -> Mlp:
         """As they are in the files."""
         try:
-            mlp = self.repository.read(self.found)
+            mlp = self.repository.read(self.found, again=True)
         except ModelLoadError as error:
             raise ModelLoadError(f"its weights cannot be read again: {self.without_path(error)}") from error
         if digest_of(mlp) != self.digest:
@@ -65,4 +65,7 @@ def digest_of(mlp: Mlp) -> bytes:
 
 def without_path(repository: Repository, error: Exception) -> str:
     """The reason without where the repository lies on this machine."""
-    return str(error).replace(f"{repository.root}{os.sep}", "")
+    text = str(error)
+    for root in repository.roots:
+        text = text.replace(f"{root}{os.sep}", "")
+    return text

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from fused_mlp.service import _engine
+from fused_mlp.service.arm import LATEST, PREVIOUS, Arm, parse_arm
 from fused_mlp.service.catalog.ledger import Ledger
-from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.catalog.records import ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.settings.settings import Settings
 
 
@@ -48,6 +49,7 @@ class ModelTable:
         self._ledger = ledger
         self._on_shadow = on_shadow
         self.models: dict[str, ServedModel] = {}
+        self.version_shadows: dict[str, VersionShadow] = {}  # the last of each model
         self.changes = Changes()
         self.lock = threading.Lock()
 
@@ -74,16 +76,44 @@ class ModelTable:
                 for model in changed.values()
                 for version in model.versions
             ],
+            [_plan(model) for model in changed.values()],
         )
         for model in changed.values():
             for version in model.versions:
                 for lane in version.lanes.values():
                     lane.weight = model.policy.weight
                 if version.shadow is not None:
+                    share = 0.0 if model.policy.shadow_arm else model.policy.shadow
                     tolerance = model.policy.shadow_tolerance or version.tolerance
-                    self._engine.set_shadow(version.shadow, model.policy.shadow, tolerance)
-                    if model.policy.shadow:
+                    self._engine.set_shadow(version.shadow, share, tolerance)
+                    if share:
                         self._on_shadow()
+            self._shadow_versions(model)
+        for name in removed:
+            self.version_shadows.pop(name, None)
+
+    def _shadow_versions(self, model: ServedModel) -> None:
+        """The arm of another version that runs batches of the default arm again, if the policy names one."""
+        wanted = model.policy.shadow_arm if model.policy.shadow else ""
+        before = self.version_shadows.get(model.name)
+        if not wanted and before is None:
+            return
+        arm = parse_arm(wanted) if wanted else Arm()
+        live, other = model.default, model.find_arm(arm) if wanted else None
+        lanes = (live.lane() if live else None), (other.lane(arm.variant) if other else None)
+        if before is not None and before.lanes != lanes:
+            self._engine.set_shadow(before.shadow, 0.0, 1.0)
+        if live is None or other is None or lanes[0] is None or lanes[1] is None or model.shadow_problem(arm):
+            return
+        if before is None or before.lanes != lanes:
+            names = f"{live.version}/{live.variant}", f"{other.version}/{arm.variant or other.variant}"
+            on_cpu = all(kernel.device == "cpu" for v in (live, other) for kernel in v.kernels)
+            shadow = self._engine.add_shadow(
+                f"{model.name} {names[0]} {names[1]}", lanes[0], lanes[1], cpu_time=on_cpu, versions=True
+            )
+            before = VersionShadow(*names, (lanes[0], lanes[1]), shadow)
+            self.version_shadows[model.name] = before
+        self._engine.set_shadow(before.shadow, model.policy.shadow, 1.0)
 
     def replace(self, old: ServedVersion, new: ServedVersion) -> None:
         self.publish({old.model: self.models[old.model].replaced(old, new)})
@@ -95,6 +125,21 @@ class ModelTable:
     def remove(self, lanes: Iterable[_engine.Lane]) -> None:
         for lane in lanes:
             self._engine.remove_lane(lane)
+
+
+def _plan(model: ServedModel) -> _engine.RoutePlan:
+    """An arm that cannot answer takes no requests: they stay with the default."""
+    arms = []
+    for arm, share in model.policy.shares:
+        version = model.find_arm(arm)
+        if version is not None and not model.arm_problem(arm):
+            arms.append((version.version, _engine.Variant[arm.variant or "unspecified"], share))
+    labels = {name: v.version for name in (LATEST, PREVIOUS) if (v := model.named(name)) is not None}
+    policy = model.policy
+    default = 0 if policy.version == LATEST or model.default is None else model.default.version
+    return _engine.RoutePlan(
+        model=model.name, default_version=default, arms=arms, labels=[*labels.items(), *policy.labels.items()]
+    )
 
 
 def _route(

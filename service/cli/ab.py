@@ -1,5 +1,5 @@
-"""`fused-mlp ab` compares both variants: on a server that it starts, on one that runs already, or from what Prometheus
-recorded. Prints a table or JSON, and writes a page."""
+"""`fused-mlp ab` compares two arms, or both variants: on a server that it starts, on one that runs already, or from
+what Prometheus recorded. Prints a table or JSON, and writes a page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fused_mlp.service.arm import Arm, parse_arm
 from fused_mlp.service.cli.connection import Connector, connected_later
 from fused_mlp.service.cli.failure import fail
 from fused_mlp.service.client import Client, PredictError, RetryPolicy, VersionInfo
@@ -30,6 +31,12 @@ def command(
     connector: Connector,
     *,
     model: Annotated[str, typer.Argument(help="The model; not needed when there is one.")] = "",
+    arms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="2/fused,3/fused", help="The two arms; both variants of the default if not given."
+        ),
+    ] = None,
     duration: Annotated[float, typer.Option(min=2, help="How long to run.", metavar="SECONDS")] = 60.0,
     rate: Annotated[
         float | None,
@@ -63,18 +70,20 @@ def command(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare both variants under live-like load, and say what came of it.
+    """Compare both variants, or two arms, under live-like load, and say what came of it.
 
     Requests are due at random moments of a fixed rate and count from then: queueing is not hidden.
-    The variants take turns. Exit code 2: the figures are not valid, the last line says why."""
+    The arms take turns. Exit code 2: the figures are not valid, the last line says why."""
     if html is not None and not html.parent.is_dir():
         fail(f"{html}: there is no folder {html.parent}")  # before a minute of load
+    pair = None if arms is None else _parse_arms(arms)
     if from_prometheus:
-        report = _recorded(from_prometheus, model, since)
+        report = _recorded(from_prometheus, model, since, pair)
     else:
         report = _live(
             connector,
             model=model,
+            arms=pair,
             duration=duration,
             rate=rate,
             rows=rows,
@@ -100,6 +109,7 @@ def _live(
     connector: Connector,
     *,
     model: str,
+    arms: tuple[Arm, Arm] | None,
     duration: float,
     rate: float | None,
     rows: int,
@@ -121,18 +131,20 @@ def _live(
             target, metrics = own.target, own.metrics_url
         # No retries: they would turn a refusal into a long latency.
         client = stack.enter_context(connector.open(target, RetryPolicy(attempts=1)))
-        name, version = _find(client, model)
+        name, chosen = _find(client, model) if arms is None else _find_arms(client, model, arms)
+        version = chosen[0][1]
         run = LiveRun(
             client=client,
             model=name,
-            version=version,
+            arms=(chosen[0][0], chosen[1][0]),
+            versions=(chosen[0][1], chosen[1][1]),
             inputs=_inputs(version, rows, source),
             duration_s=duration,
             rate=rate,
             metrics_url=metrics or f"http://{target.rpartition(':')[0]}:8002",
         )
         try:
-            with _progress_bar(f"{name}: fused and unfused in turns") as progress:
+            with _progress_bar(f"{name}: {chosen[0][0]} and {chosen[1][0]} in turns") as progress:
                 return run.run(progress)
         except PredictError as error:
             if error.code.name == "PERMISSION_DENIED":
@@ -154,7 +166,54 @@ def _progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _find(client: Client, name: str) -> tuple[str, VersionInfo]:
+Chosen = tuple[
+    tuple[Arm, VersionInfo], tuple[Arm, VersionInfo]
+]  # arms with the number of a version and a variant
+
+
+def _parse_arms(text: str) -> tuple[Arm, Arm]:
+    try:
+        first, second = (parse_arm(part.strip()) for part in text.split(","))
+    except ValueError as error:
+        why = f": {error}" if text.count(",") == 1 else ""
+        raise typer.BadParameter(f"--arms: expected two, as in 2/fused,3/fused, got {text!r}{why}") from None
+    return first, second
+
+
+def _find_arms(client: Client, name: str, arms: tuple[Arm, Arm]) -> tuple[str, Chosen]:
+    """Labels are looked up once: all requests name the same version, whatever a policy does meanwhile."""
+    names = [name] if name else [model.name for model in client.models()]
+    if len(names) != 1:
+        fail(f"there are several models, name one of {', '.join(names)}")
+    served = client.model(names[0])
+    chosen = []
+    for arm in arms:
+        number = int(arm.version) if arm.version.isdigit() else None
+        if arm.version and number is None:
+            width = next((v.in_features for v in served.versions if v.in_features), 1)
+            number = client.predict(names[0], [0.0] * width, arm=arm.version).version
+        version = served.version(number)
+        if version is None or version.state != "READY":
+            fail(
+                f"arm {arm} of model {names[0]!r} is not served at {client.target}; `fused-mlp models` says why"
+            )
+        variant = arm.variant or version.variant
+        if variant not in {kernel.variant for kernel in version.kernels}:
+            fail(
+                f"version {version.version} of model {names[0]!r} has no {variant} kernel at {client.target}"
+            )
+        chosen.append((Arm(str(version.version), variant), version))
+    first, second = chosen
+    if first[0] == second[0]:
+        fail(f"both arms are {first[0]}")
+    if first[1].in_features != second[1].in_features:
+        fail(
+            f"{first[0]} takes rows of {first[1].in_features} numbers, {second[0]} of {second[1].in_features}"
+        )
+    return names[0], (first, second)
+
+
+def _find(client: Client, name: str) -> tuple[str, Chosen]:
     """The model to compare: one that is ready in both variants."""
     served = [client.model(name)] if name else client.models()
     found = {
@@ -167,7 +226,9 @@ def _find(client: Client, name: str) -> tuple[str, VersionInfo]:
         fail(f"{what} served in both variants at {client.target}; `fused-mlp models` says why")
     if len(found) > 1:
         fail(f"there are several models, name one of {', '.join(found)}")
-    return next(iter(found.items()))
+    ((model, version),) = found.items()
+    number = str(version.version)
+    return model, ((Arm(number, "fused"), version), (Arm(number, "unfused"), version))
 
 
 def _inputs(version: VersionInfo, rows: int, source: str | None) -> NDArray[Any]:
@@ -192,11 +253,14 @@ def _inputs(version: VersionInfo, rows: int, source: str | None) -> NDArray[Any]
     return np.resize(flat, (max(1, len(flat) // rows), rows, version.in_features))
 
 
-def _recorded(url: str, model: str, since: str) -> Report:
+def _recorded(url: str, model: str, since: str, arms: tuple[Arm, Arm] | None) -> Report:
     from fused_mlp.service.ab.recorded import NothingRecorded, recorded_report
 
+    for arm in arms or ():
+        if not arm.version.isdigit():
+            raise typer.BadParameter(f"--arms: expected numbers of versions in recorded metrics, got {arm}")
     try:
-        return recorded_report(url, model, since)
+        return recorded_report(url, model, since, *([(str(arms[0]), str(arms[1]))] if arms else []))
     except NothingRecorded as error:
         fail(str(error))
 

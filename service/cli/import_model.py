@@ -66,6 +66,13 @@ def command(
             rich_help_panel=_PRECISION,
         ),
     ] = None,
+    check: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="X Y",
+            help="Rows, and the outputs to reproduce: .npy, .csv or .json. Otherwise nothing is imported.",
+        ),
+    ] = None,
     state_dict: Annotated[
         Path | None,
         typer.Option(help="Weights for the module: .pt or .safetensors.", rich_help_panel=_MODULE),
@@ -127,6 +134,7 @@ def command(
     names = _name_map(name_map or [])
     row = None if example is None else _example(example)
     rows = None if calibrate is None else _rows(calibrate)
+    checked = None if check is None else (_rows(check[0]), _rows(check[1]))
     shape = None if row_shape is None else _shape(row_shape)
     from fused_mlp.models import ModelLoadError
     from fused_mlp.models.importers.importer import import_model
@@ -152,6 +160,7 @@ def command(
             precision=cast("Precision | None", precision),
             calibration=rows,
             max_error=max_error,
+            check=checked,
         )
     except ModelLoadError as error:
         fail(_ARGUMENT.sub(_option, str(error)))

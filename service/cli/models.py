@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from fused_mlp.service.cli.connection import connected
 from fused_mlp.service.client import Client
+
+WATCH_INTERVAL_S = 0.5
 
 
 @connected
@@ -19,10 +23,13 @@ def command(
     name: Annotated[str, typer.Argument(help="Show everything about this model.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Draw the program of this model.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show changes until Ctrl-C.")] = False,
 ) -> None:
     """List the models of a server, or describe one."""
     if graph and (not name or as_json):
         raise typer.BadParameter("--graph draws one model: give its name, and no --json, which has all steps")
+    if watch:
+        _watch(client, name, as_json)
     models = [client.model(name)] if name else client.models()
     if as_json:
         described = [asdict(model) for model in models]
@@ -34,3 +41,32 @@ def command(
         print_table(graph_view(models[0]))
         return
     print_table(model_view(models[0]) if name else models_table(models))
+
+
+def _watch(client: Client, name: str, as_json: bool) -> NoReturn:
+    """A line for each version whenever its state, or the default, changes; the first look tells all."""
+    before: dict[tuple[str, int], tuple[str, bool, str]] = {}
+    while True:
+        models = [model for model in client.models() if name in ("", model.name)]
+        now = {
+            (model.name, v.version): (v.state, v.version == model.default_version, v.reason)
+            for model in models
+            for v in model.versions
+        }
+        for key in sorted(before.keys() | now.keys()):
+            if before.get(key) != now.get(key):
+                _tell(key, *now.get(key, ("RETIRED", False, "")), as_json=as_json)
+        before = now
+        time.sleep(WATCH_INTERVAL_S)
+
+
+def _tell(key: tuple[str, int], state: str, default: bool, reason: str, *, as_json: bool) -> None:
+    model, version = key
+    told = {"model": model, "version": version, "state": state, "default": default, "reason": reason}
+    if as_json:
+        line = json.dumps(told)
+    else:
+        words = ["default" if default else "", reason if state != "READY" else ""]
+        line = f"{time.strftime('%H:%M:%S')}  {model}/{version}  {state}  {'  '.join(filter(None, words))}"
+    typer.echo(line.rstrip())
+    sys.stdout.flush()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, cast, get_args
 
@@ -21,7 +23,7 @@ _JSON = typer.Option("--json", help="Print JSON.")
 
 @app.callback()
 def _group() -> None:
-    """Say or change which variant answers, a model's share of the time and its precision, while the server runs.
+    """Say or change which arms answer, a model's share of the time and its precision, while the server runs.
 
     The server needs an admin port: FUSED_MLP_ADMIN_PORT=8003 fused-mlp serve"""
 
@@ -52,6 +54,10 @@ def change(
     shadow: Annotated[
         float | None, typer.Option(metavar="0..1", help="Share of batches to run on both and compare.")
     ] = None,
+    shadow_arm: Annotated[
+        str | None,
+        typer.Option(metavar="ARM", help="Of another version, to run them on instead; '' for none."),
+    ] = None,
     on_mismatch: Annotated[
         str | None, typer.Option(metavar="log|unfused", help="What to do when the variants differ.")
     ] = None,
@@ -64,29 +70,100 @@ def change(
             metavar="|".join(PRECISIONS), help="What float32 versions are kept in; measured, and bounded."
         ),
     ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(metavar="N|latest|previous|LABEL", help="Answers requests that name no version."),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ARM=SHARE", help="Share of another arm, as in 3/fused=0.1; may be repeated."),
+    ] = None,
+    no_arms: Annotated[
+        bool, typer.Option("--no-arms", help="Take the shares of all other arms away.")
+    ] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL=N", help="Name a version; LABEL= takes the label away. May be repeated."),
+    ] = None,
+    versions: Annotated[
+        str | None,
+        typer.Option(metavar="all|latest:N|N,...", help="Which versions of the repository are served."),
+    ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Change what is given and leave the rest as it is.
 
-    For example: fused-mlp policy set digits --split 0.1 --shadow 0.01"""
+    For example: fused-mlp policy set digits --split 0.1 --shadow 0.01, or --version 2 --arm 3/fused=0.1"""
     _check("--variant", variant, ("fused", "unfused"))
     _check("--on-mismatch", on_mismatch, ("log", "unfused"))
     _check("--precision", precision, PRECISIONS)
-    if all(v is None for v in (variant, split, allow_override, shadow, on_mismatch, weight, precision)):
+    arms = _arms(arm, no_arms)
+    given = (
+        variant,
+        split,
+        allow_override,
+        shadow,
+        on_mismatch,
+        weight,
+        precision,
+        version,
+        arms,
+        label,
+        shadow_arm,
+        versions,
+    )
+    if all(each is None for each in given):
         raise typer.BadParameter(
-            "give at least one of --variant, --split, --allow-override, --shadow, --on-mismatch, --weight, --precision"
+            "give at least one of --version, --variant, --split, --arm, --no-arms, --label, --allow-override, "
+            "--shadow, --shadow-arm, --on-mismatch, --weight, --precision, --versions"
         )
+    if label is not None and not model:
+        raise typer.BadParameter("--label: expected the name of a model, got none")
+    labels = None if label is None else _labels(admin.policies(model)[0].labels, label)
     policies = admin.set_policy(
         model,
         variant=cast("Variant | None", variant),
         split=split,
         allow_override=allow_override,
         shadow=shadow,
+        shadow_arm=shadow_arm,
         on_mismatch=cast("OnMismatch | None", on_mismatch),
         weight=weight,
         precision=cast("Precision | None", precision),
+        version=version,
+        arms=arms,
+        labels=labels,
+        versions=versions,
     )
     _show(policies, as_json, summary=True)
+
+
+def _arms(options: list[str] | None, no_arms: bool) -> dict[str, float] | None:
+    if no_arms and options:
+        raise typer.BadParameter("give --arm or --no-arms, not both")
+    if not options:
+        return {} if no_arms else None
+    arms = {}
+    for text in options:
+        name, _, share = text.partition("=")
+        try:
+            arms[name] = float(share)
+        except ValueError:
+            raise typer.BadParameter(f"--arm: expected ARM=SHARE, as in 3/fused=0.1, got {text!r}") from None
+    return arms
+
+
+def _labels(before: Mapping[str, int], options: list[str]) -> dict[str, int]:
+    labels = dict(before)
+    for text in options:
+        name, equals, version = text.partition("=")
+        if not equals or (version and not version.isdigit()):
+            raise typer.BadParameter(f"--label: expected LABEL=VERSION, as in stable=3, got {text!r}")
+        if version:
+            labels[name] = int(version)
+        else:
+            labels.pop(name, None)
+    return labels
 
 
 def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:
@@ -104,5 +181,13 @@ def _show(policies: list[PolicyInfo], as_json: bool, *, summary: bool = False) -
     print_table(policy_table(policies, summary=summary))
 
 
+def history(admin: AdminClient, *, model: Annotated[str, _MODEL] = "") -> None:
+    """Show who changed what and when, since the server started."""
+    for each in admin.history(model):
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time_s))
+        typer.echo(f"{when}  {each.model or 'all models'}, by {each.by}: {each.what}")
+
+
 app.command("get")(connected_to_admin(get))
+app.command("history")(connected_to_admin(history))
 app.command("set")(connected_to_admin(change))

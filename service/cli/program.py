@@ -11,11 +11,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-# In the order of --help: the module of each command, and the first paragraph of its own help.
+# In the order of --help: the module of each command (and its function, if not `command`), and the first paragraph of
+# its own help.
 COMMANDS = {
     "serve": ("serve", "Serve the models of a repository until SIGTERM or Ctrl-C."),
     "predict": ("predict", "Run a model on rows of numbers."),
     "models": ("models", "List the models of a server, or describe one."),
+    "load": ("versions:load", "Serve what the repository holds of a model now."),
+    "unload": ("versions:unload", "Stop serving a model, until it is loaded again."),
+    "pin": ("versions:pin", "Say which version answers requests that name none."),
+    "rollback": ("versions:rollback", "Go back to the version below the default one, and pin it."),
     "import": ("import_model", "Import a model file into a repository, as a new version."),
     "profile": (
         "profile",
@@ -29,10 +34,14 @@ COMMANDS = {
         "health",
         "Say whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not.",
     ),
-    "ab": ("ab", "Compare both variants under live-like load, and say what came of it."),
+    "ab": ("ab", "Compare both variants, or two arms, under live-like load, and say what came of it."),
     "policy": (
         "policy",
-        "Say or change which variant answers, a model's share of the time and its precision, while the server runs.",
+        "Say or change which arms answer, a model's share of the time and its precision, while the server runs.",
+    ),
+    "canary": (
+        "canary",
+        "Move the traffic of a model to another arm step by step, and back at once if that is worse.",
     ),
 }
 
@@ -52,12 +61,13 @@ class LazyGroup(TyperGroup):
             close = get_close_matches(name, COMMANDS)
             hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(COMMANDS)}."
             ctx.fail(f"No such command {name!r}; {hint}")
-        module = import_module(f"fused_mlp.service.cli.{COMMANDS[name][0]}")
+        place, _, function = COMMANDS[name][0].partition(":")
+        module = import_module(f"fused_mlp.service.cli.{place}")
         if hasattr(module, "app"):  # has commands of its own
             command = get_command(module.app)
         else:
             single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            single.command(name)(module.command)
+            single.command(name)(getattr(module, function or "command"))
             command = get_command(single)
         command.name = name
         return name, command, args[1:]

@@ -167,13 +167,17 @@ def graph_view(model: ModelInfo) -> RenderableType:
     return Group(*parts)
 
 
+def _of_no_model(policy: PolicyInfo) -> PolicyInfo:
+    return replace(policy, model="", fallbacks=(), default_version=0, canary=None)
+
+
 def policy_table(policies: Sequence[PolicyInfo], *, summary: bool = False) -> RenderableType:
-    """Versions that fell back to unfused are explained below the table. `summary`: of many models, those with the
-    policy of models loaded later are one line."""
+    """What does not fit into it is told below: arms, labels and versions, and versions that fell back to unfused.
+    `summary`: of many models, those with the policy of models loaded later are one line."""
     default = next((policy for policy in policies if not policy.model), None)
     told = list(policies)
     if summary and len(policies) > MOST_ROWS:
-        told = [p for p in policies if p is default or replace(p, model="", fallbacks=()) != default]
+        told = [p for p in policies if p is default or _of_no_model(p) != default]
     left = len(policies) - len(told)
     numbers = ("split", "shadow", "weight")
     table = _table(
@@ -188,21 +192,29 @@ def policy_table(policies: Sequence[PolicyInfo], *, summary: bool = False) -> Re
         numbers=numbers,
     )
     table.padding = 0, 1, 0, 0  # to fit into 80 columns
+    below: list[RenderableType] = []
     for policy in told:
         override = "allowed" if policy.allow_override else "refused"
         split, shadow = (f"{share:.4g}" if share else "-" for share in (policy.split, policy.shadow))
         name = Text(policy.model) if policy.model else Text("(loaded later)", "dim")
         weight = f"{policy.weight:g}"
-        table.add_row(
-            name, policy.variant, split, override, shadow, policy.on_mismatch, weight, policy.precision
-        )
-    fallen: list[RenderableType] = [
+        answers = policy.variant if policy.version == "latest" else f"{policy.version}/{policy.variant}"
+        table.add_row(name, answers, split, override, shadow, policy.on_mismatch, weight, policy.precision)
+        shares = [f"{arm} {share:.4g}" for arm, share in policy.arms.items()]
+        labels = [f"{label} is version {version}" for label, version in policy.labels.items()]
+        if policy.canary is not None and policy.canary.state == "running":
+            shares.append(f"canary to {policy.canary.to} {policy.canary.text}".rstrip())
+        if policy.versions != "all":
+            labels.append(f"versions {policy.versions} are served")
+        if shares or labels:
+            below.append(Text(f"{policy.model or 'models loaded later'}: {', '.join([*shares, *labels])}"))
+    below += [
         Text(f"{policy.model}/{f.version} answers unfused ({f.reason}): {f.detail}", "red")
         for policy in policies
         for f in policy.fallbacks
     ]
     rest = [Text(f" and {left:,} models with the policy of those loaded later; --json has all", "dim")]
-    return Group(table, *(rest if left else []), *fallen)
+    return Group(table, *(rest if left else []), *below)
 
 
 def _facts(version: VersionInfo) -> RenderableType:

@@ -1,9 +1,9 @@
-"""The client of a server's admin port: reads and changes policies, records traces. Blocking."""
+"""The client of a server's admin port: reads and changes policies and versions, records traces. Blocking."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import grpc
@@ -15,6 +15,7 @@ from fused_mlp.service.client.calls import ONCE
 from fused_mlp.service.client.channel import Tls
 from fused_mlp.service.client.connection import Connection
 from fused_mlp.service.client.live_trace import LiveTrace, read_trace
+from fused_mlp.service.client.model_info import ModelInfo, read_model
 from fused_mlp.service.client.prediction import variant_name
 from fused_mlp.service.variant import Variant
 
@@ -33,8 +34,19 @@ class FallbackInfo:
 
 
 @dataclass(frozen=True)
+class CanaryInfo:
+    """The last canary of a model: running, promoted or rolled_back, and why."""
+
+    to: str
+    state: str
+    share: float
+    text: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class PolicyInfo:
-    """Which variant answers a model's requests; `model` is empty for the default of models loaded later."""
+    """Which arms answer a model's requests; `model` is empty for the default of models loaded later."""
 
     model: str
     variant: Variant
@@ -44,7 +56,24 @@ class PolicyInfo:
     on_mismatch: OnMismatch
     weight: float = 1.0
     precision: str = "float32"
+    version: str = "latest"  # answers requests that name none
+    versions: str = "all"  # those served
+    default_version: int = 0  # of a model that is served
+    shadow_arm: str = ""
+    arms: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
     fallbacks: tuple[FallbackInfo, ...] = ()
+    canary: CanaryInfo | None = None
+
+
+@dataclass(frozen=True)
+class PolicyChanged:
+    """Who changed what and when; `model` is empty for all of them."""
+
+    time_s: float
+    by: str
+    model: str
+    what: str
 
 
 class AdminClient(Connection):
@@ -66,6 +95,11 @@ class AdminClient(Connection):
         response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
         return _read(response, with_default=not model)
 
+    def history(self, model: str = "") -> list[PolicyChanged]:
+        """Changes of policies since the server started, the newest last."""
+        response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
+        return [PolicyChanged(each.time_s, each.by, each.model, each.what) for each in response.history]
+
     def set_policy(
         self,
         model: str = "",
@@ -77,17 +111,87 @@ class AdminClient(Connection):
         on_mismatch: OnMismatch | None = None,
         weight: float | None = None,
         precision: Precision | None = None,
+        version: str | int | None = None,
+        shadow_arm: str | None = None,
+        arms: Mapping[str, float] | None = None,
+        labels: Mapping[str, int] | None = None,
+        versions: str | None = None,
     ) -> list[PolicyInfo]:
-        """Change the given fields, of one model or of all and the default. Returns the policies now in force."""
+        """Change the given fields, of one model or of all and the default; `arms` and `labels` as a whole. Returns the
+        policies now in force."""
         change = pb.PolicyChange(
-            split=split, allow_override=allow_override, shadow=shadow, weight=weight, precision=precision
+            split=split,
+            allow_override=allow_override,
+            shadow=shadow,
+            shadow_arm=shadow_arm,
+            weight=weight,
+            precision=precision,
+            versions=versions,
         )
+        if version is not None:
+            change.version = str(version)
+        if arms is not None:
+            shares = [pb.ArmShare(arm=arm, share=share) for arm, share in arms.items()]
+            change.arms.CopyFrom(pb.ArmShares(shares=shares))
+        if labels is not None:
+            change.labels.CopyFrom(pb.Labels(versions=labels))
         if variant is not None:
             change.variant = variant_number(variant)
         if on_mismatch is not None:
             change.on_mismatch = _ON_MISMATCH[on_mismatch]
         response = self._call(self._admin.SetPolicy, pb.SetPolicyRequest(model=model, change=change))
         return _read(response, with_default=not model)
+
+    def start_canary(
+        self,
+        model: str,
+        to: str,
+        *,
+        steps: Sequence[float] = (),
+        interval_s: float = 0,
+        max_error_increase: float = 0,
+        max_p99_ratio: float = 0,
+        min_requests: int = 0,
+    ) -> PolicyInfo:
+        """Raise the share of an arm step by step, in percent, while it answers as well as the default arm. What is not
+        given has the server's defaults. The server goes on by itself: `policies(model)` tells how far it is."""
+        plan = pb.Canary(
+            to=to,
+            steps=steps,
+            interval_s=interval_s,
+            max_error_increase=max_error_increase,
+            max_p99_ratio=max_p99_ratio,
+            min_requests=min_requests,
+        )
+        return self._set_canary(model, plan)
+
+    def stop_canary(self, model: str) -> PolicyInfo:
+        """All requests go to the default arm again."""
+        return self._set_canary(model, pb.Canary())
+
+    def _set_canary(self, model: str, plan: pb.Canary) -> PolicyInfo:
+        request = pb.SetPolicyRequest(model=model, change=pb.PolicyChange(canary=plan))
+        return _read(self._call(self._admin.SetPolicy, request), with_default=False)[0]
+
+    def load(self, model: str) -> ModelInfo:
+        """Have the server serve what the repository holds of a model now."""
+        return read_model(self._call(self._admin.LoadModel, pb.LoadModelRequest(model=model)).model)
+
+    def unload(self, model: str) -> None:
+        """Until it is loaded again."""
+        self._call(self._admin.UnloadModel, pb.UnloadModelRequest(model=model))
+
+    def pin(self, model: str, version: int | None = None) -> ModelInfo:
+        """Which version answers requests that name none: the default one now if None, the highest if 0."""
+        if version is None:
+            (policy,) = self.policies(model)
+            version = policy.default_version
+        request = pb.PinVersionRequest(model=model, version=version)
+        return read_model(self._call(self._admin.PinVersion, request).model)
+
+    def roll_back(self, model: str) -> ModelInfo:
+        """To the version below the default one, which is pinned."""
+        return read_model(self._call(self._admin.RollBack, pb.RollBackRequest(model=model)).model)
 
     def trace(self, seconds: float, spans_per_thread: int = 0) -> LiveTrace:
         """Trace the requests of the next seconds: when each phase of each request began and ended."""
@@ -102,14 +206,22 @@ class AdminClient(Connection):
 
 
 def _read(response: Any, *, with_default: bool) -> list[PolicyInfo]:
-    models = [_policy(each.model, each.policy, each.fallbacks) for each in response.models]
+    models = [_policy(each.model, each.policy, each) for each in response.models]
     return [_policy("", response.defaults), *models] if with_default else models
 
 
-def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
+def _canary(model: Any) -> CanaryInfo | None:
+    if model is None or not model.HasField("canary"):
+        return None
+    seen = model.canary
+    return CanaryInfo(seen.to, seen.state, seen.share, seen.text, seen.reason)
+
+
+def _policy(name: str, policy: Any, model: Any = None) -> PolicyInfo:
+    """`model`: a ModelPolicy; None for the default of models loaded later."""
     names = {number: name for name, number in _ON_MISMATCH.items()}
     return PolicyInfo(
-        model=model,
+        model=name,
         variant=variant_name(policy.variant),
         split=policy.split,
         allow_override=policy.allow_override,
@@ -117,5 +229,14 @@ def _policy(model: str, policy: Any, fallbacks: Any = ()) -> PolicyInfo:
         on_mismatch=names[policy.on_mismatch],
         weight=policy.weight,
         precision=policy.precision or "float32",
-        fallbacks=tuple(FallbackInfo(f.version, f.reason, f.detail) for f in fallbacks),
+        version=policy.version or "latest",
+        shadow_arm=policy.shadow_arm,
+        arms={each.arm: each.share for each in policy.arms.shares},
+        labels=dict(policy.labels.versions),
+        versions=policy.versions or "all",
+        default_version=model.default_version if model else 0,
+        fallbacks=tuple(
+            FallbackInfo(f.version, f.reason, f.detail) for f in (model.fallbacks if model else ())
+        ),
+        canary=_canary(model),
     )

@@ -62,12 +62,13 @@ class AsyncClient:
         *,
         version: int | None = None,
         variant: Variant | None = None,
+        arm: str | None = None,
         output: str | None = None,
         timeout_s: float | None = None,
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> Prediction:
-        request, one_row = build_request(model, x, version, variant, request_id, output=output)
+        request, one_row = build_request(model, x, version, variant, request_id, output=output, arm=arm)
         response = await self._call(
             self._inference.Predict, request, timeout_s, metadata, request_id=request_id
         )
@@ -80,13 +81,14 @@ class AsyncClient:
         *,
         version: int | None = None,
         variant: Variant | None = None,
+        arm: str | None = None,
         output: str | None = None,
         window: int = 64,
         timeout_s: float | None = None,
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[StreamItem]:
-        requests = OpenRequests(self.target, model, version, variant, request_id, output=output)
+        requests = OpenRequests(self.target, model, version, variant, request_id, output=output, arm=arm)
         feed = _Feed(inputs, requests, window)
         call = self._inference.PredictStream(
             aiter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)

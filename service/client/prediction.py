@@ -71,6 +71,7 @@ def build_request(
     request_id: str,
     *,
     output: str | None,
+    arm: str | None = None,
 ) -> tuple[pb.PredictRequest, bool]:
     """A request, and whether it is one row without a dimension for rows, which `read_prediction` needs to know."""
     if variant not in (None, *VARIANTS):
@@ -87,6 +88,7 @@ def build_request(
         variant=variants.variant_number(variant) if variant else pb.VARIANT_UNSPECIFIED,
         request_id=request_id,
         output=output or "",
+        arm=arm or "",
     )
     return request, one_row
 

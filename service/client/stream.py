@@ -29,12 +29,14 @@ class OpenRequests:
         prefix: str,
         *,
         output: str | None,
+        arm: str | None = None,
     ) -> None:
         self._target = target
         self._model = model
         self._version = version
         self._variant = variant
         self._output = output
+        self._arm = arm
         self._prefix = prefix or uuid.uuid4().hex[:12]
         self._next_index = 0
         self._open: dict[str, tuple[int, bool]] = {}
@@ -43,7 +45,7 @@ class OpenRequests:
         index = self._next_index
         request_id = f"{self._prefix}-{index}"
         request, one_row = build_request(
-            self._model, x, self._version, self._variant, request_id, output=self._output
+            self._model, x, self._version, self._variant, request_id, output=self._output, arm=self._arm
         )
         self._next_index += 1
         self._open[request_id] = (index, one_row)

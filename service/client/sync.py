@@ -55,6 +55,7 @@ class Client(Connection):
         *,
         version: int | None = None,
         variant: Variant | None = None,
+        arm: str | None = None,
         output: str | None = None,
         timeout_s: float | None = None,
         request_id: str = "",
@@ -64,13 +65,15 @@ class Client(Connection):
         flattens its input also takes it in its own shape: (rows, 1, 28, 28). A model that answers (rows,) is answered
         for in that shape.
 
+        `arm` names a version or label and a variant in place of both: "3/fused", "previous", "stable/unfused".
+
         `output` names one of several outputs, the first unless given; "*" asks for all, which are in the prediction's
         `outputs`.
 
         numpy arrays and torch tensors travel in their own float dtype and come back in it (bfloat16 as
         float32, for numpy has none); integers and lists travel as float32.
         """
-        request, one_row = build_request(model, x, version, variant, request_id, output=output)
+        request, one_row = build_request(model, x, version, variant, request_id, output=output, arm=arm)
         response = self._call(self._inference.Predict, request, timeout_s, metadata, request_id=request_id)
         return read_prediction(response, one_row, self.target)
 
@@ -81,6 +84,7 @@ class Client(Connection):
         *,
         version: int | None = None,
         variant: Variant | None = None,
+        arm: str | None = None,
         output: str | None = None,
         window: int = 64,
         timeout_s: float | None = None,
@@ -93,7 +97,7 @@ class Client(Connection):
         item's error and the stream goes on; a broken stream raises PredictError and is not retried.
         `timeout_s` bounds the whole stream (default: no bound). Ids are `<request_id>-<index>`.
         """
-        requests = OpenRequests(self.target, model, version, variant, request_id, output=output)
+        requests = OpenRequests(self.target, model, version, variant, request_id, output=output, arm=arm)
         feed = _Feed(inputs, requests, window)
         call = self._inference.PredictStream(
             iter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)

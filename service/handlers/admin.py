@@ -1,10 +1,12 @@
-"""fused_mlp.v1.Admin: reads and changes policies while the server runs, and takes traces. Served on a port of its
-own."""
+"""fused_mlp.v1.Admin: reads and changes policies and versions while the server runs, and takes traces. Served on a port
+of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict
 from typing import Any
 
 from fused_mlp.kernels import KernelError
@@ -14,7 +16,9 @@ from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel
 from fused_mlp.service.errors import InvalidInput, Unsupported
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
+from fused_mlp.service.handlers import versions
 from fused_mlp.service.observe.trace import check_trace, take_trace
+from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.variant import VARIANTS
 
@@ -26,18 +30,29 @@ _NAMES: dict[str, dict[Any, str]] = {
 }
 
 
-def rpcs(catalog: Catalog) -> list[Rpc]:
+def rpcs(catalog: Catalog, reloader: Reloader) -> list[Rpc]:
     async def get_policy(request: Any, _: Call) -> Any:
         models = [catalog.get(request.model)] if request.model else catalog.models()
-        return pb.GetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(models))
+        history = [
+            pb.PolicyChanged(time_s=each.at, by=each.by, model=each.model, what=each.what)
+            for each in catalog.policy_history
+            if request.model in ("", each.model) or not each.model
+        ]
+        return pb.GetPolicyResponse(
+            defaults=_policy(catalog.default_policy), models=_models(catalog, models), history=history
+        )
 
-    async def set_policy(request: Any, _: Call) -> Any:
+    async def set_policy(request: Any, call: Call) -> Any:
         try:
             # On a thread: kernels that the new policy needs are built first, and that may take seconds.
-            changed = await asyncio.to_thread(catalog.set_policy, _changes(request.change), request.model)
+            changed = await asyncio.to_thread(
+                catalog.set_policy, _changes(request.change), request.model, by=caller_of(call)
+            )
         except KernelError as error:
             raise Unsupported(str(error)) from error
-        return pb.SetPolicyResponse(defaults=_policy(catalog.default_policy), models=_models(changed))
+        return pb.SetPolicyResponse(
+            defaults=_policy(catalog.default_policy), models=_models(catalog, changed)
+        )
 
     async def trace(request: Any, _: Call) -> AsyncIterator[Any]:
         check_trace(request.seconds, request.spans_per_thread)
@@ -45,7 +60,19 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
             yield chunk
 
     service = pb.DESCRIPTOR.services_by_name["Admin"]
-    return rpcs_of(service, {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace})
+    policies = {"GetPolicy": get_policy, "SetPolicy": set_policy, "Trace": trace}
+    return rpcs_of(service, {**policies, **versions.handlers(catalog, reloader, caller_of)})
+
+
+def caller_of(call: Call) -> str:
+    """For the history: a name in a verified certificate, else the beginning of a token's SHA-256 as the file of callers
+    has it."""
+    if call.certificate_names:
+        return call.certificate_names[0]
+    scheme, _, token = call.metadata.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token:
+        return f"sha256:{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+    return "a caller without a name"
 
 
 def _changes(change: pb.PolicyChange) -> dict[str, object]:
@@ -56,19 +83,39 @@ def _changes(change: pb.PolicyChange) -> dict[str, object]:
     for name, names in _NAMES.items():
         if name in changes:
             changes[name] = names.get(changes[name], changes[name])
+    if "arms" in changes:
+        changes["arms"] = {each.arm: each.share for each in change.arms.shares}
+    if "labels" in changes:
+        changes["labels"] = dict(change.labels.versions)
+    if "canary" in changes:
+        changes["canary"] = _canary_plan(change.canary)
+        if not change.canary.to:
+            changes.setdefault("arms", {})  # what it had is taken back
     return changes
 
 
-def _models(models: Iterable[ServedModel]) -> list[pb.ModelPolicy]:
+def _canary_plan(canary: pb.Canary) -> dict[str, object] | None:
+    """What was not given has the defaults of CanaryPlan."""
+    if not canary.to:
+        return None
+    given = {field.name: value for field, value in canary.ListFields()}
+    return {**given, "steps": tuple(canary.steps)} if canary.steps else given
+
+
+def _models(catalog: Catalog, models: Iterable[ServedModel]) -> list[pb.ModelPolicy]:
     return [
         pb.ModelPolicy(
             model=model.name,
             policy=_policy(model.policy),
+            default_version=model.default.version if model.default else 0,
             fallbacks=[
                 pb.Fallback(version=v.version, reason=v.fallback.reason, detail=v.fallback.detail)
                 for v in model.fallen_back
                 if v.fallback
             ],
+            canary=pb.CanaryStatus(**asdict(status))
+            if (status := catalog.canaries.get(model.name))
+            else None,
         )
         for model in models
     ]
@@ -83,4 +130,10 @@ def _policy(policy: Policy) -> pb.Policy:
         on_mismatch=ON_MISMATCH[policy.on_mismatch],
         weight=policy.weight,
         precision=policy.precision,
+        version=policy.version,
+        shadow_arm=policy.shadow_arm,
+        arms=pb.ArmShares(shares=[pb.ArmShare(arm=arm, share=share) for arm, share in policy.arms.items()]),
+        labels=pb.Labels(versions=policy.labels),
+        canary=pb.Canary(**policy.canary.model_dump()) if policy.canary else None,
+        versions=policy.versions,
     )

@@ -10,6 +10,7 @@ from fused_mlp.service.handlers import admin, health, open_inference, reflection
 from fused_mlp.service.handlers import model_info as inference
 from fused_mlp.service.handlers.guard import Guard
 from fused_mlp.service.observe.health import Health
+from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.settings import Settings
 
 SERVED_SERVICES = (
@@ -26,6 +27,7 @@ class Control:
     settings: Settings
     catalog: Catalog
     health: Health
+    reloader: Reloader
     guard: Guard = field(default_factory=Guard)
 
 
@@ -41,4 +43,4 @@ def control_rpcs(control: Control) -> list[Rpc]:
 
 
 def admin_rpcs(control: Control) -> list[Rpc]:
-    return [control.guard.protect(rpc) for rpc in admin.rpcs(control.catalog)]
+    return [control.guard.protect(rpc) for rpc in admin.rpcs(control.catalog, control.reloader)]

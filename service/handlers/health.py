@@ -1,5 +1,6 @@
 """grpc.health.v1: Check, Watch and List, for the server ("") and for each model by name. A model whose
-fused kernel cannot serve is healthy, answers unfused, and says so in the trailing metadata of Check. The native front
+fused kernel cannot serve is healthy, answers unfused, and says so in the trailing metadata of Check, as it says which
+versions could not be loaded. The native front
 answers Check by itself, with what check_answers() says."""
 
 from __future__ import annotations
@@ -16,23 +17,35 @@ from fused_mlp.service.observe.health import SERVER, Health
 
 # "digits/1 shadow_mismatch": once for each version.
 FALLBACK_KEY = "fused-mlp-fallback"
+# "digits/4": once for each version that could not be loaded.
+UNAVAILABLE_KEY = "fused-mlp-unavailable"
+MOST_UNAVAILABLE = 10  # told of the whole server: a trailer is read by many
 
 Trailers = list[tuple[str, str]]
 
 
 def check_answers(health: Health, catalog: Catalog) -> list[CheckAnswer]:
     """What Check answers, for each name: status and trailers."""
-    fallbacks = _fallbacks(catalog)
-    return [(name, int(status), fallbacks.get(name, [])) for name, status in health.all().items()]
+    trailers = _trailers(catalog)
+    return [(name, int(status), trailers.get(name, [])) for name, status in health.all().items()]
 
 
-def _fallbacks(catalog: Catalog) -> dict[str, Trailers]:
+def _trailers(catalog: Catalog) -> dict[str, Trailers]:
     """By name; the server has those of all models."""
     found: dict[str, Trailers] = {SERVER: []}
+    unavailable: Trailers = []
     for model in catalog.models():
         versions = [(v, v.fallback) for v in model.fallen_back if v.fallback]
         found[model.name] = [(FALLBACK_KEY, f"{v.model}/{v.version} {why.reason}") for v, why in versions]
         found[SERVER] += found[model.name]
+        broken = [
+            (UNAVAILABLE_KEY, f"{v.model}/{v.version}")
+            for v in model.versions
+            if v.state == "UNAVAILABLE" and not v.answers
+        ]
+        found[model.name] += broken
+        unavailable += broken
+    found[SERVER] += unavailable[:MOST_UNAVAILABLE]
     return found
 
 
@@ -41,7 +54,7 @@ def rpcs(health: Health, catalog: Catalog) -> list[Rpc]:
         status = health.get(request.service)
         if status is None:
             raise ModelNotFound(quote_name(request.service))
-        call.trailers.extend(_fallbacks(catalog).get(request.service, []))
+        call.trailers.extend(_trailers(catalog).get(request.service, []))
         return pb.HealthCheckResponse(status=status.name)
 
     async def watch(request: Any, _: Call) -> AsyncIterator[Any]:

@@ -21,14 +21,16 @@ from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
 
 def rpcs(catalog: Catalog) -> list[Rpc]:
     async def list_models(_request: Any, _: Call) -> Any:
-        return pb.ListModelsResponse(models=[_model(model, model.versions) for model in catalog.models()])
+        return pb.ListModelsResponse(
+            models=[model_message(model, model.versions) for model in catalog.models()]
+        )
 
     async def get_model(request: Any, _: Call) -> Any:
         model = catalog.get(request.model)
         versions = [v for v in model.versions if request.version in (0, v.version)]
         if not versions:
             raise ModelNotFound(quote_name(request.model), request.version)
-        answer = _model(model, versions)
+        answer = model_message(model, versions)
         for message, served in zip(answer.versions, versions, strict=True):
             if served.spec is not None:
                 message.steps.extend(_steps(served.spec))
@@ -38,7 +40,7 @@ def rpcs(catalog: Catalog) -> list[Rpc]:
     return rpcs_of(service, {"ListModels": list_models, "GetModel": get_model})
 
 
-def _model(model: ServedModel, versions: Iterable[ServedVersion]) -> pb.Model:
+def model_message(model: ServedModel, versions: Iterable[ServedVersion]) -> pb.Model:
     return pb.Model(
         name=model.name,
         default_version=model.default.version if model.default else 0,

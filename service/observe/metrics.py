@@ -101,6 +101,21 @@ def _front_counters(stats: _front.FrontStats) -> Iterator[Metric]:
     yield from (ends, refused, shortages, resets, failures)
 
 
+class StoreCollector(Collector):
+    """Of repositories that are fetched from a URL; nothing where there is none."""
+
+    def __init__(self, failures: Callable[[], Mapping[str, int]]) -> None:
+        self._failures = failures
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Times that a repository, or a version of it, could not be fetched."
+        failures = CounterMetricFamily("fused_mlp_fetch_failures", text, labels=("repository",))
+        for repository, count in self._failures().items():
+            failures.add_metric((repository,), count)
+        if failures.samples:
+            yield failures
+
+
 class CredentialsCollector(Collector):
     """The certificate, files read again, and administrators turned away."""
 
@@ -117,7 +132,7 @@ class CredentialsCollector(Collector):
             )
         reloads = CounterMetricFamily(
             "fused_mlp_reloads",
-            "Times that files were read again: certificates (tls) and lists of callers.",
+            "Times that files were read again: certificates (tls), lists of callers, policies.",
             labels=("files", "result"),
         )
         for item in self._credentials.reloads:

@@ -38,6 +38,8 @@ COARSE: dict[str, tuple[int, ...]] = {
     "shadow_compute_seconds": (10_000, 100_000, 1_000_000),
 }  # fmt: skip
 
+MILLIONTHS = tuple(round(bound * 1e6) for bound in _engine.DIFFERENCE_BOUNDS)
+
 
 @dataclass(frozen=True)
 class LaneSample:
@@ -129,8 +131,20 @@ def _lane_counts(attribute: str, label: str) -> Callable[[Scrape], Iterator[tupl
 
 def _load_failures(scrape: Scrape) -> Iterator[tuple[str, float]]:
     yield label_text(model="", version=""), 0
-    for (model, version), count in sorted(scrape.metrics.catalog.on_demand.failed_loads().items()):
+    for (model, version), count in sorted(scrape.metrics.catalog.failed_loads().items()):
         yield label_text(model=model, version=str(version)), count
+
+
+def _arm_shares(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    for model in scrape.models:
+        for arm, share in model.policy.shares:
+            yield label_text(arm=str(arm), model=model.name), share
+
+
+def _canaries(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield label_text(model="", reason="", state="rolled_back", to=""), 0
+    for model, seen in sorted(scrape.metrics.catalog.canaries.copy().items()):
+        yield label_text(model=model, reason=seen.reason, state=seen.state, to=seen.to), 1
 
 
 def _queued(scrape: Scrape) -> Iterator[tuple[str, float]]:
@@ -221,6 +235,22 @@ def _shadow_compute(scrape: Scrape) -> Iterator[tuple[str, _engine.HistogramSnap
         yield f'{labels},variant="unfused"', shadow.unfused
 
 
+def _version_shadows(scrape: Scrape) -> Iterator[tuple[str, _engine.ShadowSnapshot]]:
+    for model, each in scrape.metrics.catalog.version_shadows():
+        yield label_text(arm=each.arm, model=model, shadow_arm=each.shadow_arm), each.shadow.snapshot()
+
+
+def _version_differences(scrape: Scrape) -> Iterator[tuple[str, _engine.HistogramSnapshot]]:
+    for labels, seen in _version_shadows(scrape):
+        yield labels, seen.differences
+
+
+def _version_batches(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    for labels, seen in _version_shadows(scrape):
+        for outcome, count in seen.batches.items():
+            yield f'{labels},outcome="{outcome}"', count
+
+
 def _fallbacks(scrape: Scrape) -> Iterator[tuple[str, float]]:
     for reason in REASONS:
         yield f'{NO_MODEL},reason="{reason}",version=""', 0
@@ -289,7 +319,7 @@ FAMILIES: tuple[Family[Scrape], ...] = (
     ),
     Counter(
         "fused_mlp_load_failures",
-        "Loads on demand that failed. The requests that waited are counted without a version: there is no lane.",
+        "Loads that failed, on demand or of new files. Requests that waited are counted without a version.",
         _load_failures,
     ),
     Counter(
@@ -348,6 +378,24 @@ FAMILIES: tuple[Family[Scrape], ...] = (
         "Largest difference seen, as a part of the outputs' size.",
         lambda s: ((x, seen.max_relative) for x, seen in s.shadows),
     ),
+    Counter(
+        "fused_mlp_version_shadow_batches",
+        "Batches of an arm that were chosen to be run again on an arm of another version.",
+        _version_batches,
+    ),
+    Histogram(
+        "fused_mlp_version_shadow_difference_ratio",
+        "Rows of those batches by the largest difference of their outputs, as a part of the outputs' size.",
+        MILLIONTHS,
+        lambda _: MILLIONTHS,
+        6,
+        _version_differences,
+    ),
+    Counter(
+        "fused_mlp_version_shadow_top1_changes",
+        "Rows of those batches whose largest output is another one.",
+        lambda s: ((x, seen.top1_changes) for x, seen in _version_shadows(s)),
+    ),
     Gauge(
         "fused_mlp_policy_info",
         "The policy in force, and without a model that of the others.",
@@ -368,6 +416,16 @@ FAMILIES: tuple[Family[Scrape], ...] = (
         "fused_mlp_policy_split_ratio",
         "Share of requests that the other variant answers.",
         lambda s: ((x, policy.split) for x, policy in s.policies),
+    ),
+    Gauge(
+        "fused_mlp_policy_arm_ratio",
+        "Share of the requests that name no version which an arm answers.",
+        _arm_shares,
+    ),
+    Gauge(
+        "fused_mlp_canary_info",
+        "The last canary of a model: running, promoted or rolled_back, and why.",
+        _canaries,
     ),
     Gauge(
         "fused_mlp_policy_shadow_ratio",

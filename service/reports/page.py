@@ -71,8 +71,9 @@ def facts(described: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{pairs}</dl>"
 
 
-def name(variant: str) -> str:
-    return f"<span class='name {escape(variant)}'>{escape(variant)}</span>"
+def name(variant: str, words: str = "") -> str:
+    """In the colour of a variant."""
+    return f"<span class='name {escape(variant)}'>{escape(words or variant)}</span>"
 
 
 def key(colours: Mapping[str, str]) -> str:

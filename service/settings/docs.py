@@ -51,8 +51,8 @@ def _default(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "1" if value else "0"
-    if isinstance(value, Path) and value.is_relative_to(PACKAGE_ROOT):
-        return str(value.relative_to(PACKAGE_ROOT))  # the same wherever it is installed
+    if isinstance(value, str) and Path(value).is_relative_to(PACKAGE_ROOT):
+        return str(Path(value).relative_to(PACKAGE_ROOT))  # the same wherever it is installed
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -1,21 +1,42 @@
-"""Which variant answers a model's requests, how much of its traffic is compared, its share of the time, and what its
+"""Which arms answer a model's requests, how much of its traffic is compared, its share of the time, and what its
 weights are kept in: one immutable record per model. Knows nothing of the engine; the catalog publishes policies with
 its routes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from fused_mlp.models.quantization import Precision
+from fused_mlp.service.arm import LATEST, Arm, parse_arm
 from fused_mlp.service.errors import InvalidInput
+from fused_mlp.service.settings.arms import ArmName, Label, Ratio, VersionName
+from fused_mlp.service.settings.canary import CanaryPlan
 from fused_mlp.service.variant import VARIANTS, Variant
 
-Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 OnMismatch = Literal["log", "unfused"]
+MOST_ARMS = 8  # as the engine's kMostArms
 ALL_MODELS = "*"  # as a name in FUSED_MLP_POLICY
+_LATEST = re.compile(r"latest:([1-9][0-9]{0,8})", re.ASCII)
+_NUMBERS = re.compile(r"[1-9][0-9]{0,17}(,[1-9][0-9]{0,17})*", re.ASCII)
+
+
+def check_versions(text: str) -> str:
+    if text == "all" or _LATEST.fullmatch(text) or _NUMBERS.fullmatch(text):
+        return text
+    raise ValueError("all, latest:2, or numbers such as 3,5")
 
 
 class Policy(BaseModel):
@@ -23,10 +44,20 @@ class Policy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # The default arm: a version and a variant of it.
+    version: VersionName = LATEST
     variant: Variant = "fused"
+    # The share of the other variant, of whichever version answers.
     split: Ratio = 0.0
+    # The shares of other arms, of requests that name no version; the default arm has what they leave.
+    arms: Annotated[dict[ArmName, Ratio], Field(max_length=MOST_ARMS)] = {}
+    labels: dict[Label, Annotated[int, Field(ge=1)]] = {}
+    # Raises the share of an arm step by step: docs/ab.md.
+    canary: CanaryPlan | None = None
     allow_override: bool = False
     shadow: Ratio = 0.0
+    # The arm that runs those batches again. Empty: the other variant of the version that answered.
+    shadow_arm: ArmName | Literal[""] = ""
     # The largest relative difference that is no mismatch. None: by the kernels' dtypes.
     shadow_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     on_mismatch: OnMismatch = "log"
@@ -34,6 +65,28 @@ class Policy(BaseModel):
     weight: Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)] = 1.0
     # What versions saved in float32 are kept in; those saved in fewer bits stay as they are: docs/precision.md.
     precision: Precision = "float32"
+    # Which versions are served: all, latest:2, or some by number, 3,5. docs/reload.md.
+    versions: Annotated[str, AfterValidator(check_versions)] = "all"
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if self.split and self.arms:
+            raise ValueError("split or arms, not both: the other variant is an arm too")
+        if sum(self.arms.values()) > 1 + 1e-9:
+            raise ValueError("arms whose shares sum up to 1 at most")
+        if self.canary is not None and (self.split or self.arms.keys() - {self.canary.to}):
+            raise ValueError("a canary alone, without a split or other arms")
+        return self
+
+    @property
+    def shares(self) -> list[tuple[Arm, float]]:
+        return [(parse_arm(name), share) for name, share in self.arms.items() if share > 0]
+
+    @property
+    def _other_arms(self) -> list[Arm]:
+        """Those of a canary and of a shadow."""
+        shadow = [parse_arm(self.shadow_arm)] if self.shadow_arm else []
+        return shadow + ([self.canary.arm] if self.canary else [])
 
     def given(self) -> dict[str, object]:
         """The fields that were named, not those left at their defaults."""
@@ -49,12 +102,40 @@ class Policy(BaseModel):
     @property
     def wants_fused(self) -> bool:
         """Whether any request that names no variant is meant for the fused one."""
-        return self.variant == "fused" or self.split > 0
+        named = [arm.variant or self.variant for arm, _ in self.shares]
+        return self.variant == "fused" or self.split > 0 or "fused" in named
+
+    def selected(self, versions: Collection[int], failed: Collection[int] = ()) -> set[int]:
+        """Of these, the versions to serve. Those that have failed are among them, to be told of, but do not count among
+        the latest: an older one stays."""
+        if latest := _LATEST.fullmatch(self.versions):
+            good = sorted(set(versions) - set(failed), reverse=True)[: int(latest[1])]
+            chosen = {v for v in versions if not good or v >= good[-1]}
+        elif self.versions == "all":
+            chosen = set(versions)
+        else:
+            chosen = {int(number) for number in self.versions.split(",")}.intersection(versions)
+        arms = [arm for arm, _ in self.shares] + self._other_arms
+        named = {self.version, *(arm.version for arm in arms)} | {str(v) for v in self.labels.values()}
+        return chosen | {v for v in versions if str(v) in named}
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """The variants that a request or the shadow can reach. Only their kernels are built."""
-        return VARIANTS if self.split or self.allow_override or self.shadow else (self.variant,)
+        arms = [arm for arm, _ in self.shares] + self._other_arms
+        named = {arm.variant for arm in arms} - {None, self.variant}
+        both = self.split or self.allow_override or (self.shadow and not self.shadow_arm) or named
+        return VARIANTS if both else (self.variant,)
+
+
+def parse_policies(text: str) -> dict[str, Policy]:
+    """By model, of a file. Raises ValueError in one line."""
+    try:
+        return TypeAdapter(dict[str, Policy]).validate_python(json.loads(text))
+    except ValidationError as error:
+        raise ValueError("; ".join(describe(error))) from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected JSON, {error}") from None
 
 
 def describe(error: ValidationError) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -24,9 +25,11 @@ from pydantic import (
 
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.models.quantization import Precision
+from fused_mlp.models.repository import check_name
+from fused_mlp.service.settings.arms import Ratio
 from fused_mlp.service.settings.limits import Limits, read_json
 from fused_mlp.service.settings.old_names import OLD_NAMES, replace_old_names
-from fused_mlp.service.settings.policy import ALL_MODELS, Policy, Ratio
+from fused_mlp.service.settings.policy import ALL_MODELS, Policy
 from fused_mlp.service.variant import Variant
 
 ENV_PREFIX = "FUSED_MLP_"
@@ -102,8 +105,19 @@ class Settings(BaseModel):
     metrics_tls: bool = Field(False, description="serve the metrics port over TLS, with the same certificate")
 
     # What it serves, and how
-    model_repository: Path = Field(
-        DEMO_REPOSITORY, description="folder of <model>/<version>/ with model.json and model.safetensors"
+    model_repository: Annotated[str, BeforeValidator(os.fspath)] = Field(
+        str(DEMO_REPOSITORY),
+        min_length=1,
+        description="folder, or URL such as s3://bucket/models, of <model>/<version>/ with model.json and "
+        "model.safetensors; several by commas; docs/reload.md",
+    )
+    model_name: str | None = Field(
+        None,
+        description="name of the model whose files lie right in the repository; default: as the folder is called",
+    )
+    repository_cache: Path | None = Field(
+        None,
+        description="folder that keeps what is fetched from URLs; default: ~/.cache/fused-mlp/repositories",
     )
     load: Literal["eager", "lazy"] = Field(
         "eager", description="load all models at start, or each with the first request for it"
@@ -113,6 +127,17 @@ class Settings(BaseModel):
         ge=1,
         description="with lazy loading: most bytes of kernels at once; the models used least recently make room; "
         "default: no limit",
+    )
+    reload: str = Field(
+        "off",
+        description="follow changes in the repository: off, signal (SIGHUP), poll (every 10 s), poll:60, or watch "
+        "(inotify); docs/reload.md",
+    )
+    reload_settle_s: float = Field(
+        5.0,
+        ge=0,
+        le=3600,
+        description="a new version without a hash of its weights is loaded once it has not changed for so long",
     )
     device: str = Field(
         "auto",
@@ -150,6 +175,12 @@ class Settings(BaseModel):
         '{"variant": "unfused", "split": 0.1}, "*": {"on_mismatch": "unfused"}}; docs/ab.md lists the fields',
     )
 
+    policy_file: Path | None = Field(
+        None,
+        description="keeps policies that were changed while the server ran, and is read when it changes; "
+        "default: policy.json in the model repository",
+    )
+
     # Batching and limits
     max_batch_rows: Count = Field(256, description="most rows in one kernel call")
     max_wait_us: int = Field(
@@ -181,6 +212,18 @@ class Settings(BaseModel):
         if re.fullmatch(r"auto|cpu|cuda(:\d{1,3}|:all)?", value, re.ASCII) is None:
             raise ValueError("expected auto, cpu, cuda, cuda:N or cuda:all")
         return value
+
+    @field_validator("reload")
+    @classmethod
+    def _known_reload(cls, value: str) -> str:
+        if re.fullmatch(r"off|signal|watch|poll(:(?=.*[1-9])\d{1,5}(\.\d{1,3})?)?", value, re.ASCII) is None:
+            raise ValueError("expected off, signal, poll, poll:60 (seconds) or watch")
+        return value
+
+    @property
+    def reload_interval_s(self) -> float:
+        """Of polling."""
+        return float(self.reload.partition(":")[2] or 10)
 
     @field_validator("policy", "limits", "callers", mode="before")
     @classmethod
@@ -223,6 +266,16 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_repositories(self) -> Self:
+        if not self.repositories:
+            raise ValueError(
+                f"{ENV_PREFIX}MODEL_REPOSITORY={self.model_repository!r}: names no folder and no URL"
+            )
+        if self.model_name is not None:
+            check_name(self.model_name)
+        return self
+
+    @model_validator(mode="after")
     def _check_callers(self) -> Self:
         """Access to a port alone must not allow administration."""
         if self.callers.admin is not None:
@@ -238,6 +291,10 @@ class Settings(BaseModel):
                 f"say who may in {ENV_PREFIX}CALLERS"
             )
         return self
+
+    @property
+    def repositories(self) -> list[str]:
+        return [place.strip() for place in self.model_repository.split(",") if place.strip()]
 
     @property
     def tls_files(self) -> list[Path]:

@@ -23,7 +23,7 @@ from tests.support.server import Server
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 # What Grafana puts in for its variables; every way to compare is tried.
-GROUPINGS = ("variant", "variant, instance", "variant, job")
+GROUPINGS = ("variant", "variant, version", "variant, instance", "variant, job")
 SCRAPES = 9  # more than the windows hold
 COMPARISON = re.compile(r"\s*(?:[<>]=?|[!=]=)\s*[\d.]+\s*$")
 _KEYWORDS = {

@@ -115,7 +115,7 @@ def test_a_version_appears_in_one_step(small_mlp, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(ModelLoadError, match="Interrupted system call"):
         models.save(small_mlp, tmp_path / "1")
-    assert sorted(seen) == ["model.json", "model.safetensors"]
+    assert sorted(seen) == ["model.json", "model.safetensors", "model.safetensors.sha256"]
     assert list(tmp_path.iterdir()) == []
 
 

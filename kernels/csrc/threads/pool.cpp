@@ -3,6 +3,7 @@
 #include <pthread.h>
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/resource.h>
 #endif
 
 #include <algorithm>
@@ -15,6 +16,7 @@ namespace fused_mlp {
 namespace {
 
 constexpr unsigned kChildren = 2;  // helpers that a participant wakes
+[[maybe_unused]] constexpr int kLowestPriority = 19;
 
 int this_cpu() {
 #if defined(__linux__)
@@ -101,6 +103,11 @@ void Pool::move_off(int cpu, Helper& helper) {
 }
 
 void Pool::grow(unsigned helpers) {
+#if defined(__linux__)
+  // A helper has the priority of the thread that starts it, for good: one that loads in the background starts
+  // none.
+  if (getpriority(PRIO_PROCESS, 0) == kLowestPriority) return;
+#endif
   try {
     while (helpers_.size() < helpers) {
       Helper& helper = helpers_.emplace_back();

@@ -2,6 +2,7 @@
 #include "codec/codec.hpp"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string_view.h>
 
 #include "bindings/completion.hpp"
@@ -19,6 +20,7 @@ struct PythonInput {
   nb::bytes message;
   PredictInput input;
   std::string error;
+  ArmMetadata metadata = {};  // of its call
 };
 
 nb::bytes to_bytes(const void* data, size_t size) { return nb::bytes(data, size); }
@@ -50,6 +52,14 @@ nb::bytes encode_error(const Codec& codec, std::string_view request_id, int code
   return to_bytes(out.data(), out.size());
 }
 
+void complete_arm(PythonInput& self, std::optional<std::string_view> arm,
+                  std::optional<std::string_view> variant) {
+  if (arm) self.metadata.read_arm(*arm);
+  if (variant) self.metadata.read_variant(*variant);
+  if (!self.metadata.problem().empty()) raise_refused(Status::invalid_input, self.metadata.problem());
+  self.input.arm.complete(self.metadata.name());
+}
+
 uint32_t check_rows(PythonInput& self, const PythonRoute& route) {
   const TensorCheck check = self.input.check(*route.route.entry);
   if (!check.ok()) raise_refused(Status::invalid_input, check.error);
@@ -64,8 +74,11 @@ void register_codec(nb::module_& m) {
       .def_prop_ro("request_id", [](const PythonInput& self) { return self.input.request_id; })
       .def_prop_ro("short_id", [](const PythonInput& self) { return self.input.short_id(); })
       .def_prop_ro("model", [](const PythonInput& self) { return self.input.model; })
-      .def_prop_ro("version", [](const PythonInput& self) { return self.input.version; })
-      .def_prop_ro("variant", [](const PythonInput& self) { return self.input.variant; })
+      .def_prop_ro("version", [](const PythonInput& self) { return self.input.arm.version; })
+      .def_prop_ro("variant", [](const PythonInput& self) { return self.input.arm.variant; })
+      .def_prop_ro("label", [](const PythonInput& self) { return self.input.arm.label; })
+      .def("complete_arm", &complete_arm, nb::arg("arm").none(), nb::arg("variant").none(),
+           "What the metadata of its call says where the message says nothing; raises Refused.")
       .def_prop_ro("outputs",
                    [](const PythonInput& self) {
                      nb::list names;

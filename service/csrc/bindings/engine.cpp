@@ -11,6 +11,7 @@
 #include "bindings/metrics.hpp"
 #include "bindings/python_kernel.hpp"
 #include "bindings/register.hpp"
+#include "engine/background.hpp"
 #include "engine/busy_threads.hpp"
 
 namespace nb = nanobind;
@@ -120,7 +121,7 @@ void register_shadow(nb::module_& m) {
   for (std::size_t i = 0; i < kVerdictNames.size(); ++i) {
     verdicts.value(kVerdictNames[i], static_cast<Verdict>(i));
   }
-  nb::class_<Shadow>(m, "Shadow", "The two lanes of a model version, compared on a share of their batches.")
+  nb::class_<Shadow>(m, "Shadow", "Two lanes, compared on a share of their batches.")
       .def_prop_ro("name", &Shadow::name)
       .def_prop_ro("share", &Shadow::share)
       .def_prop_ro("tolerance", &Shadow::tolerance)
@@ -134,6 +135,7 @@ void register_shadow(nb::module_& m) {
 }  // namespace
 
 void register_engine(nb::module_& m) {
+  m.def("lower_thread_priority", lower_thread_priority);
   m.def(
       "use_cores", [](unsigned count) { usable_cores.store(count, std::memory_order_relaxed); },
       nb::arg("count"));
@@ -154,13 +156,14 @@ void register_engine(nb::module_& m) {
       .def(
           "add_shadow",
           [](PythonEngine& self, std::string name, const std::shared_ptr<Lane>& fused,
-             const std::shared_ptr<Lane>& unfused, bool cpu_time, std::shared_ptr<ShadowMetrics> metrics) {
-            return self.engine().add_shadow(std::move(name), fused, unfused,
-                                            cpu_time ? ShadowTime::cpu : ShadowTime::elapsed,
-                                            std::move(metrics));
+             const std::shared_ptr<Lane>& unfused, bool cpu_time, bool versions,
+             std::shared_ptr<ShadowMetrics> metrics) {
+            return self.engine().add_shadow(
+                std::move(name), fused, unfused, cpu_time ? ShadowTime::cpu : ShadowTime::elapsed,
+                versions ? ShadowKind::versions : ShadowKind::variants, std::move(metrics));
           },
           nb::arg("name"), nb::arg("fused"), nb::arg("unfused"), nb::arg("cpu_time") = true,
-          nb::arg("metrics") = nb::none(), "Pair two lanes for comparison, before either has traffic.")
+          nb::arg("versions") = false, nb::arg("metrics") = nb::none(), "Pair two lanes for comparison.")
       .def(
           "set_shadow",
           [](PythonEngine& self, Shadow& shadow, double share, double tolerance) {

@@ -11,7 +11,8 @@ namespace {
 PyObject* refused_type = nullptr;
 }  // namespace
 
-void raise_refused(Status status, const std::string& text, std::uint32_t retry_after_ms, nb::object lane) {
+void raise_refused(Status status, const std::string& text, std::uint32_t retry_after_ms, nb::object lane,
+                   std::int64_t version) {
   const nb::handle type = refused_type;
   // The text may hold a client's bytes that are not UTF-8: replace those.
   nb::object message =
@@ -20,6 +21,7 @@ void raise_refused(Status status, const std::string& text, std::uint32_t retry_a
   error.attr("status") = nb::cast(status);
   error.attr("retry_after_ms") = retry_after_ms;
   error.attr("lane") = lane;
+  error.attr("version") = version;
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();
 }

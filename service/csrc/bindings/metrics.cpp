@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "bindings/register.hpp"
 
 namespace nb = nanobind;
@@ -18,7 +20,7 @@ std::uint64_t read(const std::atomic<std::uint64_t>& value) { return value.load(
 template <class Bounds>
 nb::tuple as_tuple(const Bounds& bounds) {
   nb::list list;
-  for (const std::int64_t bound : bounds) list.append(bound);
+  for (const auto bound : bounds) list.append(bound);
   return nb::tuple(list);
 }
 
@@ -74,6 +76,13 @@ ShadowSnapshot snapshot(const ShadowMetrics& metrics) {
   }
   result.fused = metrics.fused.snapshot();
   result.unfused = metrics.unfused.snapshot();
+  for (const auto& each : metrics.differences) {
+    result.differences.buckets.push_back(read(each));
+    result.differences.count += result.differences.buckets.back();
+  }
+  const double sum = metrics.difference_sum.load(std::memory_order_relaxed) * 1e6;
+  result.differences.sum = static_cast<std::int64_t>(std::min(sum, 9e18));
+  result.top1_changes = read(metrics.top1_changes);
   result.max_absolute = metrics.max_absolute.load(std::memory_order_relaxed);
   result.max_relative = metrics.max_relative.load(std::memory_order_relaxed);
   return result;
@@ -82,6 +91,7 @@ ShadowSnapshot snapshot(const ShadowMetrics& metrics) {
 void register_metrics(nb::module_& m) {
   m.attr("DURATION_BOUNDS_NS") = as_tuple(kDurationBounds);
   m.attr("ROW_BOUNDS") = as_tuple(kRowBounds);
+  m.attr("DIFFERENCE_BOUNDS") = as_tuple(kDifferenceBounds);
   m.def(
       "record_metrics", [](bool on) { metrics_on.store(on, std::memory_order_relaxed); }, nb::arg("on"));
 
@@ -121,6 +131,8 @@ void register_metrics(nb::module_& m) {
       .def_ro("verdicts", &ShadowSnapshot::verdicts)
       .def_ro("fused", &ShadowSnapshot::fused)
       .def_ro("unfused", &ShadowSnapshot::unfused)
+      .def_ro("differences", &ShadowSnapshot::differences)
+      .def_ro("top1_changes", &ShadowSnapshot::top1_changes)
       .def_ro("max_absolute", &ShadowSnapshot::max_absolute)
       .def_ro("max_relative", &ShadowSnapshot::max_relative);
 }

@@ -34,6 +34,8 @@ struct ShadowSnapshot {
   std::map<std::string, std::uint64_t> verdicts;  // zeros included
   HistogramSnapshot fused;
   HistogramSnapshot unfused;
+  HistogramSnapshot differences;  // rows by kDifferenceBounds; the sum in millionths
+  std::uint64_t top1_changes = 0;
   double max_absolute = 0;
   double max_relative = 0;
 };

@@ -1,5 +1,6 @@
 #include "engine/router.hpp"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -17,15 +18,16 @@ namespace fused_mlp {
 namespace {
 
 PythonRoute resolve(const Router& router, std::string_view model, std::int64_t version, Variant variant,
-                    std::string_view key, std::string_view request_id) {
+                    std::string_view key, std::string_view request_id, std::string_view label) {
   PythonRoute result{router.table(), {}};
-  RouteQuery query{model, version, variant, {}, request_id};
+  RouteQuery query{model, version, variant, {}, request_id, label};
   if (!key.empty()) query.key = hash_key(key);
   result.route = result.table->resolve(query);
   if (!result.route.ok()) {
     Lane* lane = result.route.lane;
+    const RouteEntry* entry = result.route.entry;
     raise_refused(result.route.status, result.route.error, 0,
-                  lane ? nb::cast(lane->shared_from_this()) : nb::none());
+                  lane ? nb::cast(lane->shared_from_this()) : nb::none(), entry ? entry->version : 0);
   }
   return result;
 }
@@ -68,7 +70,6 @@ void register_router(nb::module_& m) {
                                   max_request_rows,
                                   Share(split),
                                   withdrawn,
-                                  nullptr,
                                   std::move(heads),
                                   std::move(input_shape),
                                   std::move(unserved)};
@@ -91,11 +92,25 @@ void register_router(nb::module_& m) {
       .def_prop_ro("out_features", [](const PythonRoute& r) { return r.route.entry->out_features; })
       .def_prop_ro("max_request_rows", [](const PythonRoute& r) { return r.route.entry->max_request_rows; });
 
-  nb::class_<Router>(m, "Router", "Maps (model, version, variant) to a lane.")
+  nb::class_<RoutePlan>(m, "RoutePlan", "What the policy of a model says of its versions.")
+      .def(
+          "__init__",
+          [](RoutePlan* self, std::string model, std::int64_t default_version,
+             const std::vector<std::tuple<std::int64_t, Variant, double>>& arms,
+             std::vector<std::pair<std::string, std::int64_t>> labels) {
+            std::vector<ArmShare> shares;
+            for (const auto& [version, variant, share] : arms) shares.push_back({version, variant, share});
+            new (self) RoutePlan{std::move(model), default_version, std::move(shares), std::move(labels)};
+          },
+          nb::kw_only(), nb::arg("model"), nb::arg("default_version") = 0,
+          nb::arg("arms") = std::vector<std::tuple<std::int64_t, Variant, double>>{},
+          nb::arg("labels") = std::vector<std::pair<std::string, std::int64_t>>{});
+
+  nb::class_<Router>(m, "Router", "Maps the arms of models to lanes, and requests to arms.")
       .def(nb::init<>())
       .def("publish", &Router::publish, nb::arg("entries"), "Replace all routes in one step.")
       .def("update", &Router::update, nb::arg("models"), nb::arg("entries"),
-           "Replace the routes of some models in one step.")
+           nb::arg("plans") = std::vector<RoutePlan>{}, "Replace the routes of some models in one step.")
       .def(
           "record_unserved",
           [](const Router& router, std::string_view model, int code, Nanos ns) {
@@ -108,7 +123,7 @@ void register_router(nb::module_& m) {
           "Count a request that reached no lane of its model. False: there is no such model.")
       .def("resolve", &resolve, nb::arg("model"), nb::arg("version") = 0,
            nb::arg("variant") = Variant::unspecified, nb::arg("key") = "", nb::arg("request_id") = "",
-           "Raises Refused.");
+           nb::arg("label") = "", "Raises Refused.");
 
   m.def("hash_key", &hash_key, nb::arg("key"),
         "XXH64 of a key's UTF-8 bytes, which decides the variant in a split.");

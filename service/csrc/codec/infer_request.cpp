@@ -10,7 +10,7 @@ using protozero::pbf_reader;
 using protozero::pbf_wire_type;
 using protozero::tag_and_type;
 
-constexpr std::string_view kInput = "input", kVariant = "variant";
+constexpr std::string_view kInput = "input", kVariant = "variant", kArm = "arm";
 constexpr size_t kShownNames = 4;
 constexpr const char* kMessage = "an inference.ModelInferRequest";
 
@@ -18,7 +18,7 @@ std::string_view view(protozero::data_view bytes) { return {bytes.data(), bytes.
 
 struct InferFields {
   explicit InferFields(PredictInput& input) : fp32(input.scattered), fp64(input.scattered) {}
-  std::string_view version, dtype, name, raw, variant;
+  std::string_view version, dtype, name, raw, variant, arm;
   std::string names;
   size_t inputs = 0, outputs = 0, raws = 0;
   bool contents = false, text_ok = true;
@@ -93,7 +93,7 @@ void read_output(pbf_reader output, PredictInput& input, InferFields& fields) {
   if (++fields.outputs <= kMostHeads) input.outputs.push_back(name);
 }
 
-// One entry of the map of parameters. Of all that clients send here, only the variant means something to us.
+// One entry of the map of parameters. Of all that clients send here, only the arm means something to us.
 void read_parameter(pbf_reader parameter, InferFields& fields) {
   std::string_view name, text;
   while (parameter.next()) {
@@ -114,26 +114,7 @@ void read_parameter(pbf_reader parameter, InferFields& fields) {
   }
   fields.text_ok = fields.text_ok && is_utf8(name) && is_utf8(text);
   if (name == kVariant) fields.variant = text;
-}
-
-// Empty for the server's choice.
-bool read_variant(std::string_view text, Variant& variant) {
-  variant = text == "fused" ? Variant::fused : text == "unfused" ? Variant::unfused : Variant::unspecified;
-  return text.empty() || variant != Variant::unspecified;
-}
-
-// Empty for the default, else a whole number from 1.
-bool read_version(std::string_view text, int64_t& version) {
-  version = 0;
-  if (text.empty()) return true;
-  if (text.size() > 19) return false;
-  uint64_t number = 0;
-  for (const char c : text) {
-    if (c < '0' || c > '9') return false;
-    number = number * 10 + static_cast<uint64_t>(c - '0');
-  }
-  version = static_cast<int64_t>(number);
-  return number != 0 && number <= INT64_MAX;
+  if (name == kArm) fields.arm = text;
 }
 
 std::string take_contents(PredictInput& input, const InferFields& fields) {
@@ -197,12 +178,14 @@ std::string read_fields(pbf_reader request, PredictInput& input) {
   if (!fields.text_ok || !is_utf8(input.request_id) || !is_utf8(input.model) || !is_utf8(fields.version)) {
     return input.unreadable(kMessage);
   }
-  if (!read_version(fields.version, input.version)) {
+  if (!fields.version.empty() && !parse_version(fields.version, input.arm.version)) {
     return "model_version: expected a whole number from 1 or nothing, got " + quote_name(fields.version);
   }
-  if (!read_variant(fields.variant, input.variant)) {
+  input.arm.variant = variant_of(fields.variant);
+  if (!fields.variant.empty() && input.arm.variant == Variant::unspecified) {
     return "parameters: expected variant fused or unfused, got " + quote_name(fields.variant);
   }
+  if (std::string problem = input.name_arm("parameters: arm", fields.arm); !problem.empty()) return problem;
   if (fields.inputs != 1 || fields.name != kInput) {
     return "inputs: expected one tensor named 'input', got " + (fields.names.empty() ? "none" : fields.names);
   }

@@ -55,14 +55,14 @@ void read_tensor(pbf_reader tensor, PredictInput& input, TensorFields& fields) {
 std::string read_request(pbf_reader request, PredictInput& input) {
   TensorFields fields(input);
   int64_t variant = 0;
-  std::string_view output;
+  std::string_view output, arm;
   while (request.next()) {
     switch (request.tag_and_type()) {
       case tag_and_type(1, pbf_wire_type::length_delimited):
         input.model = view(request.get_view());
         break;
       case tag_and_type(2, pbf_wire_type::varint):
-        input.version = request.get_int64();
+        input.arm.version = request.get_int64();
         break;
       case tag_and_type(3, pbf_wire_type::length_delimited):
         read_tensor(request.get_message(), input, fields);
@@ -76,11 +76,14 @@ std::string read_request(pbf_reader request, PredictInput& input) {
       case tag_and_type(6, pbf_wire_type::length_delimited):
         output = view(request.get_view());
         break;
+      case tag_and_type(7, pbf_wire_type::length_delimited):
+        arm = view(request.get_view());
+        break;
       default:
         request.skip();
     }
   }
-  if (!is_utf8(input.request_id) || !is_utf8(input.model) || !is_utf8(output)) {
+  if (!is_utf8(input.request_id) || !is_utf8(input.model) || !is_utf8(output) || !is_utf8(arm)) {
     return input.unreadable(kMessage);
   }
   input.all_outputs = output == kAll;
@@ -88,10 +91,12 @@ std::string read_request(pbf_reader request, PredictInput& input) {
   if (variant < 0 || variant > 2) {
     return "variant: expected FUSED (1) or UNFUSED (2), got " + std::to_string(variant);
   }
-  input.variant = static_cast<Variant>(variant);
-  if (input.version < 0) {
-    return "version: expected a number from 1, or 0 for the default, got " + std::to_string(input.version);
+  input.arm.variant = static_cast<Variant>(variant);
+  if (input.arm.version < 0) {
+    return "version: expected a number from 1, or 0 for the default, got " +
+           std::to_string(input.arm.version);
   }
+  if (std::string problem = input.name_arm("arm", arm); !problem.empty()) return problem;
   const std::string_view values = fields.values.bytes();
   if (!input.data.empty() && !values.empty()) return "input: expected data or values, got both";
   const auto dtype = dtype_from_proto(fields.dtype);

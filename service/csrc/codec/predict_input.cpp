@@ -46,6 +46,21 @@ std::string PredictInput::choose_heads(const RouteEntry& entry) {
   return {};
 }
 
+std::string PredictInput::name_arm(const char* field, std::string_view text) {
+  if (text.empty()) return {};
+  ArmName named;
+  if (!parse_arm(text, named)) {
+    return field + (": expected " + std::string(kArmExpected)) + ", got " + quote_name(text);
+  }
+  if ((named.names_version() && arm.names_version()) ||
+      (named.variant != Variant::unspecified && arm.variant != Variant::unspecified)) {
+    return field + (": expected it in place of version and variant, got " + quote_name(text)) +
+           " beside them";
+  }
+  arm.complete(named);
+  return {};
+}
+
 std::string_view PredictInput::short_id() const {
   constexpr size_t kMost = 80;
   if (request_id.size() <= kMost) return request_id;

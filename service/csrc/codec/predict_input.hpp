@@ -17,8 +17,7 @@ namespace fused_mlp {
 
 struct PredictInput {
   std::string_view model, request_id;
-  int64_t version = 0;
-  Variant variant = Variant::unspecified;
+  ArmName arm;  // as far as it names one
   // What it asks for by name, as views; the API says what no name means.
   std::vector<std::string_view> outputs;
   const char* outputs_field = "output";  // that names them, for error texts
@@ -40,6 +39,8 @@ struct PredictInput {
   }
   // Whether the outputs that it names and its tensor fit the model.
   TensorCheck check(const RouteEntry& entry);
+  // Names an arm by its text, unless it names a version or variant already. What is wrong; empty: nothing.
+  std::string name_arm(const char* field, std::string_view text);
   // The caller's id, fit to be logged and sent back: at most 80 bytes, never cut inside a character.
   std::string_view short_id() const;
   // The error for bytes that are not `message` ("a fused_mlp.v1.PredictRequest"). Drops the id: it may not be
@@ -51,8 +52,7 @@ struct PredictInput {
     outputs_field = "output";
     all_outputs = false;
     leading = head_count = 0;
-    version = 0;
-    variant = Variant::unspecified;
+    arm = {};
     dimension_count = 0;
     dtype = DType::fp32;
     typed = false;

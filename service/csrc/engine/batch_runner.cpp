@@ -112,7 +112,7 @@ void BatchRunner::offer_to_shadow(const TakenBatch& batch) noexcept {
       return;
     }
   }
-  shadow_.offer(batch.lane, batch.rows, x_, y_);
+  shadow_.offer(*shadow, batch.lane, batch.rows, x_, y_);
 }
 
 // Only after flush_sinks(): a ticket may keep its sink alive.

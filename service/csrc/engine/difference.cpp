@@ -22,7 +22,21 @@ double distance(float value, float reference) noexcept {
   return std::abs(static_cast<double>(value) - static_cast<double>(reference));
 }
 
+std::size_t largest_at(const float* row, std::size_t width) noexcept {
+  return static_cast<std::size_t>(std::max_element(row, row + width) - row);
+}
+
 }  // namespace
+
+RowDifference compare_row(const float* values, const float* reference, std::size_t width,
+                          double typical) noexcept {
+  double largest = 0;
+  for (std::size_t i = 0; i < width; ++i) {
+    largest = std::max({largest, distance(values[i], reference[i]), distance(reference[i], values[i])});
+  }
+  return {largest / std::max(typical, largest_finite(reference, width)),
+          largest_at(values, width) != largest_at(reference, width)};
+}
 
 Difference compare_outputs(const float* values, const float* reference, std::size_t rows, std::size_t width,
                            OutputScale& scale, double tolerance) noexcept {

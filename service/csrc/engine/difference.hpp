@@ -10,6 +10,10 @@
 
 namespace fused_mlp {
 
+// Of the histogram of relative differences by row.
+inline constexpr std::array<double, 12> kDifferenceBounds = {1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 0.01,
+                                                             0.03, 0.1,  0.3,  1,    3,    10};
+
 struct Difference {
   static constexpr std::size_t kMostRows = 4;
 
@@ -59,6 +63,14 @@ class OutputScale {
   double logarithms_ = 0;
   std::uint64_t rows_ = 0;
 };
+
+// One row of two versions. A value that is finite in one of them only is an infinite difference.
+struct RowDifference {
+  double relative = 0;  // the largest, divided as above
+  bool top1_changed = false;
+};
+RowDifference compare_row(const float* values, const float* reference, std::size_t width,
+                          double typical) noexcept;
 
 // values, reference: (rows, width). Adds the reference's rows to the scale, then compares. An element whose
 // reference is not finite has no difference: either the input held NaN or infinity, which torch's code paths

@@ -146,13 +146,11 @@ void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.r
 
 std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                            const std::shared_ptr<Lane>& unfused, ShadowTime time,
-                                           std::shared_ptr<ShadowMetrics> metrics) {
-  auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time, std::move(metrics));
+                                           ShadowKind kind, std::shared_ptr<ShadowMetrics> metrics) {
+  auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time, kind, std::move(metrics));
   core_->shadow.add(shadow);
-  for (Lane* const lane : {fused.get(), unfused.get()}) {
-    lane->shadow_owner_ = shadow;
-    lane->shadow_.store(shadow.get(), std::memory_order_release);
-  }
+  fused->shadows_.push_back(shadow);
+  if (kind == ShadowKind::variants) unfused->shadows_.push_back(shadow);
   return shadow;
 }
 
@@ -166,6 +164,12 @@ void Engine::set_shadow(Shadow& shadow, double share, double tolerance) {
       std::thread& worker = core_->workers.emplace_back([core = core_] { core->shadow.work(); });
       pthread_setname_np(worker.native_handle(), "mlp-shadow");
       core_->shadow_started = true;
+    }
+  }
+  if (!wanted.none()) {
+    for (const auto& each : {shadow.fused_.lock(), shadow.unfused_.lock()}) {
+      if (!each || (shadow.kind_ == ShadowKind::versions && each != shadow.fused_.lock())) continue;
+      each->shadow_.store(&shadow, std::memory_order_release);
     }
   }
   const bool changed = wanted.fraction() != shadow.share();

@@ -54,10 +54,12 @@ class Engine {
   // refuses no request.
   void remove_lane(const std::shared_ptr<Lane>& lane);
 
-  // Pairs the two lanes of a model version for comparison. Call it once per pair; they may have traffic
-  // already. `metrics`: of an earlier pair, to go on with; null: new ones.
+  // Pairs two lanes for comparison; they may have traffic already. Between versions, `fused` is the lane that
+  // answers and `unfused` the one that shadows it: only batches of the first are compared. A lane is compared
+  // by the shadow that was last given a share. `metrics`: of an earlier pair, to go on with; null: new ones.
   std::shared_ptr<Shadow> add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                      const std::shared_ptr<Lane>& unfused, ShadowTime time = ShadowTime::cpu,
+                                     ShadowKind kind = ShadowKind::variants,
                                      std::shared_ptr<ShadowMetrics> metrics = nullptr);
   // Runs that share of the pair's batches again on the other variant, after the responses. A relative
   // difference above the tolerance counts as a mismatch. The shadow's thread starts on first use; it works

@@ -84,9 +84,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const bool needs_worker_;
   const bool has_steps_;              // of its kernel
   const std::uint32_t most_running_;  // batches at once
-  // Null: no other variant to compare with. Set once, also while the lane has traffic: first the owner, then
-  // the pointer, which is what live threads read.
-  std::shared_ptr<Shadow> shadow_owner_;
+  // Null: nothing to compare with. May change while the lane has traffic, to one of those that it owns: live
+  // threads read the pointer alone.
+  std::vector<std::shared_ptr<Shadow>> shadows_;
   std::atomic<Shadow*> shadow_{nullptr};
   std::atomic<Nanos> last_used_ns_{0};
   std::atomic<std::uint64_t> queued_rows_{0};

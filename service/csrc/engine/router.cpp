@@ -1,6 +1,7 @@
 #include "engine/router.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -24,21 +25,6 @@ std::string label(const RouteEntry& entry) {
 
 Lane* lane_of(const RouteEntry& entry, Variant variant) noexcept {
   return (variant == Variant::fused ? entry.fused : entry.unfused).get();
-}
-
-bool is_in_split(const RouteEntry& entry, const RouteQuery& query) noexcept {
-  if (query.key) return entry.split.contains(*query.key);
-  if (!query.request_id.empty()) return entry.split.contains(hash_key(query.request_id));
-  return entry.sampler->sample(entry.split);
-}
-
-// In order of precedence: withdrawal of fused, the request's variant, the split, the server's variant.
-Variant choose_variant(const RouteEntry& entry, const RouteQuery& query) noexcept {
-  if (entry.withdrawn) return Variant::unfused;
-  if (query.variant != Variant::unspecified) return query.variant;
-  if (entry.split.none()) return entry.variant;
-  const Variant other = entry.variant == Variant::fused ? Variant::unfused : Variant::fused;
-  return lane_of(entry, other) && is_in_split(entry, query) ? other : entry.variant;
 }
 
 std::map<std::string, std::vector<RouteEntry>> by_model(std::vector<RouteEntry> entries) {
@@ -68,38 +54,53 @@ RouteEntry with_heads(RouteEntry entry) {
   return entry;
 }
 
-const char* variant_name(Variant variant) noexcept {
-  switch (variant) {
-    case Variant::fused:
-      return "fused";
-    case Variant::unfused:
-      return "unfused";
-    default:
-      return "";
-  }
-}
-
-std::shared_ptr<const RouteTable::Model> RouteTable::make_model(std::vector<RouteEntry> versions) {
+std::shared_ptr<const RouteTable::Model> RouteTable::make_model(std::vector<RouteEntry> versions,
+                                                                const RoutePlan* plan) const {
   auto model = std::make_shared<Model>();
   model->name = versions.front().model;
   model->versions = std::move(versions);
   std::sort(model->versions.begin(), model->versions.end(),
             [](const RouteEntry& a, const RouteEntry& b) { return a.version < b.version; });
-  std::shared_ptr<ShareSampler> sampler;
+  model->preferred = &model->versions.back();
   for (const RouteEntry& entry : model->versions) {
     if (&entry != &model->versions.front() && entry.version == (&entry)[-1].version) {
       throw std::invalid_argument(label(entry) + " is listed twice");
     }
-    if (!sampler) sampler = entry.sampler;
-  }
-  if (!sampler) sampler = std::make_shared<ShareSampler>();
-  model->preferred = &model->versions.back();
-  for (RouteEntry& entry : model->versions) {
-    entry.sampler = sampler;
     // Ends at the highest that can answer, now or once there is room: a shortage does not change the default.
     if (entry.ready || entry.on_demand || entry.no_room) model->preferred = &entry;
   }
+  const Model* const before = find(model->name);
+  model->samplers = before != nullptr ? before->samplers : std::make_shared<Samplers>();
+  if (plan == nullptr) return model;
+  if (plan->default_version != 0) model->preferred = find_version(*model, plan->default_version);
+  for (const auto& [name, version] : plan->labels) {
+    model->labels.emplace_back(name, find_version(*model, version));
+  }
+  if (plan->arms.size() > kMostArms) {
+    throw std::invalid_argument("expected at most " + std::to_string(kMostArms) + " arms");
+  }
+  // Keys: every other arm begins at the top, so that of two arms each grows at the cost of the default alone.
+  double left = 1, taken[2] = {0, 0};
+  for (const ArmShare& arm : plan->arms) {
+    const RouteEntry* const entry = find_version(*model, arm.version);
+    if (entry == nullptr)
+      throw std::invalid_argument("an arm of version " + std::to_string(arm.version) +
+                                  ", which is not there");
+    const bool from_top = model->parts.size() % 2 != 0;
+    taken[from_top] = std::min(1.0, taken[from_top] + arm.share);
+    double in_turn = left > 0 ? std::min(1.0, arm.share / left) : 0;
+    // Upwards: three times a third, rounded down, would be one request short.
+    if (left < 1 && in_turn > 0) in_turn = std::nextafter(in_turn, 1.0);
+    model->parts.push_back({entry, arm.variant, Share(taken[from_top]), from_top, Share(in_turn)});
+    left -= arm.share;
+  }
   return model;
+}
+
+bool RouteTable::takes(const Part& part, const RouteQuery& query, ShareSampler& sampler) noexcept {
+  if (!query.key && query.request_id.empty()) return sampler.sample(part.in_turn);
+  const std::uint64_t hash = query.key ? *query.key : hash_key(query.request_id);
+  return part.keys.contains(part.from_top ? ~hash : hash);
 }
 
 RouteTable::RouteTable(std::vector<RouteEntry> entries)
@@ -108,10 +109,8 @@ RouteTable::RouteTable(std::vector<RouteEntry> entries)
 RouteTable RouteTable::replaced(std::vector<RouteEntry> entries) const {
   std::array<Shard, kShards> shards;
   for (auto& [name, versions] : by_model(std::move(entries))) {
-    const Model* before = find(name);
-    if (before != nullptr) versions.front().sampler = before->versions.front().sampler;
     const std::size_t hash = hash_of(name);
-    shards[hash % kShards].push_back({hash, make_model(std::move(versions))});
+    shards[hash % kShards].push_back({hash, make_model(std::move(versions), nullptr)});
   }
   RouteTable table;
   for (std::size_t i = 0; i < kShards; ++i) {
@@ -123,7 +122,10 @@ RouteTable RouteTable::replaced(std::vector<RouteEntry> entries) const {
   return table;
 }
 
-RouteTable RouteTable::with(const std::vector<std::string>& models, std::vector<RouteEntry> entries) const {
+RouteTable RouteTable::with(const std::vector<std::string>& models, std::vector<RouteEntry> entries,
+                            const std::vector<RoutePlan>& plans) const {
+  std::map<std::string_view, const RoutePlan*> planned;
+  for (const RoutePlan& plan : plans) planned.emplace(plan.model, &plan);
   std::map<std::string, std::vector<RouteEntry>> added = by_model(std::move(entries));
   std::map<std::size_t, Shard> changed;  // by index
   const auto shard_of = [&](std::size_t hash) -> Shard& {
@@ -140,14 +142,14 @@ RouteTable RouteTable::with(const std::vector<std::string>& models, std::vector<
     if (!named.contains(name)) {
       throw std::invalid_argument(label(versions.front()) + " is not among the models to replace");
     }
-    const Model* before = find(name);
-    if (before != nullptr) versions.front().sampler = before->versions.front().sampler;
+    const auto plan = planned.find(name);
     const std::size_t hash = hash_of(name);
     Shard& shard = shard_of(hash);
     const auto place =
         std::upper_bound(shard.begin(), shard.end(), hash,
                          [](std::size_t value, const Slot& slot) { return value < slot.hash; });
-    shard.insert(place, {hash, make_model(std::move(versions))});
+    shard.insert(place,
+                 {hash, make_model(std::move(versions), plan == planned.end() ? nullptr : plan->second)});
   }
   RouteTable table = *this;
   for (auto& [index, shard] : changed) {
@@ -186,21 +188,54 @@ RequestMetrics* RouteTable::unserved(std::string_view name) const noexcept {
   return model == nullptr ? nullptr : model->versions.front().unserved.get();
 }
 
+Route RouteTable::refuse_version(const Model& model, const RouteQuery& query) {
+  std::string text = "model " + quote_name(query.model) + " has no version ";
+  if (query.version != 0) {
+    text += std::to_string(query.version);
+  } else {
+    text += query.label.empty() ? "that its policy names as the default" : quote_name(query.label);
+  }
+  if (model.preferred != nullptr) text += "; the default is " + std::to_string(model.preferred->version);
+  return refuse(Status::version_not_found, std::move(text));
+}
+
+// In order of precedence: withdrawal of fused, the request's variant, that of the arm, the split of the
+// version, the version's own. An arm whose fused kernel could not be built answers as its version does.
+Variant RouteTable::choose_variant(const RouteEntry& entry, const RouteQuery& query, Variant of_arm,
+                                   Samplers& samplers) noexcept {
+  if (entry.withdrawn) return Variant::unfused;
+  if (query.variant != Variant::unspecified) return query.variant;
+  if (of_arm != Variant::unspecified) return lane_of(entry, of_arm) ? of_arm : entry.variant;
+  if (entry.split.none()) return entry.variant;
+  const Variant other = entry.variant == Variant::fused ? Variant::unfused : Variant::fused;
+  const Part split{&entry, other, entry.split, false, entry.split};
+  return lane_of(entry, other) && takes(split, query, samplers[0]) ? other : entry.variant;
+}
+
 Route RouteTable::resolve(const RouteQuery& query) const {
   const Model* const model = find(query.model);
   if (model == nullptr) {
     return refuse(Status::model_not_found, "model " + quote_name(query.model) + " is not served here");
   }
-  const RouteEntry* found = model->preferred;
+  const RouteEntry* found = nullptr;
+  Variant variant = Variant::unspecified;  // of the arm; that of a request that names one goes first
   if (query.version != 0) {
-    const RouteEntry* const version = find_version(*model, query.version);
-    if (version == nullptr) {
-      return refuse(Status::version_not_found, "model " + quote_name(query.model) + " has no version " +
-                                                   std::to_string(query.version) + "; the default is " +
-                                                   std::to_string(found->version));
+    found = find_version(*model, query.version);
+  } else if (!query.label.empty()) {
+    const auto named = std::find_if(model->labels.begin(), model->labels.end(),
+                                    [&](const auto& each) { return each.first == query.label; });
+    if (named != model->labels.end()) found = named->second;
+  } else {
+    found = model->preferred;
+    for (std::size_t i = 0; i < model->parts.size(); ++i) {
+      const Part& part = model->parts[i];
+      if (!takes(part, query, (*model->samplers)[i])) continue;
+      found = part.entry;
+      variant = part.variant;
+      break;
     }
-    found = version;
   }
+  if (found == nullptr) return refuse_version(*model, query);
   const RouteEntry& entry = *found;
   if (!entry.ready) {
     if (entry.on_demand) {
@@ -225,7 +260,7 @@ Route RouteTable::resolve(const RouteQuery& query) const {
                   lane_of(entry, entry.variant));
   }
   Route route;
-  route.variant = choose_variant(entry, query);
+  route.variant = choose_variant(entry, query, variant, *model->samplers);
   route.lane = lane_of(entry, route.variant);
   if (!route.lane) {
     return refuse(Status::variant_not_loaded,
@@ -243,9 +278,10 @@ void Router::publish(std::vector<RouteEntry> entries) {
   swap(std::make_shared<const RouteTable>(table()->replaced(std::move(entries))));
 }
 
-void Router::update(const std::vector<std::string>& models, std::vector<RouteEntry> entries) {
+void Router::update(const std::vector<std::string>& models, std::vector<RouteEntry> entries,
+                    const std::vector<RoutePlan>& plans) {
   const std::lock_guard lock(publishing_);
-  swap(std::make_shared<const RouteTable>(table()->with(models, std::move(entries))));
+  swap(std::make_shared<const RouteTable>(table()->with(models, std::move(entries), plans)));
 }
 
 void Router::swap(std::shared_ptr<const RouteTable> table) {

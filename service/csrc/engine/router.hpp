@@ -1,5 +1,5 @@
-// Maps (model, version, variant) to a lane. A table is immutable; publishing makes a new one, which shares
-// the parts that stay the same. A reference to an old table keeps its lanes alive.
+// Maps the arms of models to lanes, and requests to arms. A table is immutable; publishing makes a new one,
+// which shares the parts that stay the same. A reference to an old table keeps its lanes alive.
 #pragma once
 
 #include <array>
@@ -12,15 +12,12 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/arm.hpp"
 #include "engine/lane.hpp"
 #include "engine/share.hpp"
 #include "engine/status.hpp"
 
 namespace fused_mlp {
-
-// As fused_mlp.v1.Variant; `unspecified`: the server chooses.
-enum class Variant : std::uint8_t { unspecified, fused, unfused };
-const char* variant_name(Variant variant) noexcept;  // "fused", "unfused", ""
 
 // One output of a model: a range of columns of what its kernel writes.
 struct Head {
@@ -46,10 +43,9 @@ struct RouteEntry {
   std::size_t in_features = 0;
   std::size_t out_features = 0;
   std::uint32_t max_request_rows = 4096;
-  Share split;             // the share of requests without a variant that go to the other variant
-  bool withdrawn = false;  // fused gave wrong results: unfused answers even requests that name fused
-  std::shared_ptr<ShareSampler> sampler;  // for requests without a key; shared by all versions of a model
-  std::vector<Head> heads = {};           // in the order of their columns; see with_heads
+  Share split;                   // the share of requests without a variant that go to the other variant
+  bool withdrawn = false;        // fused gave wrong results: unfused answers even requests that name fused
+  std::vector<Head> heads = {};  // in the order of their columns; see with_heads
   std::vector<std::int64_t> input_shape =
       {};  // of one row, as the model itself takes it; empty: [in_features]
   std::shared_ptr<RequestMetrics> unserved = nullptr;  // of the model: see RouteTable::unserved
@@ -64,13 +60,30 @@ struct RouteEntry {
 // all, where none is given.
 RouteEntry with_heads(RouteEntry entry);
 
+// An arm that a policy gives a share of the requests that name no version.
+struct ArmShare {
+  std::int64_t version = 0;
+  Variant variant = Variant::unspecified;  // unspecified: that of its version
+  double share = 0;                        // of all such requests
+};
+constexpr std::size_t kMostArms = 8;
+
+// What the policy of a model says of its versions. Without one: the highest version that can answer does.
+struct RoutePlan {
+  std::string model;
+  std::int64_t default_version = 0;  // 0: the highest that can answer. One that is not there answers nothing
+  std::vector<ArmShare> arms = {};   // beside the default; their shares sum up to 1 at most
+  std::vector<std::pair<std::string, std::int64_t>> labels = {};
+};
+
 // The routing fields of a request.
 struct RouteQuery {
   std::string_view model;
-  std::int64_t version = 0;  // 0: the highest version that is ready
+  std::int64_t version = 0;  // 0: by the label, else as the policy says
   Variant variant = Variant::unspecified;
   std::optional<std::uint64_t> key = {};  // hash_key of the request's split key
   std::string_view request_id = {};       // split by this if there is no key; empty: by the sampler
+  std::string_view label = {};
 };
 
 // The result of routing. `entry` and `lane` live as long as the table they came from. A request for a variant
@@ -92,7 +105,8 @@ class RouteTable {
   Route resolve(const RouteQuery& query) const;
   // This table without `models`, and with `entries`, all of which are of those models. Costs what the change
   // does, not what the table holds. Throws std::invalid_argument.
-  RouteTable with(const std::vector<std::string>& models, std::vector<RouteEntry> entries) const;
+  RouteTable with(const std::vector<std::string>& models, std::vector<RouteEntry> entries,
+                  const std::vector<RoutePlan>& plans = {}) const;
   // A new table with all of `entries`; models that this one has keep their samplers, so that shares stay
   // exact.
   RouteTable replaced(std::vector<RouteEntry> entries) const;
@@ -103,10 +117,25 @@ class RouteTable {
   const RouteEntry* unloaded(std::string_view model, std::int64_t version) const noexcept;
 
  private:
+  // For requests without a key; kept when routes change, so that shares stay exact.
+  using Samplers = std::array<ShareSampler, kMostArms>;
+  // An arm and the requests that it takes of those that come to it: by the hash of a key, those below `keys`,
+  // or above as much from the top; without a key, its share of those that the arms before it left.
+  struct Part {
+    const RouteEntry* entry;
+    Variant variant;  // unspecified: that of its version
+    Share keys;
+    bool from_top;
+    Share in_turn;
+  };
   struct Model {
     std::string name;
-    std::vector<RouteEntry> versions;       // ascending
-    const RouteEntry* preferred = nullptr;  // the default version
+    std::vector<RouteEntry> versions;  // ascending
+    const RouteEntry* preferred =
+        nullptr;  // the default version; null: the policy names one that is not there
+    std::vector<Part> parts;
+    std::vector<std::pair<std::string, const RouteEntry*>> labels;  // null: not there
+    std::shared_ptr<Samplers> samplers;
   };
   struct Slot {
     std::size_t hash;
@@ -115,7 +144,11 @@ class RouteTable {
   using Shard = std::vector<Slot>;  // by hash
   static constexpr std::size_t kShards = 256;
 
-  static std::shared_ptr<const Model> make_model(std::vector<RouteEntry> versions);
+  std::shared_ptr<const Model> make_model(std::vector<RouteEntry> versions, const RoutePlan* plan) const;
+  static bool takes(const Part& part, const RouteQuery& query, ShareSampler& sampler) noexcept;
+  static Variant choose_variant(const RouteEntry& entry, const RouteQuery& query, Variant of_arm,
+                                Samplers& samplers) noexcept;
+  static Route refuse_version(const Model& model, const RouteQuery& query);
   const Model* find(std::string_view name) const noexcept;
   static const RouteEntry* find_version(const Model& model, std::int64_t version) noexcept;
 
@@ -128,7 +161,8 @@ class Router {
   // Replaces all routes in one step.
   void publish(std::vector<RouteEntry> entries);
   // Replaces the routes of these models in one step; a model without entries is no longer served.
-  void update(const std::vector<std::string>& models, std::vector<RouteEntry> entries);
+  void update(const std::vector<std::string>& models, std::vector<RouteEntry> entries,
+              const std::vector<RoutePlan>& plans = {});
   std::shared_ptr<const RouteTable> table() const;
   std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 

@@ -1,5 +1,7 @@
-// A shadow: the two lanes of one model version, the share of their batches that is compared, and the results.
-// The comparison itself is in shadow_worker.hpp.
+// A shadow: two lanes, the share of their batches that is compared, and the results. Either the variants of
+// one version, where a difference is a mistake, or arms of two versions, where it is what one wants to know.
+// In that case `fused` stands for the arm that answers and `unfused` for the one that shadows it. The
+// comparison itself is in shadow_worker.hpp.
 #pragma once
 
 #include <array>
@@ -33,6 +35,9 @@ inline constexpr std::array<const char*, 7> kVerdictNames = {
 // Batches by verdict.
 using VerdictCounters = std::array<std::atomic<std::uint64_t>, kVerdictNames.size()>;
 
+// One more than the bounds: above all of them.
+using DifferenceCounts = std::array<std::atomic<std::uint64_t>, kDifferenceBounds.size() + 1>;
+
 // Written by the shadow's thread (`skipped` also by the threads that answer requests), read at scrape time.
 struct ShadowMetrics {
   std::atomic<std::uint64_t> compared{0};  // batches
@@ -43,9 +48,14 @@ struct ShadowMetrics {
   VerdictCounters verdicts{};
   DurationHistogram fused;  // both variants on the same rows, one after the other
   DurationHistogram unfused;
+  DifferenceCounts differences{};              // rows by relative difference; between versions only
+  std::atomic<double> difference_sum{0};       // of finite ones
+  std::atomic<std::uint64_t> top1_changes{0};  // rows with another largest output; likewise
   std::atomic<double> max_absolute{0};
   std::atomic<double> max_relative{0};
 };
+
+enum class ShadowKind : std::uint8_t { variants, versions };
 
 // How the shadow measures the duration of a kernel call.
 enum class ShadowTime : std::uint8_t {
@@ -53,15 +63,17 @@ enum class ShadowTime : std::uint8_t {
   elapsed,  // for kernels that run elsewhere, for example on a GPU
 };
 
-class Shadow {
+class Shadow : public std::enable_shared_from_this<Shadow> {
  public:
   // Created by Engine::add_shadow.
   Shadow(std::string name, const std::shared_ptr<Lane>& fused, const std::shared_ptr<Lane>& unfused,
-         ShadowTime time, std::shared_ptr<ShadowMetrics> metrics = nullptr)
+         ShadowTime time, ShadowKind kind = ShadowKind::variants,
+         std::shared_ptr<ShadowMetrics> metrics = nullptr)
       : name_(std::move(name)),
         fused_(fused),
         unfused_(unfused),
         time_(time),
+        kind_(kind),
         metrics_(metrics ? std::move(metrics) : std::make_shared<ShadowMetrics>()) {}
 
   const std::string& name() const noexcept { return name_; }  // "digits/1"
@@ -96,6 +108,7 @@ class Shadow {
   const std::weak_ptr<Lane> fused_;  // weak: the lanes own the shadow
   const std::weak_ptr<Lane> unfused_;
   const ShadowTime time_;
+  const ShadowKind kind_;
   const std::shared_ptr<ShadowMetrics> metrics_;  // may outlive it, as those of lanes do
   AtomicShare share_;
   std::atomic<double> tolerance_{1e-3};  // of the relative difference

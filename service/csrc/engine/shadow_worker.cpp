@@ -1,6 +1,7 @@
 #include "engine/shadow_worker.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -35,14 +36,13 @@ ShadowWorker::ShadowWorker(Clock& clock, const Scheduler& scheduler, ShadowHooks
 
 ShadowWorker::~ShadowWorker() { clock_.unsubscribe(this); }
 
-void ShadowWorker::offer(const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
+void ShadowWorker::offer(Shadow& shadow, const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
                          BatchBuffer& y) noexcept {
-  Shadow& shadow = *lane->shadow_owner_;
   if (shadow.has_slot_.exchange(true, std::memory_order_acquire)) return count(shadow.metrics_->skipped);
   for (Slot& slot : slots_) {
     int state = Slot::free;
     if (!slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) continue;
-    slot.job.shadow = lane->shadow_owner_;
+    slot.job.shadow = shadow.shared_from_this();
     slot.job.armed = shadow.armed();
     slot.job.fused_answered = shadow.fused_.lock() == lane;
     slot.job.rows = rows;
@@ -168,16 +168,17 @@ void ShadowWorker::compare(Job& job) noexcept {
   } catch (const std::exception&) {  // out of memory
   }
   if (!ok) return count(metrics.failed);
+  metrics.fused.observe(fused_ns);
+  metrics.unfused.observe(unfused_ns);
+  count(metrics.rows, job.rows);
+  if (shadow->kind_ == ShadowKind::versions) return compare_versions(job, out_features);
   // Compares the output that was sent, not the one computed again.
   const float* const fused_y = (job.fused_answered ? job.y : fused_y_).data().get();
   const float* const unfused_y = (job.fused_answered ? unfused_y_ : job.y).data().get();
   const Difference difference =
       compare_outputs(fused_y, unfused_y, job.rows, out_features, shadow->scale_, shadow->tolerance());
-  metrics.fused.observe(fused_ns);
-  metrics.unfused.observe(unfused_ns);
   raise_to(metrics.max_absolute, difference.absolute);
   raise_to(metrics.max_relative, difference.relative);
-  count(metrics.rows, job.rows);
   if (!difference.disputed().empty()) {
     count(metrics.disputed);
     try {
@@ -187,6 +188,26 @@ void ShadowWorker::compare(Job& job) noexcept {
     }
   }
   count(metrics.compared);  // last, so that a reader that sees it sees the other counters updated
+}
+
+// How the outputs of the arm that shadows differ from those that were sent.
+void ShadowWorker::compare_versions(const Job& job, std::size_t out_features) noexcept {
+  Shadow& shadow = *job.shadow;
+  ShadowMetrics& metrics = *shadow.metrics_;
+  const float* const sent = job.y.data().get();
+  const float* const other = unfused_y_.data().get();
+  const Difference whole = compare_outputs(other, sent, job.rows, out_features, shadow.scale_, 0);
+  raise_to(metrics.max_absolute, whole.absolute);
+  raise_to(metrics.max_relative, whole.relative);
+  for (std::size_t row = 0; row < job.rows; ++row) {
+    const std::size_t at = row * out_features;
+    const RowDifference found = compare_row(other + at, sent + at, out_features, shadow.scale_.typical());
+    const auto bucket = std::lower_bound(kDifferenceBounds.begin(), kDifferenceBounds.end(), found.relative);
+    count(metrics.differences[static_cast<std::size_t>(bucket - kDifferenceBounds.begin())]);
+    if (std::isfinite(found.relative)) metrics.difference_sum += found.relative;
+    if (found.top1_changed) count(metrics.top1_changes);
+  }
+  count(metrics.compared);  // last, as above
 }
 
 void ShadowWorker::report(const Job& job, const Lane& fused, const float* fused_y, const float* unfused_y,

@@ -40,7 +40,8 @@ class ShadowWorker {
   ShadowWorker& operator=(const ShadowWorker&) = delete;
 
   // Called by a thread that has answered a sampled batch. Never waits: skips it if no slot is free.
-  void offer(const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x, BatchBuffer& y) noexcept;
+  void offer(Shadow& shadow, const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
+             BatchBuffer& y) noexcept;
   // The thread's main function; returns after stop().
   void work();
   void stop();
@@ -70,6 +71,7 @@ class ShadowWorker {
   void back_off(Nanos worked);
   double largest_share();
   void compare(Job& job) noexcept;
+  void compare_versions(const Job& job, std::size_t out_features) noexcept;
   void report(const Job& job, const Lane& fused, const float* fused_y, const float* unfused_y,
               const Difference& difference);
   bool run(const Lane& lane, const Job& job, const BatchBuffer& y, Nanos& took) noexcept;

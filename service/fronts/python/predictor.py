@@ -16,12 +16,11 @@ from fused_mlp.service.errors import Answer, Code, EngineRefused, InvalidInput, 
 from fused_mlp.service.fronts.python.fan_out import fan_out
 from fused_mlp.service.fronts.python.submission import Submitter
 from fused_mlp.service.fronts.rpc import Call, Rpc, Want, rpcs_of
-from fused_mlp.service.variant import VARIANTS
 
 log = logging.getLogger(__name__)
 
-# Metadata of a request: the key of a split, and the requested variant.
-AB_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-variant"
+# Metadata of a request: the key of a split, and the requested arm or variant.
+AB_KEY, ARM_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-arm", "x-fused-mlp-variant"
 _DECODE, _ENCODE = _engine.TracePhase.decode, _engine.TracePhase.encode
 # Requests of one stream in flight at once; reading stops beyond that.
 STREAM_WINDOW = 256
@@ -91,12 +90,8 @@ class Predictor:
         try:
             if request.error:
                 raise InvalidInput(request.error)
-            # The message overrides the metadata.
-            variant = _requested_variant(call)
-            if request.variant is not _engine.Variant.unspecified:
-                variant = request.variant
-            key = call.metadata.get(AB_KEY, "")
-            route = await self._route(request, variant, key)
+            request.complete_arm(call.metadata.get(ARM_KEY), call.metadata.get(VARIANT_KEY))
+            route = await self._route(request, call.metadata.get(AB_KEY, ""))
             lane = route.lane
             rows = request.check_rows(route)
             traced = self._trace_decode(started, rows, lane) if _engine.tracing() else 0
@@ -129,33 +124,25 @@ class Predictor:
             elif request.error or not self._router.record_unserved(request.model, code, duration):
                 self._engine.record_unrouted(code, duration)
 
-    async def _route(
-        self, request: _engine.PredictInput, variant: _engine.Variant, key: str
-    ) -> _engine.Route:
-        """Waits for a model that is loaded on demand. Raises Refused."""
+    async def _route(self, request: _engine.PredictInput, key: str) -> _engine.Route:
+        """Waits for a version that is loaded on demand. Raises Refused."""
         while True:
             try:
-                return self._router.resolve(request.model, request.version, variant, key, request.request_id)
+                return self._router.resolve(
+                    request.model, request.version, request.variant, key, request.request_id, request.label
+                )
             except _engine.Refused as refused:
                 if refused.status is not _engine.Status.not_loaded or self._want is None:
                     raise
+                version = refused.version
             # Shielded: the load is for others too, and goes on when this caller gives up.
-            await asyncio.shield(asyncio.wrap_future(self._want(request.model, request.version)))
+            await asyncio.shield(asyncio.wrap_future(self._want(request.model, version)))
 
     def _trace_decode(self, started: int, rows: int, lane: _engine.Lane) -> int:
         """The number under which the request is traced from here on."""
         number = _engine.next_trace_id()
         _engine.record_span(_DECODE, number, rows, started, self._engine.now(), lane.name)
         return number
-
-
-def _requested_variant(call: Call) -> _engine.Variant:
-    name = call.metadata.get(VARIANT_KEY)
-    if name is None:
-        return _engine.Variant.unspecified
-    if name not in VARIANTS:
-        raise InvalidInput(f"{VARIANT_KEY}: expected fused or unfused, got {_engine.quote_name(name)}")
-    return _engine.Variant[name]
 
 
 def _respond(error: Exception, request_id: str) -> Answer:

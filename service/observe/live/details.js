@@ -1,4 +1,4 @@
-// One model: both variants side by side.
+// One model: both variants side by side, and its arms where several versions have answered.
 
 function drawModel(shown, scrape, served) {
   const hist = Object.fromEntries(VARIANTS.map(v => [v, Object.fromEntries(Object.keys(HISTOGRAMS).map(key => [key, histogram(shown.from, shown.last, model, [v], key)]))]));
@@ -7,6 +7,7 @@ function drawModel(shown, scrape, served) {
   $("model-shape").textContent = served?.versions.findLast(v => v.version === served.default_version)?.shape ?? "";
   drawNotice(served, gauges, shown);
   drawSpeedup(hist, shown);
+  drawArms(shown, served);
   for (const v of VARIANTS) drawVariant(v, hist[v], shown, gauges, served);
   const both = key => VARIANTS.map(v => ({ variant: v, ...hist[v][key] }));
   barChart("latency", "latency histogram of both variants", both("request"), shortTime, none);
@@ -54,6 +55,20 @@ function drawSpeedup(hist, shown) {
   $("speedup-text").textContent = (both ? `unfused p50 over fused p50, ${shown.text}.${rough ? " Few requests so far: a rough figure." : ""}` :
     missing.length === 2 ? `No requests answered ${shown.text}.` :
     kernel ? "Kernel time, from the shadow." : `Only ${VARIANTS.find(v => !missing.includes(v))} answered. FUSED_MLP_SPLIT=0.1 sends a tenth of the requests to ${missing[0]}, FUSED_MLP_SHADOW=0.01 compares them in the background, fused-mlp ab sends requests to both.`) + kernel;
+}
+
+function drawArms(shown, served) {
+  const rows = (served?.versions || []).flatMap(v => VARIANTS.map(variant => `${v.version}/${variant}`))
+    .map(arm => ({ arm, hist: histogram(shown.from, shown.last, model, [arm], "request"), failed: counted(shown, model, arm, "failed") }))
+    .filter(r => r.hist.count > 0);
+  $("arms-card").hidden = new Set(rows.map(r => r.arm.split("/")[0])).size < 2;
+  const total = rows.reduce((sum, r) => sum + r.hist.count, 0);
+  $("arms").replaceChildren(...[["arm", "share", "req/s", "p50", "p99", "failed"], ...rows.map(r => [r.arm, percent(r.hist.count / total),
+    number(r.hist.count / shown.span), time(quantile(r.hist, .5)), time(quantile(r.hist, .99)), number(r.failed)])].map((cells, i) => {
+    const tr = html("tr", undefined, i ? { "data-arm": cells[0] } : {});
+    tr.append(...cells.map((cell, j) => html(i && j ? "td" : "th", cell, { scope: i ? "row" : "col" })));
+    return tr;
+  }));
 }
 
 function drawVariant(variant, hist, shown, gauges, served) {
@@ -127,8 +142,12 @@ function drawPolicy(served) {
   const table = $("policy");
   table.replaceChildren();
   if (!served) return;
-  const p = served.policy, other = p.variant === "fused" ? "unfused" : "fused";
-  row(table, "answers", p.split ? `${p.variant}, and ${other} for ${percent(p.split)} of requests` : `${p.variant}, all requests`, "policy-answers");
+  const p = served.policy, other = p.variant === "fused" ? "unfused" : "fused", arms = Object.entries(p.arms);
+  const answers = p.version === "latest" ? p.variant : `${p.version}/${p.variant}`;
+  row(table, "answers", p.split ? `${answers}, and ${other} for ${percent(p.split)} of requests` :
+    arms.length ? `${answers}, and ${arms.map(([arm, share]) => `${arm} for ${percent(share)} of requests`).join(", ")}` : `${answers}, all requests`, "policy-answers");
+  if (p.canary) row(table, "canary", `to ${p.canary.to}: ${p.canary.steps.join(", ")} %, ${number(p.canary.interval_s)} s each`);
+  for (const [label, version] of Object.entries(p.labels)) row(table, label, `version ${version}`);
   row(table, "request may choose", p.allow_override ? "yes" : "no");
   row(table, "on mismatch", p.on_mismatch === "log" ? "log it" : "serve unfused");
   if (p.precision !== "float32") row(table, "precision", p.precision);

@@ -65,7 +65,7 @@ function readScrape(text) {
     const counter = COUNTERS[name]?.(l);
     if (counter !== undefined) {
       const key = JSON.stringify([l.model, l.version, l.variant || ""]);
-      const lane = under(found.lanes, key, () => ({ model: l.model, variant: l.variant || "", counters: [] }));
+      const lane = under(found.lanes, key, () => ({ model: l.model, version: l.version, variant: l.variant || "", counters: [] }));
       const at = place(counter);
       lane.counters[at] = (lane.counters[at] || 0) + value;
     } else if (name === "process_start_time_seconds") {
@@ -98,11 +98,14 @@ function addUp(before, last, scrape) {
       grown ||= growth > 0;
     });
     if (!grown) continue;
-    const name = laneName(lane.model, lane.variant), sum = new Float64Array(PLACES.size);
-    sum.set(totals.get(name) || []);
-    more.forEach((growth, at) => { sum[at] += growth; });
-    totals.set(name, sum);
+    for (const arm of lane.variant ? [lane.variant, `${lane.version}/${lane.variant}`] : [""]) {
+      const name = laneName(lane.model, arm), sum = new Float64Array(PLACES.size);
+      sum.set(totals.get(name) || []);
+      more.forEach((growth, at) => { sum[at] += growth; });
+      totals.set(name, sum);
+    }
   }
   return totals;
 }
+// `variant`: of all versions together, or an arm, such as 3/fused.
 function laneName(model, variant) { return `${variant}/${model}`; }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fused_mlp.service.ab.report import Report
+from fused_mlp.service.ab.report import VARIANT_ARMS, Report
 from fused_mlp.service.reports.svg import HEIGHT, WIDTH, Axis, columns, curve, dot, drawing, grid, line, text
 from fused_mlp.service.reports.units import seconds_text
 
@@ -17,11 +17,11 @@ def distribution_plot(report: Report) -> str:
     x = Axis(min(times), max(times) * 1.05, _LEFT, _RIGHT, log=True)
     y = Axis(0, 1, _BOTTOM, _TOP)
     curves = "".join(
-        curve(variant, ((x(seconds), y(share)) for seconds, share in series if seconds > 0))
-        for variant, series in report.distribution.items()
+        curve(colour, ((x(seconds), y(share)) for seconds, share in report.distribution[arm] if seconds > 0))
+        for colour, arm in zip(VARIANT_ARMS, report.arms, strict=True)
     )
     body = grid(x, y, seconds_text, lambda share: f"{share:.0%}") + curves
-    return drawing(WIDTH, HEIGHT, body, "share of requests answered within a time, by variant")
+    return drawing(WIDTH, HEIGHT, body, "share of requests answered within a time, by arm")
 
 
 def timeline_plot(report: Report) -> str:
@@ -31,12 +31,12 @@ def timeline_plot(report: Report) -> str:
     x = Axis(0, max(at for at, _ in points) or 1, _LEFT, _RIGHT)
     y = Axis(0, max(median for _, median in points) * 1.1, _BOTTOM, _TOP)
     dots = "".join(
-        dot(x(at), y(median), variant, f"{variant}, {at:g} s: {seconds_text(median)}")
-        for variant, series in report.timeline.items()
-        for at, median in series
+        dot(x(at), y(median), colour, f"{arm}, {at:g} s: {seconds_text(median)}")
+        for colour, arm in zip(VARIANT_ARMS, report.arms, strict=True)
+        for at, median in report.timeline[arm]
     )
     body = grid(x, y, lambda at: f"{at:g} s", lambda median: seconds_text(median) if median else "0") + dots
-    return drawing(WIDTH, HEIGHT, body, "median latency of each slice of time, by variant")
+    return drawing(WIDTH, HEIGHT, body, "median latency of each slice of time, by arm")
 
 
 def ratio_plot(report: Report) -> str:
@@ -53,4 +53,9 @@ def ratio_plot(report: Report) -> str:
         y = 22.0 + 30 * index
         interval = line(x(ratio.low), y, x(ratio.high), y, "line neutral")
         parts += [text(0, y + 4, name, kind="ink"), interval, dot(x(ratio.value), y, "neutral")]
-    return drawing(WIDTH, bottom + 26, "".join(parts), "unfused / fused; right of 1 fused needs less")
+    return drawing(
+        WIDTH,
+        bottom + 26,
+        "".join(parts),
+        f"{report.arms[1]} / {report.arms[0]}; right of 1 {report.arms[0]} needs less",
+    )

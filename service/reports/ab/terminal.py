@@ -1,4 +1,4 @@
-"""The comparison of both variants as a table for a terminal."""
+"""The comparison of both arms as a table for a terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from fused_mlp.service.reports.terminal import note_lines, plain_table
 
 
 def report_view(report: Report) -> RenderableType:
-    titles = (report.title, "fused", "unfused", "unfused / fused")
+    first, second = report.arms
+    titles = (report.title, first, second, f"{second} / {first}")
     table = plain_table(*titles, left=(titles[0], titles[3]))
     for column in table.columns[1:3]:
         column.no_wrap = True
     for row in report.rows:
-        values = (value_text(row.fused, row.unit), value_text(row.unfused, row.unit))
+        values = (value_text(row.first, row.unit), value_text(row.second, row.unit))
         table.add_row(row.name, *values, ratio_text(row.ratio))
     facts = [Text(f"{name}: {text}", "dim") for name, text in report.facts.items()]
     return Group(

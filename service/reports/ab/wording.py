@@ -26,6 +26,12 @@ def difference_text(difference: Difference | None) -> str:
     relative = (
         "" if difference.relative is None else f", {difference.relative:.2g} of the row's largest output"
     )
-    return (
+    text = (
         f"Largest output difference on the same {difference.rows:,} rows: {difference.absolute:.2g}{relative}"
     )
+    if difference.quantiles is not None:
+        text += f"; of the rows, {', '.join(f'{n} {v:.2g}' for n, v in difference.quantiles.items())}"
+    if difference.top1_changed is not None:
+        share = difference.top1_changed / difference.rows
+        text += f"; another largest output for {difference.top1_changed:,} rows, {share:.2%}"
+    return text

@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -9,6 +10,7 @@ from torch import nn
 
 from fused_mlp import models
 from fused_mlp.models import ModelLoadError, Repository
+from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.importers.importer import import_model
 
 
@@ -111,3 +113,24 @@ def test_a_module_in_a_pt_file_is_refused(tmp_path):
     torch.save(nn.Linear(2, 2), tmp_path / "m.pt")
     with pytest.raises(ModelLoadError, match="Python objects"):
         import_model(tmp_path / "m.pt", tmp_path / "r", "m", activation="relu")
+
+
+def test_a_version_that_does_not_reproduce_given_outputs_is_not_written(small_mlp, tmp_path):
+    source, repository = tmp_path / "source", tmp_path / "repository"
+    models.save(small_mlp, source)
+    x = np.random.default_rng(0).normal(size=(6, small_mlp.spec.in_features))
+    y = evaluate(small_mlp, x)
+    wrong = y.copy()
+    wrong[4, 1] += 1e-3 * np.abs(y[4]).max()
+    with pytest.raises(ModelLoadError, match="check: 1 of 6 rows are not reproduced: row 4, output 1 is"):
+        import_model(source, repository, "net", check=(x, wrong))
+    with pytest.raises(ModelLoadError, match=r"check: expected their outputs as \(6, "):
+        import_model(source, repository, "net", check=(x, y[:5]))
+    with pytest.raises(ModelLoadError, match=r"check: expected rows as \(6, "):
+        import_model(source, repository, "net", check=(x[:, 1:], y))
+    assert not repository.exists()
+    assert import_model(source, repository, "net", check=(x, y.astype(np.float32))).version == 1
+    # Weights in fewer bits are held to their own bound.
+    assert import_model(source, repository, "net", precision="int8", check=(x, y), max_error=0.2).version == 2
+    with pytest.raises(ModelLoadError, match=r"check: .* of 6 rows are not reproduced"):
+        import_model(source, repository, "net", precision="int8", check=(x, -y))

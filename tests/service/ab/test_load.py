@@ -14,9 +14,12 @@ import pytest
 from fused_mlp.service.ab.live_run import LiveRun
 from fused_mlp.service.ab.load import Load
 from fused_mlp.service.ab.schedule import Slice, plan
+from fused_mlp.service.arm import Arm
 from fused_mlp.service.client import PredictError
 
 INPUTS = np.zeros((2, 1, 4), np.float32)
+
+ARMS = (Arm("1", "fused"), Arm("1", "unfused"))
 
 
 class SlowClient:
@@ -39,28 +42,34 @@ class SlowClient:
 
 
 def live_run(client, rate, metrics_url=None, progress=lambda done, total: None):
-    version = SimpleNamespace(version=1, kernels=())
-    run = LiveRun(client, "m", version, INPUTS, duration_s=1.6, rate=rate, metrics_url=metrics_url)
+    kernels = [
+        SimpleNamespace(variant=v, backend="b", device="cpu", isa="i", threads=1, strategy="s")
+        for v in ("fused", "unfused")
+    ]
+    version = SimpleNamespace(version=1, kernels=kernels)
+    run = LiveRun(
+        client, "m", ARMS, (version, version), INPUTS, duration_s=1.6, rate=rate, metrics_url=metrics_url
+    )
     return run.run(progress)
 
 
-def test_both_variants_get_the_same_arrivals_in_turns():
+def test_both_arms_get_the_same_arrivals_in_turns():
     slices = list(plan(60, 50))
     pairs = list(zip(slices[::2], slices[1::2], strict=True))
     for first, second in pairs:
-        assert {first.variant, second.variant} == {"fused", "unfused"}
+        assert {first.side, second.side} == {0, 1}
         assert first.pair == second.pair
         assert np.array_equal(first.due, second.due)
         assert np.all(np.diff(first.due) >= 0)
-    assert [first.variant for first, _ in pairs[:4]] == ["fused", "unfused"] * 2
+    assert [first.side for first, _ in pairs[:4]] == [0, 1] * 2
     assert sum(len(s.due) for s in slices) == 60 * 50
 
 
 def test_latency_counts_from_when_a_request_was_due():
     """A stall delays all requests behind it. A closed loop would see one slow request."""
-    load = Load(SlowClient(0.1), "m", 1, INPUTS)
+    load = Load(SlowClient(0.1), "m", ARMS, INPUTS)
     due = np.zeros(3 * 32)  # three for each sender, all at once
-    result = load.run(Slice(0, "fused", due))
+    result = load.run(Slice(0, 0, due))
     load.close()
     rounds = np.sort(result.latency_s).reshape(3, 32).mean(axis=1)
     assert (rounds >= [0.1, 0.2, 0.3]).all()  # more on a busy machine, where sleeping threads wake late
@@ -109,8 +118,8 @@ def test_metrics_that_stop_answering_cost_one_figure_and_nothing_else():
 
 
 def test_difference_is_of_the_same_rows():
-    difference = LiveRun(
-        SlowClient(0), "m", SimpleNamespace(version=1, kernels=()), INPUTS, duration_s=2
-    ).compare_outputs()
+    version = SimpleNamespace(version=1, kernels=())
+    run = LiveRun(SlowClient(0), "m", ARMS, (version, version), INPUTS, duration_s=2)
+    difference = run.compare_outputs()
     assert (difference.absolute, difference.rows) == (0.5, 2)
     assert difference.relative == pytest.approx(0.5 / 1.5)

@@ -87,7 +87,7 @@ def recorded() -> Iterator[Recorded]:
 
 
 def figures(report: Report) -> dict[str, tuple[float | None, float | None]]:
-    return {row.name: (row.fused, row.unfused) for row in report.rows}
+    return {row.name: (row.first, row.second) for row in report.rows}
 
 
 def test_quantiles_ratio_and_rate_are_those_of_the_histograms(recorded: Recorded) -> None:

@@ -35,9 +35,14 @@ class CountingRouter:
         self.router = _engine.Router()
         self.entries = 0
 
-    def update(self, names: Collection[str], entries: Collection[_engine.RouteEntry]) -> None:
+    def update(
+        self,
+        names: Collection[str],
+        entries: Collection[_engine.RouteEntry],
+        plans: Collection[_engine.RoutePlan],
+    ) -> None:
         self.entries += len(entries)
-        self.router.update(list(names), list(entries))
+        self.router.update(list(names), list(entries), list(plans))
 
     def taken(self) -> int:
         taken, self.entries = self.entries, 0

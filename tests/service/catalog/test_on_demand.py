@@ -140,6 +140,7 @@ def test_names_and_shapes_are_known_before_anything_is_loaded(lazy: Lazy, gate: 
 def test_the_list_of_models_says_which_are_loaded_and_why_others_cannot_be(lazy: Lazy, root: Path) -> None:
     lazy.predict("m001")
     weights = root / "m000" / "1" / "model.safetensors"
+    (weights.parent / "model.safetensors.sha256").unlink()
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\xc0\x7f")  # NaN
     with pytest.raises(PredictError):
         lazy.predict("m003")
@@ -230,6 +231,7 @@ def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
 ) -> None:
     monkeypatch.setattr(on_demand, "FIRST_PAUSE_S", 0.05)
     weights = root / "m000" / "1" / "model.safetensors"
+    (weights.parent / "model.safetensors.sha256").unlink()
     right = weights.read_bytes()
     weights.write_bytes(right[:-4] + b"\0\0\xc0\x7f")  # NaN
     with caplog.at_level(logging.ERROR):

@@ -64,7 +64,7 @@ def test_a_model_may_have_a_policy_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         (
             "POLICY",
             '{"digits": {"splt": 1}}',
-            "FUSED_MLP_POLICY.digits.splt=1: unknown; expected one of variant, split, allow_override,",
+            "FUSED_MLP_POLICY.digits.splt=1: unknown; expected one of version, variant, split, arms, labels,",
         ),
         ("POLICY", '{"digits": {"split": 2}}', "FUSED_MLP_POLICY.digits.split=2: input should be less than"),
         ("POLICY", '{"digits": ', "expected JSON, got text that goes wrong at its character 12"),

@@ -68,6 +68,13 @@ def test_import_makes_versions(cli, tmp_path):
     x = torch.randn(2, 4)
     with torch.inference_mode():
         torch.testing.assert_close(mlp.to_torch()(x), module(x))
+        np.save(tmp_path / "x.npy", x.numpy())
+        np.save(tmp_path / "y.npy", module(x).numpy())
+        np.save(tmp_path / "other.npy", module(x).numpy() + 1)
+    refused = cli(*args, "--check", tmp_path / "x.npy", tmp_path / "other.npy")
+    assert refused.code == 1
+    assert "check: 2 of 2 rows are not reproduced" in refused.err
+    assert "as net version 3" in cli(*args, "--check", tmp_path / "x.npy", tmp_path / "y.npy").out
 
 
 def test_import_keeps_weights_in_fewer_bits_and_says_what_that_costs(cli, tmp_path):

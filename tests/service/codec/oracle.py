@@ -10,6 +10,7 @@ import numpy as np
 from fused_mlp.protos import fused_mlp_pb2 as fm
 from fused_mlp.protos import open_inference_pb2 as oip
 from fused_mlp.service import _engine
+from fused_mlp.service.arm import Arm, parse_arm
 
 CODECS = {"predict": _engine.PREDICT_CODEC, "infer": _engine.INFER_CODEC}
 MESSAGES: dict[str, Any] = {"predict": fm.PredictRequest, "infer": oip.ModelInferRequest}
@@ -21,6 +22,7 @@ def codec_fields(request: _engine.PredictInput) -> dict[str, Any]:
         "model": request.model,
         "version": request.version,
         "variant": request.variant.name,
+        "label": request.label,
         "request_id": request.request_id,
         "shape": request.shape,
         "dtype": request.dtype.name,
@@ -42,8 +44,7 @@ def _predict_fields(request: fm.PredictRequest) -> dict[str, Any]:
     typed = len(tensor.values) != 0
     return {
         "model": request.model,
-        "version": request.version,
-        "variant": ("unspecified", "fused", "unfused")[request.variant],
+        **_arm(request.version, ("", "fused", "unfused")[request.variant], request.arm),
         "request_id": request.request_id,
         "shape": list(tensor.shape)[:MOST_DIMENSIONS],
         "dtype": fm.DataType.Name(tensor.dtype).lower() if tensor.dtype else "fp32",
@@ -54,10 +55,24 @@ def _predict_fields(request: fm.PredictRequest) -> dict[str, Any]:
     }
 
 
+def _arm(version: int, variant: str, name: str) -> dict[str, Any]:
+    """`name`: of an arm, in place of both."""
+    arm = parse_arm(name) if name else Arm()
+    number = int(arm.version) if arm.version.isdigit() else 0
+    label = arm.version if arm.version and not number else ""
+    return {
+        "version": version or number,
+        "variant": variant or arm.variant or "unspecified",
+        "label": label,
+    }
+
+
 def _infer_fields(request: oip.ModelInferRequest) -> dict[str, Any]:
+    def parameter(name: str) -> str:
+        return request.parameters[name].string_param if name in request.parameters else ""
+
     (tensor,) = request.inputs
     typed = tensor.HasField("contents")
-    parameter = request.parameters["variant"].string_param if "variant" in request.parameters else ""
     if not typed:
         (data,) = request.raw_input_contents
     elif tensor.datatype == "FP32":
@@ -66,8 +81,7 @@ def _infer_fields(request: oip.ModelInferRequest) -> dict[str, Any]:
         data = np.asarray(tensor.contents.fp64_contents, "<f8").tobytes()
     return {
         "model": request.model_name,
-        "version": int(request.model_version or 0),
-        "variant": parameter or "unspecified",
+        **_arm(int(request.model_version or 0), parameter("variant"), parameter("arm")),
         "request_id": request.id,
         "shape": list(tensor.shape)[:MOST_DIMENSIONS],
         "dtype": tensor.datatype.lower(),

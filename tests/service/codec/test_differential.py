@@ -18,6 +18,8 @@ shapes = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=12)
 floats = st.lists(st.floats(width=32), max_size=4)
 doubles = st.lists(st.floats(), max_size=4)
 
+arms = st.sampled_from(["3/fused", "3", "unfused", "stable", "stable/unfused", "3/fast", "Stable", "07"])
+
 tensors = st.builds(
     fm.Tensor, shape=shapes, dtype=st.integers(0, 5), data=st.just(b"") | raw, values=st.just([]) | floats
 )
@@ -29,6 +31,7 @@ predict_requests = st.builds(
     variant=st.integers(0, 3),
     request_id=texts,
     output=st.sampled_from(["", "*", "v"]) | texts,
+    arm=st.just("") | arms | texts,
 )
 
 contents = st.builds(
@@ -45,14 +48,14 @@ inputs = st.builds(
     contents=st.none() | contents,
 )
 parameters = st.builds(
-    oip.InferParameter, string_param=st.sampled_from(["fused", "unfused", "", "fast"])
+    oip.InferParameter, string_param=st.sampled_from(["fused", "unfused", "", "fast"]) | arms
 ) | st.builds(oip.InferParameter, int64_param=st.integers(0, 9))
 infer_requests = st.builds(
     oip.ModelInferRequest,
     model_name=texts,
     model_version=st.sampled_from(["", "1", "007", "0", "x"]),
     id=texts,
-    parameters=st.dictionaries(st.just("variant") | texts, parameters, max_size=2),
+    parameters=st.dictionaries(st.sampled_from(["variant", "arm"]) | texts, parameters, max_size=2),
     inputs=st.lists(inputs, max_size=2),
     outputs=st.lists(
         st.builds(oip.ModelInferRequest.InferRequestedOutputTensor, name=st.just("output") | texts),

@@ -13,6 +13,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
 from fused_mlp.service.observe.http import MetricsServer, Pages
+from fused_mlp.service.settings.policy import Policy
 from tests.support.browser import LAPTOP, PHONE, open_browser, resize
 
 DAY_S = 86_400
@@ -25,21 +26,25 @@ class Scripted:
 
     models: list[str]
     started: float = field(default_factory=lambda: time.time() - DAY_S)
-    answered: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    answered: dict[tuple[str, str, int], dict[str, int]] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
+    policy: dict[str, object] = field(default_factory=dict)
     unserved: dict[str, int] = field(default_factory=dict)
 
-    def answer(self, model: str, fast: int = 0, slow: int = 0, variant: str = "fused") -> None:
-        now = self.answered.get((model, variant), {FAST: 0, SLOW: 0})
-        self.answered[model, variant] = {FAST: now[FAST] + fast, SLOW: now[SLOW] + slow}
+    def answer(
+        self, model: str, fast: int = 0, slow: int = 0, variant: str = "fused", version: int = 1
+    ) -> None:
+        lane = model, variant, version
+        now = self.answered.get(lane, {FAST: 0, SLOW: 0})
+        self.answered[lane] = {FAST: now[FAST] + fast, SLOW: now[SLOW] + slow}
 
     def metrics(self) -> str:
         lines = [f"process_start_time_seconds {self.started}"]
         for model in self.models:
             info = f'model="{model}",version="1",variant="fused",state="READY",shape="4-2",dtype="float32"'
             lines.append(f"fused_mlp_model_info{{{info}}} 1.0")
-        for (model, variant), counts in self.answered.items():
-            lane = f'model="{model}",version="1",variant="{variant}"'
+        for (model, variant, version), counts in self.answered.items():
+            lane = f'model="{model}",version="{version}",variant="{variant}"'
             total = sum(counts.values())
             lines.append(f'fused_mlp_requests_total{{code="OK",{lane}}} {total}')
             name = "fused_mlp_request_duration_seconds"
@@ -55,17 +60,11 @@ class Scripted:
         return "\n".join([*lines, ""])
 
     def status(self, model: str | None) -> str:
-        policy = {"variant": "fused", "split": 0, "shadow": 0, "allow_override": False, "on_mismatch": "log"}
-        version = {
-            "version": 1,
-            "state": "READY",
-            "reason": "",
-            "shape": "4-2",
-            "dtype": "float32",
-            "kernels": [],
-        }
+        policy = Policy().model_dump() | self.policy
+        usual = {"state": "READY", "reason": "", "shape": "4-2", "dtype": "float32", "kernels": []}
+        versions = [{"version": version, **usual} for version in (1, 2)]
         named = [name for name in self.models if model in (None, name)]
-        models = [{"name": n, "default_version": 1, "policy": policy, "versions": [version]} for n in named]
+        models = [{"name": n, "default_version": 1, "policy": policy, "versions": versions} for n in named]
         ours = {"version": "1.0", "front": "native", "ready": True, "time": time.time(), "models": models}
         return json.dumps(ours)
 
@@ -87,7 +86,7 @@ class Page:
             render=lambda *_: ([scripted.metrics().encode()], "text/plain"),
             not_ready=lambda: "",
             failure=lambda: "",
-            status=scripted.status,
+            status=lambda query: scripted.status(query.one("model")),
         )
         self.server = MetricsServer("127.0.0.1", 0, pages)
         browser.get(f"http://127.0.0.1:{self.server.port}/{fragment}")
@@ -141,6 +140,20 @@ def opened(browser: Chrome) -> Iterator[object]:
         page.server.stop()
 
 
+def test_versions_that_have_answered_are_told_by_arm(opened) -> None:
+    scripted = Scripted(["ranker"], policy={"version": "1", "arms": {"2/fused": 0.25}})
+    page = opened(scripted)
+    scripted.answer("ranker", fast=300)
+    page.wait("document.querySelector('[data-key=requests]').dataset.value === '300'")
+    assert page.run("document.querySelector('#arms-card').hidden") is True
+    page.wait_text("#policy", "1/fused, and 2/fused for 25")
+    scripted.answer("ranker", slow=100, version=2)
+    page.wait("!document.querySelector('#arms-card').hidden")
+    page.wait_text("#arms", "1/fused75")
+    page.wait_text("#arms", "2/fused25")
+    assert page.figure("requests") == 400  # of the variant, whatever the version
+
+
 def test_every_figure_is_of_the_same_window(opened) -> None:
     scripted = Scripted(["ranker"], failed={"ranker": 7})
     scripted.answer("ranker", fast=1000)
@@ -181,7 +194,10 @@ def test_counts_go_on_when_a_version_is_loaded_again(opened) -> None:
     page.wait("scrape.lanes.size === 0")
     scripted.answer("ranker", fast=5)
     page.wait("document.querySelector('[data-key=requests]').dataset.value === '25'")
-    scripted.answered["ranker", "fused"] = {FAST: 3, SLOW: 0}  # loaded and called again between two scrapes
+    scripted.answered["ranker", "fused", 1] = {
+        FAST: 3,
+        SLOW: 0,
+    }  # loaded and called again between two scrapes
     page.wait("document.querySelector('[data-key=requests]').dataset.value === '28'")
 
 

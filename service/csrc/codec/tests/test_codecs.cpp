@@ -146,7 +146,7 @@ TEST(no_part_of_a_request_crashes_the_decoders) {
 TEST(infer_requests_are_read) {
   Decoded d(infer_codec(), field(2, "3") + kInfer);
   CHECK_EQ(d.problem, "");
-  CHECK_EQ(d.input.version, 3);
+  CHECK_EQ(d.input.arm.version, 3);
   CHECK_EQ(d.input.data, floats({1, 2}));
   CHECK(d.input.check(entry()).ok());
 }
@@ -157,7 +157,7 @@ TEST(an_infer_request_may_name_its_variant_among_its_parameters) {
   };
   const Decoded d(infer_codec(), parameter("priority", "x") + parameter("variant", "unfused") + kInfer);
   CHECK_EQ(d.problem, "");
-  CHECK(d.input.variant == Variant::unfused);
+  CHECK(d.input.arm.variant == Variant::unfused);
   const Decoded wrong(infer_codec(), parameter("variant", "fast") + kInfer);
   CHECK_EQ(wrong.problem, "parameters: expected variant fused or unfused, got 'fast'");
 }

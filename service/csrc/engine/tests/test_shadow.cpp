@@ -357,5 +357,37 @@ TEST(one_enormous_row_does_not_hide_later_differences) {
   CHECK(compare(5, 1) > 3.5);
 }
 
+TEST(a_shadow_of_another_version_reports_how_outputs_differ) {
+  ShadowRig rig(0.0);  // the variants are not compared
+  LaneOptions options;
+  options.in_features = Rig::kWidth;
+  options.out_features = 1;
+  auto other =
+      rig.engine.add_lane(options, std::make_unique<WrongKernel>(1.02f));  // on the last row of a batch
+  rig.shadow =
+      rig.engine.add_shadow("m 1/fused 2/fused", rig.fused, other, ShadowTime::cpu, ShadowKind::versions);
+  rig.engine.set_shadow(*rig.shadow, 1, 1);
+  rig.answer(*rig.fused, 4, 3);
+  rig.wait_settled(1);
+  CHECK_EQ(rig.seen().rows, 3u);
+  CHECK_EQ(rig.seen().disputed, 0u);  // a difference between versions is no mistake
+  CHECK_EQ(rig.seen().differences[0], 2u);
+  const auto bound = std::lower_bound(kDifferenceBounds.begin(), kDifferenceBounds.end(), 0.02);
+  CHECK_EQ(rig.seen().differences[static_cast<std::size_t>(bound - kDifferenceBounds.begin())], 1u);
+  CHECK(std::abs(rig.seen().difference_sum - 0.02) < 1e-6);
+  rig.answer(*rig.unfused, 4);  // not of the arm that is shadowed
+  CHECK_EQ(rig.seen().compared, 1u);
+}
+
+TEST(a_row_is_compared_by_its_largest_difference_and_its_largest_output) {
+  const float sent[] = {1, 4, 2}, same[] = {1, 4, 2}, other[] = {1, 4, 6}, overflowed[] = {1, kInfinity, 2};
+  CHECK_EQ(compare_row(same, sent, 3, 0).relative, 0);
+  CHECK_EQ(compare_row(other, sent, 3, 0).relative, 1);
+  CHECK_EQ(compare_row(other, sent, 3, 8).relative, 0.5);  // of the usual size of outputs
+  CHECK(compare_row(other, sent, 3, 0).top1_changed && !compare_row(same, sent, 3, 0).top1_changed);
+  CHECK(std::isinf(compare_row(overflowed, sent, 3, 0).relative));
+  CHECK(std::isinf(compare_row(sent, overflowed, 3, 0).relative));
+}
+
 }  // namespace
 }  // namespace fused_mlp::test

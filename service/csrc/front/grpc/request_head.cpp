@@ -64,21 +64,16 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
     case 13:
       if (name == "grpc-encoding") return void(encoding_ = encoding_of(value));
       break;
+    case 15:
+      if (name == "x-fused-mlp-arm") arm_.read_arm(value);
+      break;
     case 19:
-      if (name == "x-fused-mlp-variant") read_variant(value);
+      if (name == "x-fused-mlp-variant") arm_.read_variant(value);
       break;
     default:
       break;
   }
   if (keep_metadata_ && name[0] != ':' && !name.starts_with("grpc-")) keep(name, value);
-}
-
-void RequestHead::read_variant(std::string_view name) {
-  unknown_variant_.clear();
-  requested_variant_ = name == "fused"     ? Variant::fused
-                       : name == "unfused" ? Variant::unfused
-                                           : Variant::unspecified;
-  if (requested_variant_ == Variant::unspecified) unknown_variant_ = quote_name(name);
 }
 
 // A binary value may be a list: HTTP/2 peers may join values with commas.
@@ -124,9 +119,8 @@ void RequestHead::reset() {
   bytes_ = 0;
   encoding_ = Encoding::identity;
   post_ = grpc_content_ = te_trailers_ = keep_metadata_ = bad_timeout_ = bad_binary_ = false;
-  requested_variant_ = Variant::unspecified;
+  arm_.reset();
   ab_key_.reset();
-  if (!unknown_variant_.empty()) unknown_variant_.clear();
   path_.clear();
   if (has_metadata_) Metadata().swap(metadata_);
   has_metadata_ = false;

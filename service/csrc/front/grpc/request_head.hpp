@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/router.hpp"
+#include "engine/arm.hpp"
+#include "engine/share.hpp"
 #include "front/grpc/message.hpp"
 #include "front/limits.hpp"
 
@@ -46,13 +47,11 @@ class RequestHead {
   int64_t timeout_ns() const { return timeout_ns_; }  // -1: none
   std::string_view path() const { return path_; }  // only of methods that want metadata, and of unknown ones
   Metadata& metadata() { return metadata_; }       // likewise, without the headers that belong to gRPC itself
-  const std::optional<uint64_t>& ab_key() const { return ab_key_; }        // hash_key of x-ab-key
-  Variant requested_variant() const { return requested_variant_; }         // x-fused-mlp-variant
-  const std::string& unknown_variant() const { return unknown_variant_; }  // its value, if it is none
+  const std::optional<uint64_t>& ab_key() const { return ab_key_; }  // hash_key of x-ab-key
+  const ArmMetadata& arm() const { return arm_; }
 
  private:
   void keep(std::string_view name, std::string_view value);
-  void read_variant(std::string_view name);
 
   Method* method_ = nullptr;
   int64_t timeout_ns_ = -1;
@@ -60,9 +59,8 @@ class RequestHead {
   Encoding encoding_ = Encoding::identity;
   bool post_ = false, grpc_content_ = false, te_trailers_ = false, keep_metadata_ = false;
   bool bad_timeout_ = false, bad_binary_ = false, has_metadata_ = false;
-  Variant requested_variant_ = Variant::unspecified;
+  ArmMetadata arm_;
   std::optional<uint64_t> ab_key_;
-  std::string unknown_variant_;
   std::string path_;
   Metadata metadata_;
 };

@@ -79,17 +79,14 @@ bool Prediction::decode() {
 
 bool Prediction::choose_lane() {
   const RequestHead& head = call_->head();
-  if (!head.unknown_variant().empty()) {
-    fail(Status::invalid_input,
-         "x-fused-mlp-variant: expected fused or unfused, got " + head.unknown_variant());
+  if (!head.arm().problem().empty()) {
+    fail(Status::invalid_input, head.arm().problem());
     return false;
   }
-  // The message overrides the metadata.
-  const Variant requested_variant =
-      input_.variant != Variant::unspecified ? input_.variant : head.requested_variant();
+  input_.arm.complete(head.arm().name());  // the message overrides the metadata
   LoopRoutes::Table& table = owner_.routes().current();
-  const Route route = table.routes->resolve(
-      {input_.model, input_.version, requested_variant, head.ab_key(), input_.request_id});
+  const Route route = table.routes->resolve({input_.model, input_.arm.version, input_.arm.variant,
+                                             head.ab_key(), input_.request_id, input_.arm.label});
   if (route.lane != nullptr) {
     lane_ = route.lane;
     table_ = &table;

@@ -21,7 +21,8 @@ void decode_and_answer(const Codec& codec, const uint8_t* data, size_t size) {
   static const auto table = toy.router.table();
   PredictInput input;
   if (!codec.decode(data, size, input).empty()) return;
-  const Route route = table->resolve({input.model, input.version, input.variant});
+  const Route route =
+      table->resolve({input.model, input.arm.version, input.arm.variant, {}, {}, input.arm.label});
   if (!route.ok()) return;
   const TensorCheck check = input.check(*route.entry);
   if (!check.ok()) return;

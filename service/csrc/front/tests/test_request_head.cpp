@@ -102,21 +102,29 @@ TEST(metadata_is_kept_without_what_belongs_to_grpc) {
   CHECK(read.head.metadata() == expected);
 }
 
-TEST(a_head_names_a_variant_and_the_key_of_a_split) {
+TEST(a_head_names_an_arm_and_the_key_of_a_split) {
   const Read read(with(with(kGood, "x-ab-key", "user-1"), "x-fused-mlp-variant", "unfused"));
   CHECK(read.head.ab_key() == fused_mlp::hash_key("user-1"));
-  CHECK(read.head.requested_variant() == fused_mlp::Variant::unfused);
+  CHECK(read.head.arm().name().variant == fused_mlp::Variant::unfused);
+  const Read both(with(with(kGood, "x-fused-mlp-arm", "stable"), "x-fused-mlp-variant", "fused"));
+  CHECK_EQ(both.head.arm().name().label, "stable");
+  CHECK(both.head.arm().name().variant == fused_mlp::Variant::fused);
+  const Read bad(with(kGood, "x-fused-mlp-arm", "3/fast"));
+  CHECK_EQ(bad.head.arm().problem(),
+           "x-fused-mlp-arm: expected a version or a label, a variant, or both, as in 3/fused, stable or "
+           "unfused, got "
+           "'3/fast'");
   const Read other(with(with(kGood, "x-ab-key", ""), "x-fused-mlp-variant", "fast"));
   CHECK(!other.head.ab_key());
   CHECK(!other.rejection.has_value());  // whether it matters is for the method to say
-  CHECK_EQ(other.head.unknown_variant(), "'fast'");
+  CHECK_EQ(other.head.arm().problem(), "x-fused-mlp-variant: expected fused or unfused, got 'fast'");
 }
 
 TEST(a_recycled_head_remembers_nothing) {
   Read read(with(with(kGood, "grpc-encoding", "gzip"), "x-ab-key", "y"));
   read.head.field("x-fused-mlp-variant", "fast", read.limits, read.application);
   read.head.reset();
-  CHECK(!read.head.ab_key() && read.head.unknown_variant().empty());
+  CHECK(!read.head.ab_key() && read.head.arm().problem().empty());
   CHECK(read.head.metadata().empty());
   CHECK(read.head.check(read.limits).has_value());
 }

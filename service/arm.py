@@ -1,0 +1,48 @@
+"""Arms: a version and a variant of it. How policies, commands and clients name one, as the engine reads it too
+(service/csrc/engine/arm.hpp)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, cast
+
+from fused_mlp.service.variant import VARIANTS, Variant
+
+LATEST, PREVIOUS = "latest", "previous"  # of the versions that can answer
+EXPECTED = "a version or a label, a variant, or both, as in 3/fused, stable or unfused"
+
+_LABEL = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+
+
+class Arm(NamedTuple):
+    """`version`: a number as text, LATEST, PREVIOUS or a label of the policy; empty: the default. `variant` None: that
+    of the policy."""
+
+    version: str = ""
+    variant: Variant | None = None
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.version, self.variant) if part)
+
+
+def parse_arm(text: str) -> Arm:
+    """Raises ValueError."""
+    if text in VARIANTS:
+        return Arm("", text)
+    version, slash, variant = text.partition("/")
+    if not is_version(version) or (slash and variant not in VARIANTS):
+        raise ValueError(f"expected {EXPECTED}, got {text!r}")
+    return Arm(version, cast("Variant", variant) if slash else None)
+
+
+def is_version(text: str) -> bool:
+    """Whether it can name a version."""
+    return _is_number(text) or is_label(text)
+
+
+def is_label(text: str) -> bool:
+    return _LABEL.fullmatch(text) is not None and text not in VARIANTS
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text) < 2**63

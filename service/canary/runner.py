@@ -1,0 +1,157 @@
+"""Runs the canaries that policies ask for: step by step, back at once when the new arm is worse. Looks once a second,
+on one thread at a time; all that must survive a restart is in the policy."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fused_mlp.kernels import KernelError
+from fused_mlp.service import _engine
+from fused_mlp.service.canary.evidence import Fault, Traffic, find_fault
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion
+from fused_mlp.service.errors import ServiceError
+from fused_mlp.service.settings.canary import CanaryPlan
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step that runs, and the counters of both arms when it began."""
+
+    plan: CanaryPlan
+    share: float
+    began: float
+    lanes: tuple[_engine.Lane, _engine.Lane]  # old, new
+    before: tuple[Traffic, Traffic]
+    reference: Traffic  # of the old arm in the step before: at 100 % there is no other
+
+
+class Canaries:
+    def __init__(self, catalog: Catalog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._catalog = catalog
+        self._clock = clock
+        self._steps: dict[str, _Step] = {}
+
+    def look(self) -> None:
+        planned = self._catalog.models_with_canary()
+        for name in self._steps.keys() - {model.name for model in planned}:
+            self._forget(name)  # unloaded, or stopped by a change of policy
+        for model in planned:
+            plan = model.policy.canary
+            assert plan is not None
+            try:
+                self._look_at(model, plan)
+            except (ServiceError, KernelError) as error:  # another change of policy came before this one
+                log.error("canary of %s to %s: %s", model.name, plan.to, error)
+
+    def _look_at(self, model: ServedModel, plan: CanaryPlan) -> None:
+        new = model.find_arm(plan.arm)
+        if new is None or model.arm_problem(plan.arm):
+            self._go_back(model, plan, Fault("unavailable", model.arm_problem(plan.arm)))
+            return
+        if plan.to not in model.policy.arms:
+            self._start(model, plan, new)
+            return
+        old = model.default
+        if old is None or old.lane() is None or new.lane(plan.arm.variant) is None:
+            return  # not loaded yet: the first request for it loads it
+        step = self._current_step(model, plan, old, new)
+        seen = tuple(Traffic.of(lane).since(then) for lane, then in zip(step.lanes, step.before, strict=True))
+        others = seen[0] if seen[0].requests >= plan.min_requests else step.reference
+        if fault := find_fault(others, seen[1], plan):
+            self._go_back(model, plan, fault)
+        elif self._clock() - step.began < plan.interval_s:
+            return
+        elif seen[1].requests < plan.min_requests:
+            text = f"waits for requests: {seen[1].requests:,} of {plan.min_requests:,} at least"
+            self._tell(model, plan, "running", text, step.share)
+        elif step.share >= plan.steps[-1] / 100 - 1e-9:
+            self._promote(model, plan, new)
+        else:
+            share = next(percent / 100 for percent in plan.steps if percent / 100 > step.share + 1e-9)
+            self._steps[model.name] = replace(step, reference=others)
+            self._set(model, plan, {"arms": {plan.to: share}})
+            self._tell(
+                model, plan, "running", f"as good as the old arm so far: {share:.4g} from now on", share
+            )
+
+    def _start(self, model: ServedModel, plan: CanaryPlan, new: ServedVersion) -> None:
+        """The default stays what it is, unless that is the new version already, as with `latest`."""
+        old = model.default
+        if old is new and plan.arm.variant in (None, old.variant):
+            old = max((v for v in model.answering if v.version < new.version), key=_number, default=None)
+        if old is None:
+            self._go_back(model, plan, Fault("unavailable", "there is no other version to compare with"))
+            return
+        share = plan.steps[0] / 100
+        pinned = {} if old is model.default else {"version": str(old.version)}
+        self._set(model, plan, {**pinned, "arms": {plan.to: share}})
+        self._tell(model, plan, "running", f"started against version {old.version}", share)
+
+    def _current_step(
+        self, model: ServedModel, plan: CanaryPlan, old: ServedVersion, new: ServedVersion
+    ) -> _Step:
+        """Begins one where the share is another than before, or a reload has replaced a lane."""
+        share = model.policy.arms[plan.to]
+        lanes = old.lane(), new.lane(plan.arm.variant)
+        assert lanes[0] is not None
+        assert lanes[1] is not None
+        step = self._steps.get(model.name)
+        if step is None or (step.plan, step.share, step.lanes) != (plan, share, lanes):
+            reference = step.reference if step is not None and step.plan == plan else Traffic()
+            before = Traffic.of(lanes[0]), Traffic.of(lanes[1])
+            step = _Step(plan, share, self._clock(), (lanes[0], lanes[1]), before, reference)
+            self._steps[model.name] = step
+            told = self._catalog.canaries.get(model.name)
+            if told is None or (told.to, told.state) != (plan.to, "running"):
+                self._tell(model, plan, "running", "goes on", share)
+        return step
+
+    def _promote(self, model: ServedModel, plan: CanaryPlan, new: ServedVersion) -> None:
+        """The new arm becomes the default; a label that names the default moves along."""
+        policy, changes = model.policy, dict[str, object]()
+        if policy.version in policy.labels:
+            changes["labels"] = {**policy.labels, policy.version: new.version}
+        else:
+            changes["version"] = str(new.version)
+        if plan.arm.variant is not None:
+            changes["variant"] = plan.arm.variant
+        self._set(model, plan, {**changes, "arms": {}, "canary": None})
+        self._forget(model.name)
+        self._tell(model, plan, "promoted", f"version {new.version} is the default now", 1.0)
+
+    def _go_back(self, model: ServedModel, plan: CanaryPlan, fault: Fault) -> None:
+        share = model.policy.arms.get(plan.to, 0.0)
+        self._set(model, plan, {"arms": {}, "canary": None})
+        self._forget(model.name)
+        self._tell(
+            model, plan, "rolled_back", f"at a share of {share:.4g}: {fault.text}", 0.0, reason=fault.reason
+        )
+
+    def _set(self, model: ServedModel, plan: CanaryPlan, changes: dict[str, object]) -> None:
+        self._catalog.set_policy(changes, model.name, by=f"the canary to {plan.to}")
+
+    def _forget(self, name: str) -> None:
+        self._steps.pop(name, None)
+
+    def _tell(
+        self, model: ServedModel, plan: CanaryPlan, state: str, text: str, share: float, *, reason: str = ""
+    ) -> None:
+        status = CanaryStatus(plan.to, state, share, text, reason)
+        if self._catalog.canaries.get(model.name) == status:
+            return
+        self._catalog.canaries[model.name] = status
+        if text:
+            level = logging.ERROR if state == "rolled_back" else logging.INFO
+            log.log(level, "canary of %s to %s: %s, %s", model.name, plan.to, state.replace("_", " "), text)
+
+
+def _number(version: ServedVersion) -> int:
+    return version.version

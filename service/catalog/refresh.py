@@ -1,0 +1,195 @@
+"""Brings what is served of a model to what the repository holds now, version by version. What has not changed keeps its
+lanes and counters; a version that cannot be served is told of and takes no traffic. Runs on a thread that loads, under
+the catalog's lock on changes."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from fused_mlp.kernels import KernelError
+from fused_mlp.models import ModelLoadError
+from fused_mlp.models.repository import FoundModel, FoundVersion
+from fused_mlp.service.catalog.building import KernelBuilder
+from fused_mlp.service.catalog.ledger import Ledger
+from fused_mlp.service.catalog.loading import Loader, still_loading
+from fused_mlp.service.catalog.on_demand import OnDemand
+from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.catalog.room import Key, estimated_bytes
+from fused_mlp.service.catalog.table import ModelTable
+from fused_mlp.service.settings.policy import Policy
+
+log = logging.getLogger(__name__)
+
+MOST_COUNTED = 32  # versions of a model, those retired included, whose counters stay on /metrics
+
+
+class Refresh:
+    """`policy`: of a model by its name. `notify`: gets the names of models that have changed."""
+
+    def __init__(
+        self,
+        table: ModelTable,
+        loader: Loader,
+        builder: KernelBuilder,
+        on_demand: OnDemand,
+        ledger: Ledger,
+        *,
+        policy: Callable[[str], Policy],
+        notify: Callable[[Collection[str]], None],
+        lazy: bool,
+    ) -> None:
+        self._table = table
+        self._loader = loader
+        self._builder = builder
+        self._on_demand = on_demand
+        self._ledger = ledger
+        self._policy = policy
+        self._notify = notify
+        self._lazy = lazy
+        self.failures: Counter[Key] = Counter()  # since the start
+
+    def apply(self, found: FoundModel, policy: Policy, held: Collection[int] = ()) -> None:
+        """Load what is new or has changed and is wanted by `policy`, the highest first; then retire what is not there
+        any more, or not wanted. `held`: versions that are still being written, which stay as they are."""
+        name = found.name
+        while True:
+            served = self._table.models.get(name)
+            current = {v.version: v for v in served.versions} if served else {}
+            there = [v for v in found.versions if v.version in current or v.version not in held]
+            same = {
+                v.version for v in there if v.version in held or _is_same(current.get(v.version), v.signature)
+            }
+            failed = [number for number in same if not current[number].answers]
+            wanted = policy.selected([v.version for v in there], failed)
+            missing = [v for v in there if v.version in wanted and v.version not in same]
+            if not missing:
+                break
+            self._load(name, missing[-1], current.get(missing[-1].version))
+        gone = [v for number, v in current.items() if number not in wanted]
+        if gone and served is not None:
+            self._retire(served, gone)
+
+    def remove(self, model: ServedModel) -> None:
+        with self._table.lock:
+            self._table.publish({}, removed=[model.name])
+        self._table.release(model.versions)
+        self._on_demand.forget(model.name)
+        self._notify([model.name])
+
+    def _retire(self, served: ServedModel, gone: list[ServedVersion]) -> None:
+        """Requests accepted before are answered."""
+        numbers = {v.version for v in gone}
+        with self._table.lock:
+            model = self._table.models[served.name]
+            gone = [v for v in model.versions if v.version in numbers]  # on demand they change meanwhile
+            left = tuple(v for v in model.versions if v.version not in numbers)
+            if left:
+                self._table.publish({model.name: replace(model, versions=left)})
+            else:
+                self._table.publish({}, removed=[model.name])
+        self._table.release(gone)
+        counted = {number for number, _ in self._ledger.of(served.name).lanes}
+        self._ledger.keep_versions(
+            served.name, {v.version for v in left}.union(sorted(counted)[-MOST_COUNTED:])
+        )
+        log.info("retired %s", ", ".join(f"{v.model}/{v.version}" for v in gone))
+        self._notify([served.name])
+
+    def _load(self, name: str, found: FoundVersion, before: ServedVersion | None) -> None:
+        """Ends with a version that has the signature of `found`, whatever became of it."""
+        if before is None or not before.answers:
+            with self._table.lock:
+                self._put(replace(still_loading(name, found), signature=found.signature))
+            self._notify([name])
+        key = name, found.version
+        try:
+            if self._waits_for_a_request(name, found):
+                built = self._loader.version_not_loaded(name, found)
+            else:
+                built = self._build(name, found)
+            if not built.answers:
+                raise ModelLoadError(built.reason)
+            self._publish(built)
+        except Exception as error:
+            self._report_failure(key, found, error, before)
+            return
+        finally:
+            self._on_demand.room.give_back(key)
+        self._on_demand.forget(name)
+        if built.state == "READY" and built.spec is not None:
+            log.info("loaded %s/%d (%s)", name, found.version, built.spec.summary())
+        self._notify([name])
+        self._on_demand.on_loaded()
+
+    def _waits_for_a_request(self, name: str, found: FoundVersion) -> bool:
+        """Where models are loaded on demand, only the successor of a default that is in use is loaded at once: were it
+        broken, requests for it would fail."""
+        model = self._table.models.get(name)
+        default = model.default if model else None
+        in_use = default is not None and default.state == "READY" and found.version >= default.version
+        return self._lazy and not in_use
+
+    def _build(self, name: str, found: FoundVersion) -> ServedVersion:
+        policy = self._policy(name)
+        if self._lazy and found.model_file is not None:
+            size = estimated_bytes(found.model_file.spec, found.model_file.precision, policy)
+            self._on_demand.room.take((name, found.version), size)
+        return self._loader.load_version(name, found, policy)
+
+    def _publish(self, built: ServedVersion) -> None:
+        while True:
+            with self._table.lock:
+                # It may have changed since the version was loaded, and may need more kernels now.
+                policy = self._policy(built.model)
+                if not built.lacks(policy):
+                    old = self._put(built)
+                    break
+            try:
+                completed = self._builder.complete(built, policy)
+            except BaseException:
+                self._table.release([built])  # it was never published
+                raise
+            self._table.remove(built.lanes_without(completed))
+            built = completed
+        if old is not None:
+            self._table.release([old])
+
+    def _report_failure(
+        self, key: Key, found: FoundVersion, error: Exception, before: ServedVersion | None
+    ) -> None:
+        name, version = key
+        self.failures[key] += 1
+        reason = str(error)
+        if not isinstance(error, (ModelLoadError, KernelError)):
+            reason = "internal error"
+            log.error("%s/%d could not be loaded", name, version, exc_info=error)
+        with self._table.lock:
+            model = self._table.models[name]
+            current = next((v for v in model.versions if v.version == version), None)
+            if before is not None and current is not None and current.answers:
+                log.error(
+                    "%s/%d serves on as it was: its new files cannot be used: %s", name, version, reason
+                )
+                told = replace(current, reason=f"its new files cannot be used: {reason}")
+                self._put(replace(told, signature=found.signature))
+            else:
+                log.error("%s/%d is not served: %s", name, version, reason)
+                failed = ServedVersion(name, version, "UNAVAILABLE", reason, signature=found.signature)
+                self._put(failed)
+        self._notify([name])
+
+    def _put(self, version: ServedVersion) -> ServedVersion | None:
+        """Under the table's lock. Returns the version of that number that it replaces."""
+        name = version.model
+        policy = self._policy(name)
+        model = self._table.models.get(name) or ServedModel(name, (), policy)
+        old = next((v for v in model.versions if v.version == version.version), None)
+        self._table.publish({name: model.with_version(version).under(policy)})
+        return old
+
+
+def _is_same(served: ServedVersion | None, signature: object) -> bool:
+    return served is not None and served.signature == signature and served.state != "LOADING"

@@ -1,0 +1,15 @@
+"""Times as people write them on a command line."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds_of(text: str) -> float:
+    """'5m' -> 300. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip(), re.ASCII)
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"expected a time such as 30s, 5m or 2h, got {text!r}")
+    return float(match[1]) * _UNITS[match[2]]

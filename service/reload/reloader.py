@@ -1,0 +1,127 @@
+"""Follows the repository while the server runs: on SIGHUP, every few seconds, or when the file system tells of changes.
+Its task is on the service's loop; files are looked at on a thread, and versions are loaded on one of low priority."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TypeVar
+
+from fused_mlp.kernels import KernelError
+from fused_mlp.models import ModelLoadError
+from fused_mlp.service import _engine
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.reload.changes import Change, Changes
+from fused_mlp.service.settings.settings import Settings, SettingsError
+from fused_mlp.service.stores.places import Places
+
+log = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
+_LEAST_PAUSE_S = 0.1
+
+
+class Reloader:
+    """`asked`: set it to have the repository looked at now."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, places: Places) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._places = places
+        self.asked = asyncio.Event()
+        self._changes: Changes | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        # Of one thread each, started when they are needed: loads are one at a time, beside fetching from a store.
+        self._low_priority, self._fetching = (
+            ThreadPoolExecutor(1, name, initializer=_engine.lower_thread_priority)
+            for name in ("reload", "fetch")
+        )
+
+    @property
+    def on(self) -> bool:
+        return self._settings.reload != "off"
+
+    def prepare(self) -> None:
+        """Before the catalog scans the repository; fetches from stores. Raises SettingsError, ModelLoadError."""
+        if self._settings.reload == "watch" and find_spec("watchfiles") is None:
+            raise SettingsError(
+                "FUSED_MLP_RELOAD=watch needs watchfiles, which is not installed: pip install 'fused-mlp[watch]'; "
+                "or take poll"
+            )
+        self._places.fetch_first()
+        if self.on:
+            self._changes = Changes(
+                self._catalog.repository, self._settings.reload_settle_s, self._catalog.served_versions
+            )
+
+    def start(self) -> None:
+        """Once all models are loaded; on the service's loop."""
+        if self._changes is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._keep_following(self._changes)))
+        if self._settings.reload == "watch":
+            self._tasks.append(loop.create_task(self._watch()))
+
+    async def stop(self) -> None:
+        """Waits for a load that has begun."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        self._places.stop()
+        self._low_priority.shutdown(cancel_futures=True)
+        self._fetching.shutdown(cancel_futures=True)
+
+    async def run(self, load: Callable[..., _Answer], *arguments: object) -> _Answer:
+        """A change that loads versions, on the thread of low priority."""
+        return await asyncio.get_running_loop().run_in_executor(self._low_priority, load, *arguments)
+
+    async def _keep_following(self, changes: Changes) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.asked.wait(), self._pause_s(changes))
+            self.asked.clear()
+            try:
+                if self._places.mirrors:
+                    await asyncio.get_running_loop().run_in_executor(self._fetching, self._places.fetch)
+                for change in await asyncio.to_thread(lambda: list(changes.find())):
+                    await self._follow(changes, change)
+            except Exception:
+                log.exception("the repository could not be looked at")
+
+    def _pause_s(self, changes: Changes) -> float | None:
+        """Until the next look, unless one is asked for."""
+        how = self._settings.reload
+        polls = how.startswith("poll") or (how == "watch" and self._places.mirrors)
+        pause = self._settings.reload_interval_s if polls else None
+        if changes.waiting:
+            soon = max(self._settings.reload_settle_s / 4, _LEAST_PAUSE_S)
+            return soon if pause is None else min(pause, soon)
+        return pause
+
+    async def _follow(self, changes: Changes, change: Change) -> None:
+        try:
+            await self.run(self._catalog.refresh, change.model, change.held)
+        except (ModelLoadError, KernelError) as error:
+            log.error("%s is served on as it was: %s", change.model, error)
+        changes.done(change)
+
+    async def _watch(self) -> None:
+        from watchfiles import awatch  # noqa: PLC0415 - an extra
+
+        roots, looked = self._catalog.repository.roots, False
+        options = {"watch_filter": None, "rust_timeout": 500, "yield_on_timeout": True}
+        async for changes in awatch(*roots, **options):
+            # The first time also without one: it may have come before the watch began.
+            if changes or not looked:
+                self.asked.set()
+            looked = True

@@ -1,0 +1,33 @@
+"""How the fields of a policy name versions and arms."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from fused_mlp.service.arm import LATEST, PREVIOUS, is_label, is_version, parse_arm
+
+
+def _check_version(name: str) -> str:
+    if not is_version(name):
+        raise ValueError(f"a version, {LATEST}, {PREVIOUS} or a label")
+    return name
+
+
+def _check_label(name: str) -> str:
+    if not is_label(name) or name in (LATEST, PREVIOUS):
+        raise ValueError(
+            f"a label of a to z, 0 to 9, _, - and . other than {LATEST}, {PREVIOUS} and the variants"
+        )
+    return name
+
+
+def _check_arm(name: str) -> str:
+    return str(parse_arm(name))
+
+
+Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+VersionName = Annotated[str, AfterValidator(_check_version)]
+Label = Annotated[str, AfterValidator(_check_label)]
+ArmName = Annotated[str, AfterValidator(_check_arm)]

@@ -1,0 +1,44 @@
+"""The plan of an automatic canary, as a policy holds it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fused_mlp.service.arm import Arm, parse_arm
+from fused_mlp.service.settings.arms import ArmName, Ratio
+
+MOST_STEPS = 100
+
+
+class CanaryPlan(BaseModel):
+    """The arm `to` gets each of `steps` for `interval_s`, as long as it answers as well as the default arm; then it
+    becomes the default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    to: ArmName
+    steps: Annotated[
+        tuple[Annotated[float, Field(gt=0, le=100)], ...], Field(min_length=1, max_length=MOST_STEPS)
+    ] = (
+        1,
+        5,
+        25,
+        100,
+    )  # percent
+    interval_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 300.0
+    max_error_increase: Ratio = 0.01  # of the share of requests that fail
+    max_p99_ratio: Annotated[float, Field(ge=1, le=1000)] = 1.5
+    min_requests: Annotated[int, Field(ge=1)] = 100  # of the new arm, before the next step
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if any(before >= after for before, after in pairwise(self.steps)):
+            raise ValueError("steps that grow")
+        return self
+
+    @property
+    def arm(self) -> Arm:
+        return parse_arm(self.to)

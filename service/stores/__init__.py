@@ -1,0 +1,1 @@
+"""Where repositories live: folders of this machine, or stores that are mirrored into one."""

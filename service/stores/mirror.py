@@ -1,0 +1,183 @@
+"""A folder that holds what a store does, version by version: each is fetched beside its place, checked, and renamed
+into it. What is in the folder stays when the store cannot be reached. Runs on a thread that may wait."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fused_mlp.models import ModelLoadError
+from fused_mlp.models.checksums import SUM_SUFFIX, check_sum
+from fused_mlp.models.version_directory import JSON_NAME, inspect_version
+from fused_mlp.service.stores.listing import RemoteFile, Version, list_versions, open_store
+
+log = logging.getLogger(__name__)
+
+SOURCE_NAME = ".source.json"  # what a version was fetched from
+DRAFT, OLD = ".draft", ".old"
+CHUNK_BYTES = 1 << 20
+TELL_EVERY_S = 5.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 300.0
+
+Key = tuple[str, int]
+
+
+class Mirror:
+    """`single`: the name of a model whose files may lie at the root of the store."""
+
+    def __init__(
+        self,
+        url: str,
+        cache: Path,
+        *,
+        single: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self.shown = re.sub(r"//[^/@]*@", "//", url)  # to people: without a password
+        self.folder = cache / hashlib.sha256(url.encode()).hexdigest()[:16]
+        self._single = single
+        self._clock = clock
+        self._failures: dict[
+            Key | None, tuple[int, float, str]
+        ] = {}  # in a row, when to try again, the last one
+        self.failed = 0  # since the start
+        self.stopping = False  # set by the thread that waits for the end of a fetch
+
+    def recover(self) -> None:
+        """After a process that was killed: drafts go, and a version that was about to be replaced comes back."""
+        for path in sorted(self.folder.glob("*/.*")) if self.folder.is_dir() else ():
+            if (
+                path.name.endswith(OLD)
+                and not (target := path.with_name(path.name[1:].split(".")[0])).exists()
+            ):
+                path.rename(target)
+            elif path.name.endswith((OLD, DRAFT)):
+                shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def empty(self) -> bool:
+        return next(self.folder.glob("*/*/" + JSON_NAME), None) is None
+
+    def synchronise(self) -> None:
+        """Fetch what is new or has changed, remove what is gone. What fails is told, and tried again later."""
+        if self._is_pausing(None):
+            return
+        try:
+            store, root = open_store(self._url)
+            there = list_versions(store, root, self._single)
+            if not there:
+                raise ModelLoadError(f"nothing is there: expected <model>/<version>/{JSON_NAME}")
+        except Exception as error:  # each file system has errors of its own
+            text = str(error).replace(self._url, self.shown).removeprefix(f"{self.shown}: ")
+            self._report(None, f"{self.shown}: {text or type(error).__name__}")
+            return
+        self._failures.pop(None, None)
+        for key in sorted(there):
+            if JSON_NAME in there[key] and len(there[key]) > 1 and not self._is_pausing(key):
+                self._fetch_if_changed(store, key, there[key])
+        self._remove_all_but(there.keys())
+
+    def _fetch_if_changed(self, store: Any, key: Key, files: Version) -> None:
+        target = self.folder / key[0] / str(key[1])
+        source = {name: [file.size, file.identity] for name, file in sorted(files.items())}
+        with suppress(OSError, ValueError):
+            if json.loads((target / SOURCE_NAME).read_text()) == source:
+                return
+        draft = target.with_name(f".{target.name}.{os.urandom(8).hex()}{DRAFT}")
+        try:
+            draft.mkdir(parents=True)
+            self._fetch(store, key, files, draft)
+            inspect_version(draft)
+            for path in draft.glob("*" + SUM_SUFFIX):
+                check_sum(path.with_suffix(""))
+            _write(draft / SOURCE_NAME, json.dumps(source).encode())
+            _put_in_place(draft, target)
+        except Exception as error:
+            text = str(error).replace(str(draft), f"{key[0]}/{key[1]}") or type(error).__name__
+            self._report(key, f"{self.shown}: {key[0]}/{key[1]} is not taken: {text}")
+        else:
+            self._failures.pop(key, None)
+            log.info("fetched %s/%d from %s", *key, self.shown)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _fetch(self, store: Any, key: Key, files: Version, draft: Path) -> None:
+        total = sum(file.size for file in files.values())
+        done, tell_at = 0, self._clock() + TELL_EVERY_S
+        for name, file in files.items():
+            size = 0
+            with store.open(file.path, "rb", cache_type="none") as remote, (draft / name).open("xb") as local:
+                while chunk := remote.read(CHUNK_BYTES):
+                    if self.stopping:
+                        raise ModelLoadError("the server is stopping")
+                    local.write(chunk)
+                    size += len(chunk)
+                    _check_size(name, file, size, whole=False)
+                    if self._clock() >= tell_at:
+                        tell_at = self._clock() + TELL_EVERY_S
+                        text = "fetching %s/%d from %s: %.0f of %.0f MB"
+                        log.info(text, *key, self.shown, (done + size) / 1e6, total / 1e6)
+                local.flush()
+                os.fsync(local.fileno())
+            _check_size(name, file, size, whole=True)
+            done += size
+
+    def _remove_all_but(self, there: Any) -> None:
+        for path in self.folder.glob("*/[1-9]*"):
+            if (path.parent.name, int(path.name)) not in there:
+                gone = path.with_name(f".{path.name}.{os.urandom(8).hex()}{DRAFT}")
+                path.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+                with suppress(OSError):
+                    path.parent.rmdir()  # where it was the last one
+
+    def _is_pausing(self, key: Key | None) -> bool:
+        return key in self._failures and self._clock() < self._failures[key][1]
+
+    def _report(self, key: Key | None, reason: str) -> None:
+        count, _, before = self._failures.get(key, (0, 0.0, ""))
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(count, 16))
+        self._failures[key] = count + 1, self._clock() + pause, reason
+        self.failed += 1
+        if reason != before:
+            log.error("%s; what was fetched before stays, next try in %g s", " ".join(reason.split()), pause)
+
+
+def _check_size(name: str, file: RemoteFile, size: int, *, whole: bool) -> None:
+    """A store that sends more than it lists is stopped at once."""
+    if size > file.size or (whole and size != file.size):
+        raise ModelLoadError(
+            f"{name}: expected {file.size:,} bytes, got {'more' if not whole else f'{size:,}'}"
+        )
+
+
+def _put_in_place(draft: Path, target: Path) -> None:
+    """A kill between the two renames is what recover() is for."""
+    old = target.with_name(draft.name.removesuffix(DRAFT) + OLD)
+    if target.exists():
+        target.rename(old)
+    draft.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+    descriptor = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

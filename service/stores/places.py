@@ -1,0 +1,60 @@
+"""What FUSED_MLP_MODEL_REPOSITORY names: folders, and stores with the folders that mirror them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from fused_mlp.models import ModelLoadError, Repository
+from fused_mlp.models.repositories import Repositories
+from fused_mlp.service.settings.settings import Settings
+from fused_mlp.service.stores.mirror import Mirror
+
+log = logging.getLogger(__name__)
+
+
+class Places:
+    def __init__(self, settings: Settings) -> None:
+        cache = settings.repository_cache or _usual_cache()
+        self.mirrors: list[Mirror] = []
+        parts = []
+        for place in settings.repositories:
+            root, url = Path(place), "://" in place
+            single = settings.model_name or (
+                place.rstrip("/").rpartition("/")[2] if url else root.resolve().name
+            )
+            if url:
+                mirror = Mirror(place, cache, single=single)
+                self.mirrors.append(mirror)
+                root = mirror.folder
+            parts.append(Repository(root, single))
+        self.repository = parts[0] if len(parts) == 1 else Repositories(parts)
+
+    def fetch_first(self) -> None:
+        """At a start. What was fetched before is enough; a store that has nothing to give yet, and never had, is an
+        error."""
+        for mirror in self.mirrors:
+            mirror.recover()
+        self.fetch()
+        for mirror in self.mirrors:
+            if mirror.empty:
+                raise ModelLoadError(f"{mirror.shown}: no version could be fetched, and none was before")
+
+    def fetch(self) -> None:
+        for mirror in self.mirrors:
+            mirror.synchronise()
+
+    def stop(self) -> None:
+        """Ends a fetch that has begun."""
+        for mirror in self.mirrors:
+            mirror.stopping = True
+
+    def failures(self) -> dict[str, int]:
+        """Since the start, by URL."""
+        return {mirror.shown: mirror.failed for mirror in self.mirrors}
+
+
+def _usual_cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "fused-mlp" / "repositories"

@@ -1,0 +1,98 @@
+"""Versions come, go, break and roll back under load: no request fails, and every one is counted."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fused_mlp import models
+from fused_mlp.protos import fused_mlp_pb2 as fm
+from fused_mlp.service.catalog.refresh import MOST_COUNTED
+from fused_mlp.service.client import Client
+from fused_mlp.service.client.admin import AdminClient
+from fused_mlp.service.fronts.selection import native_front_problem
+from tests.conformance.peer import PREDICT, framed
+from tests.support.server import Server, demo_copy, free_port
+
+CONNECTIONS, RATE, SECONDS = 8, 20_000, 6
+MOST_ROUNDS = MOST_COUNTED // 2 - 1  # the counters of versions before are not kept
+X = np.random.default_rng(0).random((1, 64), np.float32)
+
+
+def start_load(server: Server, folder: Path) -> subprocess.Popen[str]:
+    body = folder / "request"
+    request = fm.PredictRequest(model="digits", input=fm.Tensor(shape=X.shape, data=X.tobytes()))
+    body.write_bytes(framed(request.SerializeToString()))
+    command = [
+        "h2load", "--threads=1", f"--clients={CONNECTIONS}", f"--rps={RATE // CONNECTIONS}",
+        f"--duration={SECONDS}", "--max-concurrent-streams=16", f"--data={body}",
+        "--header=content-type: application/grpc", "--header=te: trailers", f"http://{server.target}{PREDICT}",
+    ]  # fmt: skip
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "timed out"
+        time.sleep(0.01)
+
+
+def churn(root: Path, client: Client, admin: AdminClient, running: Callable[[], bool]) -> int:
+    """As long as the load runs. Returns how many rounds."""
+    good = models.load(root / "digits" / "1")
+
+    def states() -> dict[int, str]:
+        return {v.version: v.state for v in client.model("digits").versions}
+
+    newest = 1
+    rounds = 0
+    while running() and rounds < MOST_ROUNDS:
+        new, broken = newest + 1, newest + 2
+        models.save(good, root / "digits" / str(new))
+        wait_for(lambda: states().get(new) == "READY")  # noqa: B023 - called at once
+        weights = root / "digits" / str(broken) / "model.safetensors"
+        models.save(good, weights.parent)
+        weights.write_bytes(weights.read_bytes()[:-4])
+        assert admin.roll_back("digits").default_version == newest
+        assert admin.pin("digits", 0).default_version == new
+        wait_for(lambda: states().get(broken) in ("READY", "UNAVAILABLE"))  # noqa: B023
+        shutil.rmtree(root / "digits" / str(newest))
+        shutil.rmtree(weights.parent)
+        wait_for(lambda: states().keys() == {new})  # noqa: B023
+        newest, rounds = broken if broken in states() else new, rounds + 1
+    return rounds
+
+
+@pytest.mark.skipif(bool(native_front_problem()), reason=native_front_problem())
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
+def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
+    root = demo_copy(tmp_path / "models")
+    settings = {
+        "reload": "poll:0.05",
+        "reload_settle_s": 0.1,
+        "admin_port": free_port(),
+    }
+    with (
+        Server(front="native", model_repository=root, **settings) as server,
+        Client(server.target) as client,
+        AdminClient(f"127.0.0.1:{settings['admin_port']}") as admin,
+    ):
+        load = start_load(server, tmp_path)
+        rounds = churn(root, client, admin, lambda: load.poll() is None)
+        output = load.communicate()[0]
+        counted = re.search(r"(\d+) total, \d+ started, (\d+) done, (\d+) succeeded, (\d+) failed", output)
+        assert counted, output
+        total, done, succeeded, failed = map(int, counted.groups())
+        assert (total, done, failed) == (succeeded, succeeded, 0), output
+        assert rounds > 0
+        assert server.metric("fused_mlp_requests_total", code="OK") == succeeded
+        assert server.metric("fused_mlp_requests_total") == succeeded
+        assert succeeded > RATE * SECONDS / 10  # the machine may be busy with other tests

@@ -1,0 +1,119 @@
+"""`fused-mlp canary` and `fused-mlp ab --arms` against a service in this process that has two versions."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fused_mlp.models import save
+from fused_mlp.service import app
+from fused_mlp.service.cli import canary
+from fused_mlp.service.client import Client, PredictError
+from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support.puppet import PuppetService
+from tests.support.server import free_port
+
+
+@pytest.fixture
+def puppet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PuppetService]:
+    for version in (1, 2):
+        save(make_mlp(make_spec((4, 8, 3)), seed=version), tmp_path / "m" / str(version))
+    monkeypatch.setattr(app, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(canary, "POLL_S", 0.01)
+    with PuppetService(admin_port=free_port(), model_repository=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def callers(puppet: PuppetService) -> Iterator[None]:
+    """Requests, as long as the test runs."""
+    stopped = threading.Event()
+
+    def call() -> None:
+        with Client(puppet.target) as client:
+            while not stopped.is_set():
+                with suppress(PredictError):  # of a canary that fails
+                    client.predict("m", np.ones(4, np.float32))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    yield
+    stopped.set()
+    thread.join()
+
+
+def run(cli, puppet: PuppetService, *options: object):
+    plan = ("--steps", "50,100", "--interval", "0.05s", "--min-requests", 20, "--max-p99-ratio", 1000)
+    return cli("canary", "m", "--to", "2", *plan, *options, "--target", puppet.admin_target)
+
+
+def test_a_good_arm_ends_in_exit_code_0(cli, puppet: PuppetService, callers: None) -> None:
+    outcome = run(cli, puppet)
+    assert outcome.code == 0, outcome.err
+    lines = outcome.out.splitlines()
+    assert lines[-1] == "m to 2: promoted, 1 of the requests, version 2 is the default now"
+    assert puppet.service.catalog.policy("m").version == "2"
+
+
+def test_a_bad_arm_ends_in_exit_code_3(cli, puppet: PuppetService, callers: None) -> None:
+    puppet.kernel._eager = None  # of version 2, which was built last: every batch fails
+    outcome = run(cli, puppet)
+    assert outcome.code == 3
+    assert "m to 2: rolled back" in outcome.out.splitlines()[-1]
+    assert "requests failed" in outcome.out
+    assert puppet.metric("fused_mlp_canary_info", model="m", state="rolled_back", reason="errors") == 1
+    with Client(puppet.target) as client:
+        assert {client.predict("m", np.ones(4, np.float32)).version for _ in range(8)} == {1}
+
+
+def test_a_canary_outlives_its_command_and_can_be_stopped(cli, puppet: PuppetService) -> None:
+    assert run(cli, puppet, "--no-wait").code == 0
+    puppet.wait_for(lambda: puppet.service.catalog.policy("m").arms == {"2": 0.5})
+    assert cli("canary", "m", "--stop", "--target", puppet.admin_target).code == 0
+    policy = puppet.service.catalog.policy("m")
+    assert (policy.canary, policy.arms, policy.version) == (None, {}, "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "give --to ARM, or --stop"),
+        (["--to", "2", "--steps", "5,x"], "--steps: expected percentages"),
+        (["--to", "2", "--interval", "soon"], "--interval: expected a time such as 30s"),
+        (["--to", "2", "--steps", "5,5"], "steps that grow"),
+        (["--to", "2/fast"], "expected a version or a label"),
+    ],
+)
+def test_what_cannot_be_is_said(cli, puppet: PuppetService, options: list[str], words: str) -> None:
+    outcome = cli("canary", "m", *options, "--target", puppet.admin_target)
+    assert outcome.code != 0
+    assert words in " ".join(outcome.err.replace("│", " ").split())
+
+
+def test_two_versions_are_compared(cli, puppet: PuppetService, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    outcome = cli(
+        "ab", "m", "--arms", "previous,2/fused", "--duration", 2, "--rate", 100, "--json", "--html", page,
+        target=puppet.target,
+    )  # fmt: skip
+    assert outcome.code in (0, 2), outcome.err  # on a machine that is busy with other tests, 2
+    report = json.loads(outcome.out)
+    assert report["arms"] == ["1/fused", "2/fused"]
+    assert all(report["rows"][0][arm] > 0 for arm in report["arms"])
+    difference = report["difference"]
+    assert 0 < difference["quantiles"]["p50"] <= difference["quantiles"]["p99"] <= difference["relative"]
+    assert 0 < difference["top1_changed"] < difference["rows"] == 64
+    assert "<title>1/fused against 2/fused: m on" in page.read_text()
+    for arms, words in (
+        ("1", "expected two"),
+        ("1,7", "is not served"),
+        ("2,2/fused", "both arms are 2/fused"),
+    ):
+        failed = cli("ab", "m", "--arms", arms, "--duration", 2, target=puppet.target)
+        assert words in " ".join(failed.err.replace("│", " ").split())

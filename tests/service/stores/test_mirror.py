@@ -1,0 +1,159 @@
+"""A store is mirrored into a folder: only what has changed, only what is whole, and nothing is lost when it fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from fused_mlp import models
+from fused_mlp.models import Repository
+from fused_mlp.service.stores.mirror import Mirror
+from tests.service.stores import lying_store
+from tests.support.fleet import tiny_mlp
+
+lying_store.register()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Mirrored:
+    def __init__(self, folder: Path) -> None:
+        self.remote, self.clock = folder / "remote", Clock()
+        models.save(tiny_mlp(), self.remote / "tiny" / "1")
+        self.url = f"lying://{self.remote}"
+        self.cache = folder / "cache"
+        self.mirror = Mirror(self.url, self.cache, single="tiny", clock=self.clock)
+
+    def synchronise(self, after_s: float = 0) -> None:
+        self.clock.now += after_s
+        self.mirror.synchronise()
+
+    def versions(self) -> dict[str, list[int]]:
+        """That can be read whole."""
+        if not self.mirror.folder.is_dir():
+            return {}
+        repository = Repository(self.mirror.folder)
+        for model in repository.scan():
+            for version in model.versions:
+                repository.read(version)
+        return {model.name: [v.version for v in model.versions] for model in repository.scan()}
+
+    def drafts(self) -> list[Path]:
+        return list(self.mirror.folder.glob("*/.*"))
+
+
+@pytest.fixture
+def mirrored(tmp_path: Path) -> Mirrored:
+    return Mirrored(tmp_path)
+
+
+def test_only_what_changes_is_fetched(mirrored: Mirrored, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    mirrored.synchronise()
+    models.save(tiny_mlp(2), mirrored.remote / "tiny" / "2")
+    mirrored.synchronise()
+    mirrored.synchronise()
+    assert mirrored.versions() == {"tiny": [1, 2]}
+    fetched = [r.getMessage().split(" from")[0] for r in caplog.records if "fetched" in r.getMessage()]
+    assert fetched == ["fetched tiny/1", "fetched tiny/2"]
+    shutil.rmtree(mirrored.remote / "tiny" / "2")
+    models.save(tiny_mlp(3), mirrored.remote / "tiny" / "2")
+    shutil.rmtree(mirrored.remote / "tiny" / "1")
+    mirrored.synchronise()
+    assert mirrored.versions() == {"tiny": [2]}
+    assert Repository(mirrored.mirror.folder).load("tiny", 2).tensors().keys()
+    assert mirrored.drafts() == []
+
+
+@pytest.mark.parametrize("lie", ["truncate", "repeat", "damage", "down"])
+def test_a_store_that_fails_takes_nothing_away_and_is_asked_less_and_less(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lie: str
+) -> None:
+    mirrored.synchronise()
+    models.save(tiny_mlp(2), mirrored.remote / "tiny" / "2")
+    monkeypatch.setenv("LYING_STORE", lie)
+    for after_s in (0, 0.5, 0.5, 1, 1, 1):  # tried at 0, 1 and 3
+        mirrored.synchronise(after_s)
+        assert mirrored.versions() == {"tiny": [1]}
+    assert mirrored.mirror.failed == 3
+    assert mirrored.drafts() == []
+    (told,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]  # once
+    what = {"truncate": "expected", "repeat": "got more", "damage": "SHA-256", "down": "connection refused"}
+    assert what[lie] in told
+    monkeypatch.delenv("LYING_STORE")
+    mirrored.synchronise(10)
+    assert mirrored.versions() == {"tiny": [1, 2]}
+
+
+def test_a_store_with_nothing_in_it_takes_nothing_away(mirrored: Mirrored) -> None:
+    mirrored.synchronise()
+    shutil.rmtree(mirrored.remote / "tiny")
+    mirrored.synchronise()
+    assert mirrored.versions() == {"tiny": [1]}
+
+
+def test_files_at_the_root_of_a_store_are_one_model(tmp_path: Path) -> None:
+    lying_store.register()
+    models.save(tiny_mlp(), tmp_path / "remote")
+    mirror = Mirror(f"lying://{tmp_path / 'remote'}", tmp_path / "cache", single="net")
+    mirror.synchronise()
+    assert [m.name for m in Repository(mirror.folder).scan()] == ["net"]
+
+
+def test_a_kill_in_the_middle_leaves_what_was_there(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored.synchronise()
+    models.save(tiny_mlp(2), mirrored.remote / "tiny" / "2")
+    code = (
+        "import sys; from pathlib import Path; from tests.service.stores import lying_store; lying_store.register();"
+        "from fused_mlp.service.stores.mirror import Mirror; Mirror(sys.argv[1], Path(sys.argv[2])).synchronise()"
+    )
+    monkeypatch.setenv("LYING_STORE", "stall")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, mirrored.url, str(mirrored.cache)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "stalled\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert mirrored.drafts()
+    assert mirrored.versions() == {"tiny": [1]}
+    # And one that was killed while it replaced a version.
+    folder = mirrored.mirror.folder / "tiny"
+    (folder / "1").rename(folder / ".1.0123456789abcdef.old")
+    mirrored.mirror.recover()
+    assert mirrored.drafts() == []
+    assert mirrored.versions() == {"tiny": [1]}
+    monkeypatch.delenv("LYING_STORE")
+    mirrored.synchronise()
+    assert mirrored.versions() == {"tiny": [1, 2]}
+
+
+def test_a_checkpoint_in_shards_is_mirrored_whole(tmp_path: Path) -> None:
+    remote = tmp_path / "remote" / "net" / "1"
+    remote.mkdir(parents=True)
+    tensors = {"fc1.weight": np.ones((8, 4), np.float32), "fc2.weight": np.ones((3, 8), np.float32)}
+    files = {name: f"model-{number}-of-2.safetensors" for number, name in enumerate(tensors, 1)}
+    for name, file in files.items():
+        save_file({name: tensors[name]}, remote / file)
+    (remote / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (remote / "model.json").write_text(json.dumps({"format": "safetensors/1", "activation": "relu"}))
+    (remote / "README.md").write_text("not part of it")
+    mirror = Mirror(f"lying://{tmp_path / 'remote'}", tmp_path / "cache")
+    mirror.synchronise()
+    assert Repository(mirror.folder).load("net").spec.in_features == 4
+    assert not list(mirror.folder.rglob("README.md"))
