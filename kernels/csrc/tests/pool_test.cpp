@@ -197,6 +197,17 @@ void helpers_step_back_with_their_caller() {
     step_back_to(nicer, mine);
     CHECK(nice_of_helper() == nicer.nice);
   }).join();
+  std::thread([&] {
+    Turns mine = current_turns(), lowest = mine;
+    if (lowest.nice == 19) return;  // the whole process has it: then it does not matter
+    lowest.nice = 19;
+    step_back_to(lowest, mine);
+    std::atomic<unsigned> participants{0};
+    const auto count = [](void* job, unsigned) { ++*static_cast<std::atomic<unsigned>*>(job); };
+    pool.run(1, count, &participants);
+    CHECK(participants == 1);
+  }).join();
+  CHECK(nice_of_helper() < 19 || usual == 19);
 }
 
 void waking_costs_something() {

@@ -4,6 +4,7 @@
 #if defined(__linux__)
 #include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #endif
 
 #include <algorithm>
@@ -16,7 +17,17 @@ namespace fused_mlp {
 namespace {
 
 constexpr unsigned kChildren = 2;  // helpers that a participant wakes
-[[maybe_unused]] constexpr int kLowestPriority = 19;
+constexpr int kLowestPriority = 19;
+
+// Whether this thread has a lower priority than all that serve, unlike the process: it loads or compares.
+bool in_background(const Turns& turns) noexcept {
+#if defined(__linux__)
+  static const int usual = getpriority(PRIO_PROCESS, static_cast<id_t>(getpid()));
+  return turns.nice == kLowestPriority && turns.nice != usual;
+#else
+  return turns.nice == kLowestPriority;
+#endif
+}
 
 int this_cpu() {
 #if defined(__linux__)
@@ -36,12 +47,12 @@ Pool::~Pool() {
 }
 
 void Pool::run(unsigned helpers, Task task, void* job) {
-  std::unique_lock<std::mutex> lock(job_mutex_, std::defer_lock);
-  if (helpers == 0 || !lock.try_lock()) return task(job, 0);
-  if (helpers_.size() < helpers) grow(helpers);
-
   // Read once per thread: a system call. Threads choose their turns when they begin.
   static thread_local const Turns turns = current_turns();
+  // A helper keeps the lowest priority that it ever had, so what is in the background works alone.
+  std::unique_lock<std::mutex> lock(job_mutex_, std::defer_lock);
+  if (helpers == 0 || in_background(turns) || !lock.try_lock()) return task(job, 0);
+  if (helpers_.size() < helpers) grow(helpers);
   job_turns_ = turns;
   task_ = task;
   job_ = job;
@@ -103,11 +114,6 @@ void Pool::move_off(int cpu, Helper& helper) {
 }
 
 void Pool::grow(unsigned helpers) {
-#if defined(__linux__)
-  // A helper has the priority of the thread that starts it, for good: one that loads in the background starts
-  // none.
-  if (getpriority(PRIO_PROCESS, 0) == kLowestPriority) return;
-#endif
   try {
     while (helpers_.size() < helpers) {
       Helper& helper = helpers_.emplace_back();

@@ -10,6 +10,7 @@ import pytest
 from fused_mlp import kernels
 from fused_mlp.kernels import Kernel
 from fused_mlp.service.catalog.building import KernelBuilder
+from fused_mlp.service.catalog.ledger import Ledger
 from fused_mlp.service.catalog.records import ServedVersion
 from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.settings.settings import load_settings
@@ -44,5 +45,5 @@ def test_only_a_kernel_on_one_core_has_its_backlog_shared_between_workers(
     monkeypatch.setattr(kernels, "compile", on_device)
     engine = RecordingEngine()
     served = ServedVersion("m", 1, "READY", "", spec=mlp.spec, weights=cast("Any", object()))
-    KernelBuilder(load_settings(), cast("Any", engine)).with_kernels(served, Policy(), mlp)
+    KernelBuilder(load_settings(), cast("Any", engine), Ledger(lambda _: True)).with_kernels(served, Policy(), mlp)
     assert [lane["one_core"] for lane in engine.lanes] == [one_core]
