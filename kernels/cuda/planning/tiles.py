@@ -142,7 +142,8 @@ TILES: tuple[Tile, ...] = (
     _whole("half", 256, 64, 32, warps=8, stages=2, capabilities=SMALL),
     _whole("tf32", 32, 32, 64, warps=8),
     _whole("tf32", 64, 32, 64, warps=8),
-    _whole("tf32", 128, 32, 32, warps=8),
+    _whole("tf32", 128, 32, 32, warps=8, capabilities=(80, 86, 89, 90, 100)),
+    _whole("tf32", 128, 32, 32, warps=8, block_k=16, capabilities=(120,)),  # gates spill with 32
     _whole("ieee", 32, 32, 32, warps=8),
     _whole("ieee", 64, 32, 32, warps=8),
     # One launch per layer, any width. Few rows: narrow tiles, so that a layer of 512 columns still keeps 16
