@@ -45,5 +45,7 @@ def test_only_a_kernel_on_one_core_has_its_backlog_shared_between_workers(
     monkeypatch.setattr(kernels, "compile", on_device)
     engine = RecordingEngine()
     served = ServedVersion("m", 1, "READY", "", spec=mlp.spec, weights=cast("Any", object()))
-    KernelBuilder(load_settings(), cast("Any", engine), Ledger(lambda _: True)).with_kernels(served, Policy(), mlp)
+    KernelBuilder(load_settings(), cast("Any", engine), Ledger(lambda _: True)).with_kernels(
+        served, Policy(), mlp
+    )
     assert [lane["one_core"] for lane in engine.lanes] == [one_core]
