@@ -150,8 +150,9 @@ class VersionShadow:
 
     arm: str
     shadow_arm: str
-    lanes: tuple[_engine.Lane, _engine.Lane]
+    lanes: tuple[_engine.Lane, _engine.Lane] | None  # None: no longer compared
     shadow: _engine.Shadow
+    metrics: _engine.ShadowMetrics  # of the shadow, and of the next one of the same arms
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fused_mlp.service import _engine
 from fused_mlp.service.arm import LATEST, PREVIOUS, Arm, parse_arm
@@ -103,15 +103,26 @@ class ModelTable:
         lanes = (live.lane() if live else None), (other.lane(arm.variant) if other else None)
         if before is not None and before.lanes != lanes:
             self._engine.set_shadow(before.shadow, 0.0, 1.0)
-        if live is None or other is None or lanes[0] is None or lanes[1] is None or model.shadow_problem(arm):
+            # Its counts are kept, its kernels are not.
+            before = self.version_shadows[model.name] = replace(before, lanes=None)
+        if live is None or other is None or lanes[0] is None or lanes[1] is None:
+            return
+        if model.arm_problem(arm) or model.shadow_problem(arm):
             return
         if before is None or before.lanes != lanes:
             names = f"{live.version}/{live.variant}", f"{other.version}/{arm.variant or other.variant}"
             on_cpu = all(kernel.device == "cpu" for v in (live, other) for kernel in v.kernels)
+            counted = before is not None and (before.arm, before.shadow_arm) == names
+            metrics = before.metrics if before is not None and counted else _engine.ShadowMetrics()
             shadow = self._engine.add_shadow(
-                f"{model.name} {names[0]} {names[1]}", lanes[0], lanes[1], cpu_time=on_cpu, versions=True
+                f"{model.name} {names[0]} {names[1]}",
+                lanes[0],
+                lanes[1],
+                cpu_time=on_cpu,
+                versions=True,
+                metrics=metrics,
             )
-            before = VersionShadow(*names, (lanes[0], lanes[1]), shadow)
+            before = VersionShadow(*names, (lanes[0], lanes[1]), shadow, metrics)
             self.version_shadows[model.name] = before
         self._engine.set_shadow(before.shadow, model.policy.shadow, 1.0)
 

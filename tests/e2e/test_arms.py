@@ -244,6 +244,20 @@ def test_an_arm_of_another_version_shadows_the_default(
         admin.set_policy("m", shadow_arm="9")
 
 
+def test_versions_whose_rows_have_other_widths_are_not_compared(
+    puppet: PuppetService, admin: AdminClient
+) -> None:
+    """Of `wide` version 1 takes rows of 5, version 2 of 4; the policy is for all models."""
+    admin.set_policy(version=2, shadow=1, shadow_arm="1")
+    try:
+        assert [name for name, _ in puppet.service.catalog.version_shadows() if name == "wide"] == []
+        of_m = dict(puppet.service.catalog.version_shadows())["m"]
+        assert (of_m.arm, of_m.shadow_arm, of_m.lanes is None) == ("2/fused", "1/fused", False)
+    finally:
+        admin.set_policy(shadow_arm="", shadow=0)
+    assert dict(puppet.service.catalog.version_shadows())["m"].lanes is None  # so that versions can be freed
+
+
 def test_arms_are_loaded_on_demand(front: str, tmp_path: Path) -> None:
     make_repository(tmp_path)
     policy = '{"m": {"version": "1", "arms": {"2": 0.5}, "labels": {"stable": 3}}}'

@@ -78,7 +78,8 @@ void Device::give_up() {
 }
 
 void Device::set_sticky(CUresult code, const std::string& why) noexcept {
-  if (sticky_.exchange(code, std::memory_order_relaxed) != kSuccess) return;
+  CUresult none = kSuccess;  // the first one stays: whether it hangs decides what may still be freed
+  if (!sticky_.compare_exchange_strong(none, code, std::memory_order_relaxed)) return;
   try {
     std::function<void(const std::string&)> tell;
     {

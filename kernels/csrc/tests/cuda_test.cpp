@@ -623,16 +623,19 @@ void a_device_that_hangs_is_given_up() {
   {
     const Weights weights(2, 1);
     CudaKernel kernel(weights.device, one_launch(weights), 2);
-    weights.device->set_patience(std::chrono::milliseconds(30));
+    weights.device->set_patience(std::chrono::milliseconds(1000));
     std::string told;
     weights.device->on_lost([&](const std::string& why) { told = why; });
     fake().reset();
     fake().hold(1);
     std::vector<std::thread> callers;  // two in flight, and one that waits for a place
-    for (int i = 0; i < 3; ++i) callers.emplace_back([&] { CHECK(code_of(kernel, 4) == kLaunchTimeout); });
+    const auto call = [&] { CHECK(code_of(kernel, 4) == kLaunchTimeout); };
+    for (int i = 0; i < 2; ++i) callers.emplace_back(call);
+    wait_for_calls("cuLaunchKernel", 2);
+    callers.emplace_back(call);
     for (std::thread& caller : callers) caller.join();
     CHECK(fake().calls("cuLaunchKernel") == 2);
-    CHECK(told == "no answer within 30 ms");
+    CHECK(told == "no answer within 1000 ms");
     CHECK(weights.device->hangs());
     fake().reset();
     CHECK(code_of(kernel, 4) == kLaunchTimeout);  // without trying

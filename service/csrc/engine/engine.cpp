@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -147,6 +148,10 @@ void Engine::remove_lane(const std::shared_ptr<Lane>& lane) { core_->scheduler.r
 std::shared_ptr<Shadow> Engine::add_shadow(std::string name, const std::shared_ptr<Lane>& fused,
                                            const std::shared_ptr<Lane>& unfused, ShadowTime time,
                                            ShadowKind kind, std::shared_ptr<ShadowMetrics> metrics) {
+  const LaneOptions &one = fused->options_, &other = unfused->options_;
+  if (one.in_features != other.in_features || one.out_features != other.out_features) {
+    throw std::invalid_argument("a shadow of " + name + ": expected rows of the same widths");
+  }
   auto shadow = std::make_shared<Shadow>(std::move(name), fused, unfused, time, kind, std::move(metrics));
   core_->shadow.add(shadow);
   fused->shadows_.push_back(shadow);

@@ -376,7 +376,24 @@ TEST(a_shadow_of_another_version_reports_how_outputs_differ) {
   CHECK_EQ(rig.seen().differences[static_cast<std::size_t>(bound - kDifferenceBounds.begin())], 1u);
   CHECK(std::abs(rig.seen().difference_sum - 0.02) < 1e-6);
   rig.answer(*rig.unfused, 4);  // not of the arm that is shadowed
-  CHECK_EQ(rig.seen().compared, 1u);
+  rig.answer(*rig.fused, 4, 2);
+  rig.wait_settled(2);
+  CHECK_EQ(rig.seen().rows, 5u);
+}
+
+TEST(lanes_of_other_widths_are_not_compared) {
+  ShadowRig rig(0.0);
+  LaneOptions options;
+  options.in_features = Rig::kWidth + 1;
+  options.out_features = 1;
+  auto wider = rig.engine.add_lane(options, std::make_unique<WrongKernel>(1.0f));
+  bool refused = false;
+  try {
+    rig.engine.add_shadow("m 1/fused 2/fused", rig.fused, wider, ShadowTime::cpu, ShadowKind::versions);
+  } catch (const std::invalid_argument&) {
+    refused = true;
+  }
+  CHECK(refused);
 }
 
 TEST(a_row_is_compared_by_its_largest_difference_and_its_largest_output) {
