@@ -10,6 +10,7 @@ from fused_mlp.service import _engine
 from fused_mlp.service.variant import Variant
 
 SWEEP_FROM = 64
+MOST_COUNTED = 32  # versions of a model, those that are served apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,17 @@ class Ledger:
         shadows = self.of(model).shadows
         return shadows.get(version) or shadows.setdefault(version, _engine.ShadowMetrics())
 
-    def keep_versions(self, model: str, versions: Collection[int]) -> None:
-        """The model was read again: the others are gone."""
+    def keep_versions(self, model: str, served: Collection[int]) -> None:
+        """The model was read again: of the versions that are gone the last ones stay."""
         counters = self.of(model)
-        for key in [key for key in counters.lanes if key[0] not in versions]:
-            del counters.lanes[key]
-        for version in [version for version in counters.shadows if version not in versions]:
-            del counters.shadows[version]
+        lanes, shadows = list(counters.lanes), list(counters.shadows)  # loads on demand add to them meanwhile
+        kept = {*served, *sorted({version for version, _ in lanes})[-MOST_COUNTED:]}
+        for key in lanes:
+            if key[0] not in kept:
+                del counters.lanes[key]
+        for version in shadows:
+            if version not in kept:
+                del counters.shadows[version]
 
     def models(self, served: Collection[str]) -> list[tuple[str, ModelCounters]]:
         """By name, of models that are served or could be again."""

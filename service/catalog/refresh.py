@@ -23,8 +23,6 @@ from fused_mlp.service.settings.policy import Policy
 
 log = logging.getLogger(__name__)
 
-MOST_COUNTED = 32  # versions of a model, those retired included, whose counters stay on /metrics
-
 
 class Refresh:
     """`policy`: of a model by its name. `notify`: gets the names of models that have changed."""
@@ -91,10 +89,7 @@ class Refresh:
             else:
                 self._table.publish({}, removed=[model.name])
         self._table.release(gone)
-        counted = {number for number, _ in self._ledger.of(served.name).lanes}
-        self._ledger.keep_versions(
-            served.name, {v.version for v in left}.union(sorted(counted)[-MOST_COUNTED:])
-        )
+        self._ledger.keep_versions(served.name, [v.version for v in left])
         log.info("retired %s", ", ".join(f"{v.model}/{v.version}" for v in gone))
         self._notify([served.name])
 

@@ -14,7 +14,7 @@ import pytest
 
 from fused_mlp import models
 from fused_mlp.protos import fused_mlp_pb2 as fm
-from fused_mlp.service.catalog.refresh import MOST_COUNTED
+from fused_mlp.service.catalog.ledger import MOST_COUNTED
 from fused_mlp.service.client import Client
 from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.fronts.selection import native_front_problem

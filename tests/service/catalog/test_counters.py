@@ -14,6 +14,7 @@ from fused_mlp import models
 from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from fused_mlp.service.catalog import room
+from fused_mlp.service.catalog.ledger import Ledger
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.retry import RetryPolicy
 from tests.support.fleet import WIDTH, make_fleet, tiny_mlp
@@ -88,7 +89,17 @@ def test_another_precision_and_a_second_load_go_on_counting(tmp_path: Path) -> N
         catalog.load("wide")
         server.client.predict("wide", x)
         assert server.answered("wide", version="2") == 3
-        assert server.answered("wide") == 3  # that version is gone
+        assert server.answered("wide") == 4  # what a version had counted stays when it is gone
+
+
+def test_counts_of_the_last_versions_that_are_gone_stay() -> None:
+    ledger = Ledger(lambda _: True)
+    for version in range(1, 41):
+        ledger.lane("m", version, "fused")
+        ledger.shadow("m", version)
+    ledger.keep_versions("m", [1])
+    assert [version for version, _ in ledger.of("m").lanes] == [1, *range(9, 41)]
+    assert list(ledger.of("m").shadows) == [1, *range(9, 41)]
 
 
 def test_the_shadow_goes_on_counting(root: Path) -> None:
