@@ -25,9 +25,12 @@ void check_plan(const Plan& plan) {
     expect(launch.kernel < plan.kernels.size(), "launches of kernels that are there");
     expect(launch.block_rows > 0 && launch.column_blocks > 0, "blocks of at least one row and column");
     expect(launch.arguments.size() <= kMostArguments, "at most 24 arguments");
+    expect(!launch.dependent || &launch != &plan.launches.front(), "a launch before one that depends on it");
     for (const Argument& argument : launch.arguments) {
-      expect(argument.kind != Argument::kScratch || argument.value < plan.scratch.size(),
-             "arguments in scratch buffers that are there");
+      if (argument.kind != Argument::kScratch) continue;
+      expect(argument.value < plan.scratch.size(), "arguments in scratch buffers that are there");
+      expect(launch.most_rows <= plan.scratch[argument.value].most_rows,
+             "scratch buffers for all rows of a launch");
     }
   }
 }
