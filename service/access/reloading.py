@@ -22,14 +22,14 @@ _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class Reload:
-    """What was made from some files. `load` makes it again, and raises in one line when it cannot; `name` is the
-    label of its metric. Used by one thread at a time."""
+    """What was made from some files. `load` makes it again, and raises in one line when it cannot; False: there was
+    nothing new in them. `name` is the label of its metric. Used by one thread at a time."""
 
     def __init__(
         self,
         name: str,
         paths: Iterable[Path | None],
-        load: Callable[[], None],
+        load: Callable[[], bool | None],
         *,
         at_least_every_s: float = float("inf"),
         clock: Callable[[], float] = time.monotonic,
@@ -55,7 +55,8 @@ class Reload:
         try:
             if any(entry and not stat.S_ISREG(entry[0]) for entry in self._seen):
                 raise ValueError("not a regular file, which cannot be read twice")
-            self._load()
+            if self._load() is False:
+                return
         except (OSError, ValueError, RuntimeError) as error:
             self.results["failed"] += 1
             log.error("%s: cannot use the new files, the old ones stay in use: %s", self.name, error)

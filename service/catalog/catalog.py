@@ -29,6 +29,7 @@ from fused_mlp.service.catalog.policies import (
     read_changes,
     write_changes,
 )
+from fused_mlp.service.catalog.policies import Changes as PolicyChanges
 from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.catalog.referee import Dispute, Referee
 from fused_mlp.service.catalog.refresh import Refresh
@@ -59,7 +60,10 @@ class Catalog:
         self._builder = KernelBuilder(settings, engine, self._ledger)
         self._policies = Policies(settings)  # they outlive a reload
         self.policy_file = policy_file(settings)
-        self._keeping = threading.Lock()  # one write of that file at a time
+        self._keeping = threading.Lock()  # one look at that file, or write of it, at a time
+        # What it held then. While it holds that still it has nothing new, whatever is in force: a change may not be
+        # written yet, or could not be.
+        self._kept: PolicyChanges = {}
         self.canaries: dict[str, CanaryStatus] = {}  # by model, kept by those who run them
         self.policy_history: deque[PolicyChanged] = deque(maxlen=MOST_REMEMBERED)
         self._table = ModelTable(settings, engine, router, self._ledger, self._start_referee)
@@ -131,7 +135,10 @@ class Catalog:
         policy can be read from its file."""
         if self.policy_file is not None:
             try:
-                self._policies = Policies(self._settings, read_changes(self.policy_file))
+                self._kept = read_changes(self.policy_file)
+                self._policies = Policies(self._settings, self._kept).checked()
+            except InvalidInput as error:
+                raise ModelLoadError(f"{self.policy_file}: {error}") from None
             except (OSError, ValueError) as error:
                 raise ModelLoadError(str(error)) from None
         self._found = self.repository.scan(headers=self._lazy)
@@ -303,24 +310,29 @@ class Catalog:
         self._tell_change(changed, PolicyChanged(time.time(), by or "the program", name, what))
         return changed
 
-    def read_policies(self) -> None:
-        """The file again, after a change of it. All or nothing. Raises ValueError in one line, OSError."""
+    def read_policies(self) -> bool:
+        """The file again, after a change of it. All or nothing. False: it holds what was read or written last. Raises
+        ValueError in one line, OSError."""
         assert self.policy_file is not None
         with self._keeping:
             changes = read_changes(self.policy_file)
-            if changes == self._policies.changes:
-                return  # it is our own
+            if changes == self._kept:
+                return False
             try:
-                changed = self._change(lambda _: Policies(self._settings, changes), "")
+                changed = self._change(lambda _: Policies(self._settings, changes).checked(), "")
             except (InvalidInput, KernelError) as error:
                 raise ValueError(f"{self.policy_file}: {error}") from None
+            self._kept = changes
         self._tell_change(changed, PolicyChanged(time.time(), self.policy_file.name, "", "the whole file"))
+        return True
 
     def _keep_policies(self) -> None:
         if self.policy_file is None:
             return
+        changes = self._policies.changes
         try:
-            write_changes(self.policy_file, self._policies.changes)
+            write_changes(self.policy_file, changes)
+            self._kept = changes
         except OSError as error:
             log.warning("the new policy is in force until the server ends, but cannot be kept: %s", error)
 

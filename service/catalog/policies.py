@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fused_mlp.service.errors import InvalidInput
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy, parse_policies
 from fused_mlp.service.settings.settings import DEMO_REPOSITORY, Settings
 
@@ -60,6 +61,15 @@ class Policies:
         for_all = self.changes.get(ALL_MODELS, {})
         return self.settings.policy_of(model).changed({**for_all, **own})
 
+    def checked(self) -> Policies:
+        """Raises InvalidInput when the layers of a model contradict each other, whether it is served now or not."""
+        for name in sorted(self.named):
+            try:
+                self.of(name)
+            except InvalidInput as error:
+                raise InvalidInput(f"{name}: {error}") from None
+        return self
+
     def changed(self, changes: Mapping[str, object], model: str = "") -> Policies:
         """Some fields of one model's policy, or of all. Raises InvalidInput."""
         checked = Policy().changed(changes)
@@ -72,7 +82,7 @@ class Policies:
             for name, own in self.changes.items()
         }
         kept[ALL_MODELS] = {**self.changes.get(ALL_MODELS, {}), **changes}
-        return Policies(self.settings, {name: own for name, own in kept.items() if own})
+        return Policies(self.settings, {name: own for name, own in kept.items() if own}).checked()
 
 
 def policy_file(settings: Settings) -> Path | None:

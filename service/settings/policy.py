@@ -143,5 +143,8 @@ def describe(error: ValidationError) -> list[str]:
     lines = []
     for item in error.errors():
         text = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        lines.append(f"{'.'.join(map(str, item['loc']))}: expected {text}, got {item['input']!r}")
+        # Fields that do not go together: what came is the whole record.
+        whole = item["type"] == "value_error" and isinstance(item["input"], dict)
+        got = "" if whole else f", got {item['input']!r}"
+        lines.append(f"{'.'.join(map(str, item['loc']))}: expected {text}{got}".removeprefix(": "))
     return lines
