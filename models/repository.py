@@ -7,11 +7,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fused_mlp.models.checksums import check_sum
+from fused_mlp.models.checksums import SUM_SUFFIX, check_sum
 from fused_mlp.models.errors import ModelLoadError
 from fused_mlp.models.spec import MlpSpec
 from fused_mlp.models.version_directory import (
@@ -171,13 +170,18 @@ class Repository:
         seen: dict[str, dict[int, Signature]] = {}
         if self.is_single:
             assert self._single is not None
-            return {self._single: {1: _signature(self.root)}}
-        for model in self._entries():
+            if any(signature := _signature(self.root)):
+                seen[self._single] = {1: signature}
+        for model in () if self.is_single else self._entries():
             if _NAME.fullmatch(model.name):
-                with suppress(OSError):  # removed meanwhile
+                try:
                     names = [name for name in os.listdir(model) if _VERSION.fullmatch(name)]
                     paths = [model / name for name in names]
                     seen[model.name] = {int(path.name): _signature(path) for path in paths if path.is_dir()}
+                except FileNotFoundError:
+                    pass  # removed meanwhile
+                except OSError as error:  # it is there, and cannot be read now
+                    raise ModelLoadError(f"model repository {model}: {error.strerror or error}") from None
         if self._held_something and not seen:
             raise ModelLoadError(f"model repository {self.root}: nothing is in it any more")
         self._held_something |= bool(seen)
@@ -235,8 +239,8 @@ class Repository:
     def _inspect(self, path: Path, version: int, headers: bool) -> FoundVersion:
         signature = _signature(path)
         try:
-            for part in (path, path / JSON_NAME, path / WEIGHTS_NAME):
-                self._check_inside(part)
+            for name in ("", JSON_NAME, WEIGHTS_NAME, *_others(path)):
+                self._check_inside(path / name)
             read = inspect_version if headers else read_model_file
             return FoundVersion(version, path, read(path), signature=signature)
         except ModelLoadError as error:
@@ -249,7 +253,20 @@ class Repository:
 
 
 def _signature(version: Path) -> Signature:
-    return tuple(_describe(version / name) for name in (JSON_NAME, WEIGHTS_NAME, INDEX_NAME))
+    return tuple(_describe(version / name) for name in (JSON_NAME, WEIGHTS_NAME, *_others(version)))
+
+
+def _others(version: Path) -> list[str]:
+    """The other files that a version may be made of: an index, shards, hashes."""
+    try:
+        names = os.listdir(version)
+    except OSError:
+        return []
+    return sorted(
+        name
+        for name in names
+        if name == INDEX_NAME or (name.endswith((".safetensors", SUM_SUFFIX)) and name != WEIGHTS_NAME)
+    )
 
 
 def _describe(file: Path) -> tuple[int, int, int] | None:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
+import hypothesis  # noqa: F401 - its plugin imports it at the end, which warns after the gc.freeze() of a service
 import numpy as np
 import pytest
 

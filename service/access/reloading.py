@@ -57,7 +57,7 @@ class Reload:
                 raise ValueError("not a regular file, which cannot be read twice")
             if self._load() is False:
                 return
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever it is, the other files are looked at all the same
             self.results["failed"] += 1
             log.error("%s: cannot use the new files, the old ones stay in use: %s", self.name, error)
         else:

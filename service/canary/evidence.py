@@ -86,10 +86,10 @@ def _tail_fault(old: Traffic, new: Traffic, allowed: float) -> str:
     answered = sum(old.buckets)
     if not answered or not sum(new.buckets):
         return ""
-    share = min(1.0, 1 - TAIL + Z * sqrt(TAIL * (1 - TAIL) / answered))
+    share = 1 - TAIL + Z * sqrt(TAIL * (1 - TAIL) / answered)
     p99_s = _bound_above(old.buckets, share * answered)
     if p99_s is None:
-        return ""  # not known well enough, or above all bounds
+        return ""  # not known well enough (below about 1,070 requests), or above all bounds
     limit_ns = allowed * p99_s * 1e9
     bounds = [i for i, bound in enumerate(_engine.DURATION_BOUNDS_NS) if bound >= limit_ns]
     if not bounds:

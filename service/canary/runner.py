@@ -41,8 +41,15 @@ class Canaries:
 
     def look(self) -> None:
         planned = self._catalog.models_with_canary()
-        for name in self._steps.keys() - {model.name for model in planned}:
+        names = {model.name for model in planned}
+        for name in self._steps.keys() - names:
             self._forget(name)  # unloaded, or stopped by a change of policy
+        for name, told in list(self._catalog.canaries.items()):
+            if told.state == "running" and name not in names:
+                self._catalog.canaries[name] = replace(
+                    told, state="stopped", share=0.0, text="by a change of policy"
+                )
+                log.info("canary of %s to %s: stopped by a change of policy", name, told.to)
         for model in planned:
             plan = model.policy.canary
             assert plan is not None
@@ -72,6 +79,8 @@ class Canaries:
         elif seen[1].requests < plan.min_requests:
             text = f"waits for requests: {seen[1].requests:,} of {plan.min_requests:,} at least"
             self._tell(model, plan, "running", text, step.share)
+        elif not others.requests:
+            self._find_reference(model, plan, step)
         elif step.share >= plan.steps[-1] / 100 - 1e-9:
             self._promote(model, plan, new)
         else:
@@ -81,6 +90,16 @@ class Canaries:
             self._tell(
                 model, plan, "running", f"as good as the old arm so far: {share:.4g} from now on", share
             )
+
+    def _find_reference(self, model: ServedModel, plan: CanaryPlan, step: _Step) -> None:
+        """Nothing is known of the old arm, so the new one cannot be as good. With all requests at the new one, which
+        happens after a restart in the last step, the old arm gets some again."""
+        if step.share < 1:
+            self._tell(model, plan, "running", "waits for requests that the old arm answers", step.share)
+            return
+        share = plan.steps[0] / 100
+        self._set(model, plan, {"arms": {plan.to: share}})
+        self._tell(model, plan, "running", "begins anew: there is nothing to compare with", share)
 
     def _start(self, model: ServedModel, plan: CanaryPlan, new: ServedVersion) -> None:
         """The default stays what it is, unless that is the new version already, as with `latest`."""

@@ -219,9 +219,10 @@ class Catalog:
                 self._refresh_model(name, policy or self.policy(name), held)
 
     def load_changed(self, name: str) -> ServedModel:
-        """As refresh(), also for a model that was unloaded."""
+        """As refresh(), also for a model that was unloaded, and versions that failed are tried again."""
         with self._changing:
             self._unloaded.discard(name)
+            self._refresh.try_again(name)
             self._refresh_model(name, self.policy(name))
             if name not in self._table.models:
                 raise ModelLoadError(f"model {name!r} is not in the repository")
@@ -318,6 +319,10 @@ class Catalog:
             changes = read_changes(self.policy_file)
             if changes == self._kept:
                 return False
+            if (
+                not self.policy_file.exists()
+            ):  # the disk is away, or somebody's mistake: no reason to forget a pin
+                raise ValueError(f"{self.policy_file} is gone; to give up all changes, write {{}} to it")
             try:
                 changed = self._change(lambda _: Policies(self._settings, changes).checked(), "")
             except (InvalidInput, KernelError) as error:
@@ -457,6 +462,8 @@ def _check_arms(model: ServedModel, fields: Collection[str]) -> None:
     for arm, _ in policy.shares if "arms" in fields else ():
         if problem := model.arm_problem(arm):
             raise InvalidInput(f"arms: {arm} of {model.name} cannot answer: {problem}")
+    if "canary" in fields and policy.canary and (problem := model.arm_problem(policy.canary.arm)):
+        raise InvalidInput(f"canary: {policy.canary.to} of {model.name} cannot answer: {problem}")
     if "shadow_arm" in fields and policy.shadow_arm:
         arm = parse_arm(policy.shadow_arm)
         if problem := model.arm_problem(arm) or model.shadow_problem(arm):

@@ -40,8 +40,8 @@ class Fallback:
 
 @dataclass(frozen=True)
 class CanaryStatus:
-    """Of the last canary of a model. `state`: running, promoted or rolled_back. `reason`: errors, latency or
-    unavailable, of the last."""
+    """Of the last canary of a model. `state`: running, promoted, rolled_back or stopped. `reason` of a rolled_back one:
+    errors, latency or unavailable."""
 
     to: str
     state: str

@@ -70,6 +70,14 @@ class Refresh:
         if gone and served is not None:
             self._retire(served, gone)
 
+    def try_again(self, name: str) -> None:
+        """The next apply() loads versions that failed, whether or not their files have changed."""
+        with self._table.lock:
+            model = self._table.models.get(name)
+            for version in model.versions if model else ():
+                if version.state == "UNAVAILABLE" and not version.answers:
+                    self._table.replace(version, replace(version, signature=()))
+
     def remove(self, model: ServedModel) -> None:
         with self._table.lock:
             self._table.publish({}, removed=[model.name])

@@ -58,7 +58,8 @@ def command(
 ) -> None:
     """Move the traffic of a model to another arm step by step, and back at once if that is worse.
 
-    Runs inside the server. Exit code 0: the arm is the default now; 3: it was worse, the old one answers."""
+    Runs inside the server. Exit code 0: the arm is the default now; 3: it was worse, or was stopped; the old one
+    answers."""
     if (to is None) != stop:
         raise typer.BadParameter("give --to ARM, or --stop")
     if to is None:
@@ -83,7 +84,7 @@ def command(
                 break
         time.sleep(POLL_S)
         policy = admin.policies(model)[0]
-    if wait and told is not None and told.state == "rolled_back":
+    if wait and told is not None and told.state != "promoted":
         raise typer.Exit(ROLLED_BACK)
 
 

@@ -31,12 +31,14 @@ class CanaryPlan(BaseModel):
     interval_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 300.0
     max_error_increase: Ratio = 0.01  # of the share of requests that fail
     max_p99_ratio: Annotated[float, Field(ge=1, le=1000)] = 1.5
-    min_requests: Annotated[int, Field(ge=1)] = 100  # of the new arm, before the next step
+    min_requests: Annotated[int, Field(ge=1, le=2**63 - 1)] = 100  # of the new arm, before the next step
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if any(before >= after for before, after in pairwise(self.steps)):
             raise ValueError("steps that grow")
+        if self.steps[0] == 100:
+            raise ValueError("a first step below 100, which leaves the old arm requests to compare with")
         return self
 
     @property

@@ -28,6 +28,7 @@ from fused_mlp.service.variant import VARIANTS, Variant
 
 OnMismatch = Literal["log", "unfused"]
 MOST_ARMS = 8  # as the engine's kMostArms
+MOST_LABELS = 64
 ALL_MODELS = "*"  # as a name in FUSED_MLP_POLICY
 _LATEST = re.compile(r"latest:([1-9][0-9]{0,8})", re.ASCII)
 _NUMBERS = re.compile(r"[1-9][0-9]{0,17}(,[1-9][0-9]{0,17})*", re.ASCII)
@@ -51,7 +52,9 @@ class Policy(BaseModel):
     split: Ratio = 0.0
     # The shares of other arms, of requests that name no version; the default arm has what they leave.
     arms: Annotated[dict[ArmName, Ratio], Field(max_length=MOST_ARMS)] = {}
-    labels: dict[Label, Annotated[int, Field(ge=1)]] = {}
+    labels: Annotated[
+        dict[Label, Annotated[int, Field(ge=1, le=2**63 - 1)]], Field(max_length=MOST_LABELS)
+    ] = {}
     # Raises the share of an arm step by step: docs/ab.md.
     canary: CanaryPlan | None = None
     allow_override: bool = False

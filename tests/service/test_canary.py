@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from fused_mlp.models import save
 from fused_mlp.service.app import Service
 from fused_mlp.service.canary.evidence import Traffic, find_fault, interval
 from fused_mlp.service.canary.runner import Canaries
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.catalog.pinning import pin, roll_back
 from fused_mlp.service.catalog.records import CanaryStatus
 from fused_mlp.service.errors import Code, InvalidInput
 from fused_mlp.service.observe.model_metrics import ModelMetrics
@@ -41,7 +43,7 @@ class Rig:
         self.now += after
         self.canaries.look()
 
-    def traffic(self, version: int, requests: int = 1000, failed: int = 0, took_ns: int = MS) -> None:
+    def traffic(self, version: int, requests: int = 1200, failed: int = 0, took_ns: int = MS) -> None:
         lane = self.service.catalog.find("m", version).lanes["fused"]
         for i in range(requests):
             lane.record(Code.INTERNAL if i < failed else Code.OK, took_ns)
@@ -104,7 +106,7 @@ def test_a_good_arm_becomes_the_default_step_by_step(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("worse", "reason", "text"),
     [
-        ({"failed": 60}, "errors", "60 of 1,000 requests failed, 6.00%, against 0.00% of the old arm"),
+        ({"failed": 60}, "errors", "60 of 1,200 requests failed, 5.00%, against 0.00% of the old arm"),
         ({"took_ns": 4 * MS}, "latency", "100.0% of its requests took longer than"),
     ],
 )
@@ -183,21 +185,49 @@ def test_a_canary_goes_on_after_a_restart(repository: Path) -> None:
 
 
 def test_a_label_that_names_the_default_moves_along(rig: Rig) -> None:
-    rig.set(version="stable", labels={"stable": 1}, canary=PLAN | {"steps": (100,)})
+    rig.set(version="stable", labels={"stable": 1}, canary=PLAN | {"steps": (50,)})
     rig.look()
     rig.look()
+    rig.traffic(1)
     rig.traffic(2)
     rig.look(after=60)
     policy = rig.service.catalog.policy("m")
     assert (policy.version, policy.labels, rig.default) == ("stable", {"stable": 2}, 2)
 
 
-def test_a_canary_to_what_is_not_there_ends(rig: Rig) -> None:
-    rig.set(canary=PLAN | {"to": "7"})
-    rig.look()
+def test_a_canary_to_what_is_not_there_is_refused(rig: Rig) -> None:
+    with pytest.raises(InvalidInput, match="canary: 7 of m cannot answer: there is no such version"):
+        rig.set(canary=PLAN | {"to": "7"})
     assert (rig.default, rig.arms) == (2, {})
-    assert (rig.status.state, rig.status.reason) == ("rolled_back", "unavailable")
-    assert "there is no such version" in rig.status.text
+
+
+def test_with_nothing_to_compare_with_no_arm_is_promoted(rig: Rig) -> None:
+    """As after a restart in the last step: what the old arm answered before is not known any more."""
+    rig.set(version="1", canary=PLAN, arms={"2": 1.0})
+    rig.look()
+    rig.traffic(2, failed=1200)
+    rig.look(after=60)
+    assert (rig.default, rig.arms) == (1, {"2": 0.05})
+    assert rig.status.text == "begins anew: there is nothing to compare with"
+    rig.look()
+    rig.traffic(2, failed=1200)
+    rig.look(after=60)
+    assert rig.status.text == "waits for requests that the old arm answers"
+    rig.traffic(1)
+    rig.look(after=1)
+    assert (rig.default, rig.arms, rig.status.reason) == (1, {}, "errors")
+
+
+@pytest.mark.parametrize(
+    "undo", [lambda catalog: roll_back(catalog, "m"), lambda catalog: pin(catalog, "m", 1)]
+)
+def test_an_operator_who_goes_back_ends_the_canary(rig: Rig, undo: Callable[[Catalog], object]) -> None:
+    rig.set(version="1", canary=PLAN)
+    rig.look()
+    assert rig.arms == {"2": 0.05}
+    undo(rig.service.catalog)
+    rig.look()
+    assert (rig.default, rig.arms, rig.status.state) == (1, {}, "stopped")
 
 
 def test_without_an_older_version_there_is_nothing_to_compare_with(rig: Rig) -> None:
