@@ -45,9 +45,9 @@ class Ledger:
     def keep_versions(self, model: str, versions: Collection[int]) -> None:
         """The model was read again: the others are gone."""
         counters = self.of(model)
-        for key in [key for key in counters.lanes if key[0] not in versions]:
+        for key in [key for key in list(counters.lanes) if key[0] not in versions]:
             del counters.lanes[key]
-        for version in [version for version in counters.shadows if version not in versions]:
+        for version in [version for version in list(counters.shadows) if version not in versions]:
             del counters.shadows[version]
 
     def models(self, served: Collection[str]) -> list[tuple[str, ModelCounters]]:

@@ -47,7 +47,7 @@ def test_a_policy_for_all_fits_models_that_are_away(catalog: Catalog, tmp_path: 
     catalog.set_policy({"arms": {"1/unfused": 0.5}}, "m001")
     (tmp_path / "m001").rename(tmp_path / ".away")
     catalog.refresh("m001")
-    with pytest.raises(InvalidInput, match="^m001: expected split or arms, not both"):
+    with pytest.raises(InvalidInput, match=r"^m001: expected split or arms, not both"):
         catalog.set_policy({"split": 0.5})
     assert catalog.policy("m000").split == 0
     (tmp_path / ".away").rename(tmp_path / "m001")
