@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from difflib import get_close_matches
@@ -235,12 +235,16 @@ class Catalog:
             self._refresh.apply(found, policy, held)
         elif served is not None:
             log.info("retired %s: it is not in the repository any more", name)
-            self._refresh.remove(served)
+            self._remove(served)
+
+    def _remove(self, served: ServedModel) -> None:
+        self._refresh.remove(served)
+        self.canaries.pop(served.name, None)
 
     def failed_loads(self) -> dict[tuple[str, int], int]:
         """Since the start, of models that are served still."""
-        reloads = {key: n for key, n in self._refresh.failures.copy().items() if key[0] in self._table.models}
-        return dict(Counter(self.on_demand.failed_loads()) + Counter(reloads))
+        counted = self.on_demand.failed_loads.copy()
+        return {key: n for key, n in counted.items() if key[0] in self._table.models}
 
     def _load_default(self, found: FoundModel) -> ServedModel:
         """Others make room for it, until the caller gives that back; the other versions are loaded on demand."""
@@ -277,7 +281,7 @@ class Catalog:
     def unload(self, name: str) -> None:
         """Requests accepted before are answered; later ones get NOT_FOUND."""
         with self._changing:
-            self._refresh.remove(self.get(name))
+            self._remove(self.get(name))
             self._unloaded.add(name)
             self._ledger.unloaded(self._table.models)
 

@@ -75,7 +75,7 @@ class OnDemand:
         self._stopping = threading.Event()
         self._failures: dict[Key, tuple[int, str]] = {}  # how many in a row, the last reason
         self._unloaded, self._tell_again = 0, 0.0  # since it was told last; under the room's lock
-        self._failed_loads: Counter[Key] = Counter()  # since the start
+        self.failed_loads: Counter[Key] = Counter()  # since the start; those of reloads too
 
     def want(self, model: str, version: int) -> Future[None]:
         """Have it loaded, once for all that ask meanwhile. Returns at once; the future is done when routes say what
@@ -87,12 +87,6 @@ class OnDemand:
             load = self._loads[key] = _Load(key)
         self._submit(load)
         return load.done
-
-    def failed_loads(self) -> dict[Key, int]:
-        """Since the start, of models that are served still."""
-        return {
-            key: count for key, count in self._failed_loads.copy().items() if key[0] in self._table.models
-        }
 
     def forget(self, model: str) -> None:
         """It was read again, or unloaded: what failed before tells nothing any more."""
@@ -232,7 +226,7 @@ class OnDemand:
         count, before = self._failures.get(key, (0, ""))
         count = 0 if no_room else count + 1
         self._failures[key] = count, reason
-        self._failed_loads[key] += 1
+        self.failed_loads[key] += 1
         pause_s = pause_after(count)
         if reason != before:  # told once
             log.error("%s/%d cannot be loaded: %s", *key, reason, exc_info=None if known else error)

@@ -5,7 +5,6 @@ the catalog's lock on changes."""
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
@@ -47,7 +46,6 @@ class Refresh:
         self._policy = policy
         self._notify = notify
         self._lazy = lazy
-        self.failures: Counter[Key] = Counter()  # since the start
 
     def apply(self, found: FoundModel, policy: Policy, held: Collection[int] = ()) -> None:
         """Load what is new or has changed and is wanted by `policy`, the highest first; then retire what is not there
@@ -81,7 +79,7 @@ class Refresh:
     def remove(self, model: ServedModel) -> None:
         with self._table.lock:
             self._table.publish({}, removed=[model.name])
-        self._table.release(model.versions)
+        self._release(model.versions)
         self._on_demand.forget(model.name)
         self._notify([model.name])
 
@@ -96,10 +94,15 @@ class Refresh:
                 self._table.publish({model.name: replace(model, versions=left)})
             else:
                 self._table.publish({}, removed=[model.name])
-        self._table.release(gone)
+        self._release(gone)
         self._ledger.keep_versions(served.name, [v.version for v in left])
         log.info("retired %s", ", ".join(f"{v.model}/{v.version}" for v in gone))
         self._notify([served.name])
+
+    def _release(self, gone: Collection[ServedVersion]) -> None:
+        self._table.release(gone)
+        for v in gone:
+            self._on_demand.failed_loads.pop((v.model, v.version), None)
 
     def _load(self, name: str, found: FoundVersion, before: ServedVersion | None) -> None:
         """Ends with a version that has the signature of `found`, whatever became of it."""
@@ -164,7 +167,7 @@ class Refresh:
         self, key: Key, found: FoundVersion, error: Exception, before: ServedVersion | None
     ) -> None:
         name, version = key
-        self.failures[key] += 1
+        self._on_demand.failed_loads[key] += 1
         reason = str(error)
         if not isinstance(error, (ModelLoadError, KernelError)):
             reason = "internal error"

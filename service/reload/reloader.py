@@ -6,15 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fused_mlp.kernels import KernelError
 from fused_mlp.models import ModelLoadError
 from fused_mlp.service import _engine
 from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.errors import ServiceError
 from fused_mlp.service.reload.changes import Change, Changes
 from fused_mlp.service.settings.settings import Settings, SettingsError
 from fused_mlp.service.stores.places import Places
@@ -35,6 +36,7 @@ class Reloader:
         self.asked = asyncio.Event()
         self._changes: Changes | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._begun: set[Future[Any]] = set()  # on these threads
         # Of one thread each, started when they are needed: loads are one at a time, beside fetching from a store.
         self._low_priority, self._fetching = (
             ThreadPoolExecutor(1, name, initializer=_engine.lower_thread_priority)
@@ -68,22 +70,37 @@ class Reloader:
             self._tasks.append(loop.create_task(self._watch()))
 
     async def stop(self) -> None:
-        """Waits for a load that has begun."""
+        """No load begins any more; one that has begun goes on."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
-        await asyncio.to_thread(self.close)
+        self._places.stop()
+        for pool in (self._low_priority, self._fetching):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def ended(self, most_wait_s: float) -> bool:
+        """Whether no load goes on, after a wait for it."""
+        return not (await asyncio.to_thread(wait, self._begun, most_wait_s)).not_done
 
     def close(self) -> None:
+        """Waits for a load that has begun."""
         self._places.stop()
         self._low_priority.shutdown(cancel_futures=True)
         self._fetching.shutdown(cancel_futures=True)
 
     async def run(self, load: Callable[..., _Answer], *arguments: object) -> _Answer:
         """A change that loads versions, on the thread of low priority."""
-        return await asyncio.get_running_loop().run_in_executor(self._low_priority, load, *arguments)
+        return await self._run(self._low_priority, load, *arguments)
+
+    async def _run(
+        self, pool: ThreadPoolExecutor, call: Callable[..., _Answer], *arguments: object
+    ) -> _Answer:
+        begun = pool.submit(call, *arguments)
+        self._begun.add(begun)
+        begun.add_done_callback(self._begun.discard)
+        return await asyncio.wrap_future(begun)
 
     async def _keep_following(self, changes: Changes) -> None:
         while True:
@@ -92,7 +109,7 @@ class Reloader:
             self.asked.clear()
             try:
                 if self._places.mirrors:
-                    await asyncio.get_running_loop().run_in_executor(self._fetching, self._places.fetch)
+                    await self._run(self._fetching, self._places.fetch)
                 for change in await asyncio.to_thread(lambda: list(changes.find())):
                     await self._follow(changes, change)
             except Exception:
@@ -111,7 +128,7 @@ class Reloader:
     async def _follow(self, changes: Changes, change: Change) -> None:
         try:
             await self.run(self._catalog.refresh, change.model, change.held)
-        except (ModelLoadError, KernelError) as error:
+        except (ModelLoadError, KernelError, ServiceError) as error:
             log.error("%s is served on as it was: %s", change.model, error)
         changes.done(change)
 

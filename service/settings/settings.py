@@ -26,6 +26,7 @@ from pydantic import (
 from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import check_name
+from fused_mlp.service.errors import InvalidInput
 from fused_mlp.service.settings.arms import Ratio
 from fused_mlp.service.settings.limits import Limits, read_json
 from fused_mlp.service.settings.old_names import OLD_NAMES, replace_old_names
@@ -273,6 +274,16 @@ class Settings(BaseModel):
             )
         if self.model_name is not None:
             check_name(self.model_name)
+        return self
+
+    @model_validator(mode="after")
+    def _check_policies(self) -> Self:
+        """Those for all models and the settings of single fields beside what is said of a model by its name."""
+        for name in (ALL_MODELS, *self.policy):
+            try:
+                self.policy_of(name)
+            except InvalidInput as error:
+                raise ValueError(f"{ENV_PREFIX}POLICY.{name}: {error}") from None
         return self
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from fused_mlp.kernels.backends.cpu import CpuKernel
 from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from fused_mlp.service.catalog import room
 from fused_mlp.service.catalog.ledger import Ledger
+from fused_mlp.service.catalog.records import CanaryStatus
 from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.retry import RetryPolicy
 from tests.support.fleet import WIDTH, make_fleet, tiny_mlp
@@ -181,3 +182,40 @@ def test_a_deadline_that_passes_while_a_model_waits_for_room_counts_under_its_na
         codes = "DEADLINE_EXCEEDED", "CANCELLED"
         server.wait_for(lambda: sum(unserved(server, "two", code) for code in codes) == 1)
         assert sum(unserved(server, "", code) for code in codes) == 0
+
+
+def test_lanes_may_come_while_those_of_old_versions_are_forgotten() -> None:
+    ledger = Ledger(lambda _: True)
+
+    class Kept(list[int]):
+        def __contains__(self, version: object) -> bool:
+            ledger.lane("m", 9, "fused")  # as a thread that loads on demand does
+            ledger.shadow("m", 9)
+            return version in {2, 9}
+
+    for version in (1, 2):
+        ledger.lane("m", version, "fused")
+        ledger.shadow("m", version)
+    ledger.keep_versions("m", Kept())
+    counters = ledger.of("m")
+    assert {version for version, _ in counters.lanes} == set(counters.shadows) == {2, 9}
+
+
+def test_failed_loads_and_canaries_of_a_removed_model_go_with_it(root: Path) -> None:
+    with Counting(model_repository=root, backend="auto") as server:
+        catalog = server.service.catalog
+        (root / "broken").mkdir()
+        for name in ("broken", "m000"):
+            (root / name / "7").mkdir()
+            (root / name / "7" / "model.json").write_text("{")
+            catalog.refresh(name)
+        catalog.canaries["broken"] = CanaryStatus("7", "running", 0.1, "", "")
+        assert catalog.failed_loads() == {("broken", 7): 1, ("m000", 7): 1}
+        shutil.rmtree(root / "broken")
+        shutil.rmtree(root / "m000" / "7")
+        for name in ("broken", "m000"):
+            catalog.refresh(name)
+        assert catalog.canaries == {}
+        models.save(tiny_mlp(), root / "broken" / "7")
+        catalog.refresh("broken")
+        assert catalog.failed_loads() == {}

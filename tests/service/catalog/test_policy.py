@@ -68,6 +68,11 @@ def test_a_model_may_have_a_policy_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         ),
         ("POLICY", '{"digits": {"split": 2}}', "FUSED_MLP_POLICY.digits.split=2: input should be less than"),
         ("POLICY", '{"digits": ', "expected JSON, got text that goes wrong at its character 12"),
+        (
+            "POLICY",
+            '{"digits": {"arms": {"1": 0.5}}, "*": {"split": 0.5}}',
+            "FUSED_MLP_POLICY.digits: expected split or arms, not both",
+        ),
         ("POLICY", "[]", "FUSED_MLP_POLICY=[]: input should be a valid dictionary"),
     ],
 )

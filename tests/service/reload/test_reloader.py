@@ -1,0 +1,96 @@
+"""The task that follows the repository, beside models and loads that go wrong."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from fused_mlp.models import save
+from fused_mlp.service import app
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.errors import InvalidInput
+from tests.support.fleet import make_fleet, tiny_mlp
+from tests.support.puppet import PuppetService
+from tests.support.server import environment
+
+
+def test_a_model_that_is_refused_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_fleet(tmp_path, 1)
+    refresh, followed = Catalog.refresh, threading.Event()
+
+    def refuse(catalog: Catalog, name: str, held: Collection[int]) -> None:
+        if name == "m001":
+            raise InvalidInput("expected another policy")
+        refresh(catalog, name, held)
+        followed.set()
+
+    monkeypatch.setattr(Catalog, "refresh", refuse)
+    with PuppetService(model_repository=tmp_path, reload="poll:0.01", backend="auto") as puppet:
+        for name in ("m001", "m002"):
+            save(tiny_mlp(), tmp_path / name / "1")
+        assert followed.wait(30)
+        assert "m002" in puppet.service.catalog.served_versions()
+    assert "m001 is served on as it was: expected another policy" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_a_look_at_canaries_that_fails_is_not_the_last(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app, "LOOK_EVERY_S", 0.01)
+    looked, looks = threading.Event(), [RuntimeError("a look")]
+
+    def look() -> list[object]:
+        if looks:
+            raise looks.pop()
+        looked.set()
+        return []
+
+    puppet = PuppetService(backend="auto")
+    monkeypatch.setattr(puppet.service.catalog, "models_with_canary", look)
+    with puppet:
+        assert looked.wait(10)
+    assert "RuntimeError: a look" in caplog.text
+
+
+LOADS_FOR_EVER = """
+import threading
+from fused_mlp.service import app
+from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.settings.settings import load_settings
+
+def refresh(*_):
+    print("loading", flush=True)
+    threading.Event().wait()
+
+Catalog.refresh = refresh
+app.MOST_WAIT_FOR_LOADS_S = 0.1
+raise SystemExit(app.serve(load_settings()))
+"""
+
+
+def test_a_load_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    make_fleet(tmp_path, 1)
+    settings = environment(model_repository=tmp_path, reload="poll:0.05")
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADS_FOR_EVER], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            assert any("try " in line.decode() for line in server.stdout)  # the end of the banner
+            save(tiny_mlp(), tmp_path / "m001" / "1")
+            assert b"loading\n" in server.stdout
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(10) == 0
+            assert "a load has not ended" in server.stderr.read().decode()
+        finally:
+            server.kill()
