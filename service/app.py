@@ -34,6 +34,7 @@ from fused_mlp.service.observe.model_metrics import ModelMetrics
 from fused_mlp.service.observe.status import status_json
 from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.settings import Settings, join_address
+from fused_mlp.service.stores.mirror import without_password
 from fused_mlp.service.stores.places import Places
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class Service:
         log.info(
             "listening on %s, loading models from %s",
             join_address(self.settings.host, self.grpc_port),
-            self.settings.model_repository,
+            without_password(self.settings.model_repository),
         )
 
     async def load(self) -> None:

@@ -36,6 +36,7 @@ class Reloader:
         self.asked = asyncio.Event()
         self._changes: Changes | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._watches = True  # if that is asked for
         self._begun: set[Future[Any]] = set()  # on these threads
         # Of one thread each, started when they are needed: loads are one at a time, beside fetching from a store.
         self._low_priority, self._fetching = (
@@ -67,7 +68,7 @@ class Reloader:
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._keep_following(self._changes)))
         if self._settings.reload == "watch":
-            self._tasks.append(loop.create_task(self._watch()))
+            self._tasks.append(loop.create_task(self._keep_watching()))
 
     async def stop(self) -> None:
         """No load begins any more; one that has begun goes on."""
@@ -118,7 +119,7 @@ class Reloader:
     def _pause_s(self, changes: Changes) -> float | None:
         """Until the next look, unless one is asked for."""
         how = self._settings.reload
-        polls = how.startswith("poll") or (how == "watch" and self._places.mirrors)
+        polls = how.startswith("poll") or (how == "watch" and (self._places.mirrors or not self._watches))
         pause = self._settings.reload_interval_s if polls else None
         if changes.waiting:
             soon = max(self._settings.reload_settle_s / 4, _LEAST_PAUSE_S)
@@ -131,6 +132,15 @@ class Reloader:
         except (ModelLoadError, KernelError, ServiceError) as error:
             log.error("%s is served on as it was: %s", change.model, error)
         changes.done(change)
+
+    async def _keep_watching(self) -> None:
+        """Polls where the system does not let it watch: all its watches are taken, or a file system has none."""
+        try:
+            await self._watch()
+        except Exception as error:
+            log.warning("the repository cannot be watched and is polled instead: %s", error)
+            self._watches = False
+            self.asked.set()
 
     async def _watch(self) -> None:
         from watchfiles import awatch  # noqa: PLC0415 - an extra

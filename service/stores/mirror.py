@@ -32,6 +32,11 @@ LONGEST_PAUSE_S = 300.0
 Key = tuple[str, int]
 
 
+def without_password(urls: str) -> str:
+    """As people and logs may see them."""
+    return re.sub(r"//[^/@,]*@", "//", urls)
+
+
 class Mirror:
     """`single`: the name of a model whose files may lie at the root of the store."""
 
@@ -44,7 +49,7 @@ class Mirror:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
-        self.shown = re.sub(r"//[^/@]*@", "//", url)  # to people: without a password
+        self.shown = without_password(url)
         self.folder = cache / hashlib.sha256(url.encode()).hexdigest()[:16]
         self._single = single
         self._clock = clock

@@ -184,23 +184,6 @@ def test_a_deadline_that_passes_while_a_model_waits_for_room_counts_under_its_na
         assert sum(unserved(server, "", code) for code in codes) == 0
 
 
-def test_lanes_may_come_while_those_of_old_versions_are_forgotten() -> None:
-    ledger = Ledger(lambda _: True)
-
-    class Kept(list[int]):
-        def __contains__(self, version: object) -> bool:
-            ledger.lane("m", 9, "fused")  # as a thread that loads on demand does
-            ledger.shadow("m", 9)
-            return version in {2, 9}
-
-    for version in (1, 2):
-        ledger.lane("m", version, "fused")
-        ledger.shadow("m", version)
-    ledger.keep_versions("m", Kept())
-    counters = ledger.of("m")
-    assert {version for version, _ in counters.lanes} == set(counters.shadows) == {2, 9}
-
-
 def test_failed_loads_and_canaries_of_a_removed_model_go_with_it(root: Path) -> None:
     with Counting(model_repository=root, backend="auto") as server:
         catalog = server.service.catalog

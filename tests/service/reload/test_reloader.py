@@ -15,6 +15,8 @@ from fused_mlp.models import save
 from fused_mlp.service import app
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.errors import InvalidInput
+from fused_mlp.service.reload.reloader import Reloader
+from fused_mlp.service.settings.settings import Settings
 from tests.support.fleet import make_fleet, tiny_mlp
 from tests.support.puppet import PuppetService
 from tests.support.server import environment
@@ -40,6 +42,23 @@ def test_a_model_that_is_refused_holds_up_no_other(
         assert "m002" in puppet.service.catalog.served_versions()
     assert "m001 is served on as it was: expected another policy" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_what_cannot_be_watched_is_polled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_watch(_: Reloader) -> None:
+        raise OSError("OS file watch limit reached")
+
+    monkeypatch.setattr(Reloader, "_watch", no_watch)
+    monkeypatch.setattr(Settings, "reload_interval_s", 0.01)
+    make_fleet(tmp_path, 1)
+    with PuppetService(model_repository=tmp_path, reload="watch", backend="auto") as puppet:
+        save(tiny_mlp(), tmp_path / "m001" / "1")
+        puppet.wait_for(lambda: "m001" in puppet.service.catalog.served_versions())
+    assert (
+        "the repository cannot be watched and is polled instead: OS file watch limit reached" in caplog.text
+    )
 
 
 def test_a_look_at_canaries_that_fails_is_not_the_last(
