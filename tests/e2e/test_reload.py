@@ -15,8 +15,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from fused_mlp import models
 from fused_mlp.models import LayerSpec, Mlp, MlpSpec
