@@ -96,8 +96,10 @@ void Predictor::tick() {
 
 // One look per version, however many wait for it; the others stay where they are.
 void Predictor::resume_waiting() {
-  const RouteTable& table = *routes_.current().routes;
-  const uint64_t generation = routes_.current().generation;
+  // Asked once: another time might replace, and free, what this one gave.
+  const LoopRoutes::Table& current = routes_.current();
+  const std::shared_ptr<const RouteTable> table = current.routes;
+  const uint64_t generation = current.generation;
   const bool changed = std::exchange(waiting_generation_, generation) != generation;
   const int64_t now = loop_.now();
   std::vector<Prediction*> resumed;
@@ -107,7 +109,7 @@ void Predictor::resume_waiting() {
       ++each;
       continue;
     }
-    const RouteEntry* const entry = table.unloaded(key.first, key.second);
+    const RouteEntry* const entry = table->unloaded(key.first, key.second);
     if (entry != nullptr && !wait.predictions.empty()) {
       // It may have been loaded and unloaded again while this loop was busy.
       if (now - wait.wanted_ns >= kWantAgain) want(*entry, wait);
