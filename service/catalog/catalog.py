@@ -323,9 +323,8 @@ class Catalog:
             changes = read_changes(self.policy_file)
             if changes == self._kept:
                 return False
-            if (
-                not self.policy_file.exists()
-            ):  # the disk is away, or somebody's mistake: no reason to forget a pin
+            # A volume that is not mounted, or a file removed by mistake, must not undo a pin.
+            if not self.policy_file.exists():
                 raise ValueError(f"{self.policy_file} is gone; to give up all changes, write {{}} to it")
             try:
                 changed = self._change(lambda _: Policies(self._settings, changes).checked(), "")

@@ -17,14 +17,13 @@ namespace fused_mlp {
 namespace {
 
 constexpr unsigned kChildren = 2;  // helpers that a participant wakes
-constexpr int kLowestPriority = 19;
 
 // Whether this thread has a lower priority than all that serve: it loads or compares. Workers of the service
 // are five levels nicer than the process.
 bool in_background(const Turns& turns) noexcept {
 #if defined(__linux__)
   static const int usual = getpriority(PRIO_PROCESS, static_cast<id_t>(getpid()));
-  return turns.nice == kLowestPriority && usual + 5 < kLowestPriority;
+  return turns.nice == kLowestPriority && usual + kWorkersNicer < kLowestPriority;
 #else
   return turns.nice == kLowestPriority;
 #endif

@@ -11,6 +11,10 @@
 
 namespace fused_mlp {
 
+constexpr int kLowestPriority = 19;
+// How much nicer than the process workers of the service are, which let event loops go first.
+constexpr int kWorkersNicer = 5;
+
 // The first version of the kernel's struct sched_attr, which the C library does not have.
 struct Turns {
   std::uint32_t size = sizeof(Turns);
@@ -18,7 +22,7 @@ struct Turns {
   std::uint64_t flags = 0;
   std::int32_t nice = 0;
   std::uint32_t priority = 0;
-  std::uint64_t runtime_ns = 0;
+  std::uint64_t runtime_ns = 0;  // of SCHED_OTHER and SCHED_BATCH: how long a turn is
   std::uint64_t deadline_ns = 0;
   std::uint64_t period_ns = 0;
 };
@@ -32,13 +36,17 @@ inline Turns current_turns() noexcept {
   return turns;
 }
 
+inline void set_turns([[maybe_unused]] Turns turns) noexcept {
+#if defined(__linux__)
+  [[maybe_unused]] const long done = syscall(SYS_sched_setattr, 0, &turns, 0);
+#endif
+}
+
 // Takes those of another thread if it is nicer. Never the other way round, which would need a privilege.
 inline void step_back_to(const Turns& nicer, Turns& mine) noexcept {
   if (nicer.nice <= mine.nice) return;
   mine = nicer;
-#if defined(__linux__)
-  [[maybe_unused]] const long done = syscall(SYS_sched_setattr, 0, &mine, 0);
-#endif
+  set_turns(mine);
 }
 
 }  // namespace fused_mlp

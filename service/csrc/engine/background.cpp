@@ -4,7 +4,6 @@
 #include <link.h>
 #include <sched.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "engine/busy_threads.hpp"
+#include "threads/turns.hpp"
 
 namespace fused_mlp {
 
@@ -43,25 +43,13 @@ std::vector<SetThreads> find_runtimes() {
   return found;
 }
 
-// The first version of the kernel's struct sched_attr, which the C library does not have.
-struct TurnAttributes {
-  std::uint32_t size = sizeof(TurnAttributes);
-  std::uint32_t policy = 0;
-  std::uint64_t flags = 0;
-  std::int32_t nice = 0;
-  std::uint32_t priority = 0;
-  std::uint64_t runtime_ns = 0;  // of SCHED_OTHER and SCHED_BATCH: how long a turn is
-  std::uint64_t deadline_ns = 0;
-  std::uint64_t period_ns = 0;
-};
-
-void set_turns(int policy, int nicer, std::uint64_t turn_ns) noexcept {
+void choose_turns(int policy, int nicer, std::uint64_t turn_ns) noexcept {
   if (sched_getscheduler(0) != SCHED_OTHER) return;  // an operator has chosen another one for the process
-  TurnAttributes attributes;
-  attributes.policy = static_cast<std::uint32_t>(policy);
-  attributes.nice = std::min(getpriority(PRIO_PROCESS, 0) + nicer, 19);
-  attributes.runtime_ns = turn_ns;
-  [[maybe_unused]] const long done = syscall(SYS_sched_setattr, 0, &attributes, 0);
+  Turns turns;
+  turns.policy = static_cast<std::uint32_t>(policy);
+  turns.nice = std::min(getpriority(PRIO_PROCESS, 0) + nicer, kLowestPriority);
+  turns.runtime_ns = turn_ns;
+  set_turns(turns);
 }
 
 }  // namespace
@@ -70,12 +58,13 @@ void lower_thread_priority() noexcept {
   this_thread_low_priority = true;
   const sched_param none{};
   [[maybe_unused]] const int batch = sched_setscheduler(0, SCHED_BATCH, &none);
-  [[maybe_unused]] const int nice = setpriority(PRIO_PROCESS, 0, 19);  // on Linux: of this thread only
+  [[maybe_unused]] const int nice =
+      setpriority(PRIO_PROCESS, 0, kLowestPriority);  // on Linux: of this thread only
 }
 
-void take_short_turns() noexcept { set_turns(SCHED_OTHER, 0, 100'000); }
+void take_short_turns() noexcept { choose_turns(SCHED_OTHER, 0, 100'000); }
 
-void step_back() noexcept { set_turns(SCHED_BATCH, 5, 500'000); }
+void step_back() noexcept { choose_turns(SCHED_BATCH, kWorkersNicer, 500'000); }
 
 void limit_openmp_to_one_thread() noexcept {
   static const std::vector<SetThreads> runtimes = find_runtimes();

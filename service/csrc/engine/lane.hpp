@@ -84,8 +84,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   const bool needs_worker_;
   const bool has_steps_;              // of its kernel
   const std::uint32_t most_running_;  // batches at once
-  // Null: nothing to compare with. May change while the lane has traffic, to one of those that it owns: live
-  // threads read the pointer alone.
+  // The lane owns every shadow that it ever had, since a thread may still read the one before. shadow_ is the
+  // one in use; null: no batch is compared.
   std::vector<std::shared_ptr<Shadow>> shadows_;
   std::atomic<Shadow*> shadow_{nullptr};
   std::atomic<Nanos> last_used_ns_{0};
