@@ -262,7 +262,7 @@ class TraceRequest(_message.Message):
     def __init__(self, seconds: _Optional[float] = ..., spans_per_thread: _Optional[int] = ...) -> None: ...
 
 class TraceSpan(_message.Message):
-    __slots__ = ("phase", "thread", "request", "rows", "start_ns", "duration_ns", "lane")
+    __slots__ = ("phase", "thread", "request", "rows", "start_ns", "duration_ns", "lane", "trace_id")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +270,7 @@ class TraceSpan(_message.Message):
     START_NS_FIELD_NUMBER: _ClassVar[int]
     DURATION_NS_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     phase: TracePhase
     thread: int
     request: int
@@ -277,7 +278,8 @@ class TraceSpan(_message.Message):
     start_ns: int
     duration_ns: int
     lane: int
-    def __init__(self, phase: _Optional[_Union[TracePhase, str]] = ..., thread: _Optional[int] = ..., request: _Optional[int] = ..., rows: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., lane: _Optional[int] = ...) -> None: ...
+    trace_id: str
+    def __init__(self, phase: _Optional[_Union[TracePhase, str]] = ..., thread: _Optional[int] = ..., request: _Optional[int] = ..., rows: _Optional[int] = ..., start_ns: _Optional[int] = ..., duration_ns: _Optional[int] = ..., lane: _Optional[int] = ..., trace_id: _Optional[str] = ...) -> None: ...
 
 class TraceChunk(_message.Message):
     __slots__ = ("spans", "threads", "lanes", "dropped")

@@ -161,9 +161,11 @@ def histogram_text(
     buckets: Sequence[tuple[int, str]],
     decimals: int,
     parts: Sequence[str],
+    exemplars: bool = False,
 ) -> bytes:
     """Histograms as lines for Prometheus, made without the GIL. `series`: labels and values. `buckets`: which, and
-    their bounds. Sums are divided by 10 to the power of `decimals`. `parts`: of _bucket, _sum, _count."""
+    their bounds. Sums are divided by 10 to the power of `decimals`. `parts`: of _bucket, _sum, _count. `exemplars`: as
+    OpenMetrics writes them."""
 
 class Ticket:
     def cancel(self) -> None:
@@ -217,6 +219,8 @@ class Lane:
         """How long a batch of so many rows takes, by measurement at load and batches since."""
     def record(self, grpc_code: int, duration_ns: int) -> None:
         """Count one finished request."""
+    def add_exemplars(self, trace: TraceContext, duration_ns: int, queue_ns: int, compute_ns: int) -> None:
+        """Of a request that a tracing system knows. A negative time in the queue: it was in no batch."""
     def refuse_invalid(self) -> None:
         """Count a request with invalid input. The engine counts all other refusals."""
     @property
@@ -509,6 +513,16 @@ class TracePhase(enum.Enum):
 def start_trace(spans_per_thread: int) -> bool:
     """Trace all requests read from now on, in every engine of the process. False if a trace is running."""
 
+class TraceContext:
+    """The header traceparent of a request; a broken one is ignored."""
+
+    def __init__(self, header: str = "") -> None: ...
+    @property
+    def sampled(self) -> bool: ...
+    @property
+    def trace_id(self) -> str:
+        """32 hex digits, or nothing."""
+
 class Trace:
     @property
     def threads(self) -> dict[int, str]:
@@ -516,13 +530,73 @@ class Trace:
     @property
     def dropped(self) -> int:
         """Spans that did not fit."""
-    def spans(self, start: int, count: int) -> list[tuple[str, int, int, int, int, int, str]]:
-        """Some of them: (phase, thread, request, rows, start_ns, end_ns, lane). Request 0 is a whole batch; times are
+    def spans(self, start: int, count: int) -> list[tuple[str, int, int, int, int, int, str, str]]:
+        """Some of them: (phase, thread, request, rows, start_ns, end_ns, lane, trace_id). Request 0 is a whole batch; times are
         on the engine's clock. Holds the GIL while it makes them; empty past the end."""
 
 def stop_trace() -> Trace: ...
 def tracing() -> bool: ...
 def next_trace_id() -> int: ...
 def record_span(
-    phase: TracePhase, request: int, rows: int, start_ns: int, end_ns: int, lane: str
+    phase: TracePhase,
+    request: int,
+    rows: int,
+    start_ns: int,
+    end_ns: int,
+    lane: str,
+    caller: TraceContext = ...,
 ) -> None: ...
+
+class RequestSpan:
+    """A sampled request, from its arrival to its answer. Times are on the engine's clock, 0 for what it did not reach."""
+
+    @property
+    def trace_id(self) -> tuple[int, int]:
+        """The upper and the lower half."""
+    @property
+    def parent_id(self) -> int:
+        """The caller's span; 0: there is none."""
+    @property
+    def context(self) -> TraceContext:
+        """For what is below it."""
+    @property
+    def id(self) -> int: ...
+    @property
+    def rpc(self) -> str: ...
+    @property
+    def lane(self) -> str: ...
+    @property
+    def model(self) -> str:
+        """Where there is no lane: the name that was asked for, cut."""
+    @property
+    def strategy(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def batch_start(self) -> int: ...
+    @property
+    def batch_end(self) -> int: ...
+    @property
+    def compute_start(self) -> int: ...
+    @property
+    def compute_end(self) -> int: ...
+    @property
+    def batch(self) -> int:
+        """The same for all requests of a batch."""
+    @property
+    def rows(self) -> int: ...
+    @property
+    def batch_rows(self) -> int: ...
+    @property
+    def code(self) -> int: ...
+    def add(self, result: TicketResult, now_ns: int) -> None: ...
+    def finish(self, code: int, lane: str, model: str, now_ns: int) -> None: ...
+
+def sampling() -> bool: ...
+def start_sampling(ratio: float, parents_decide: bool, capacity: int) -> None: ...
+def stop_sampling() -> None: ...
+def sample_request(caller: TraceContext, rpc: str, start_ns: int) -> RequestSpan | None: ...
+def take_request_spans() -> tuple[list[RequestSpan], int]:
+    """Those that ended since the last call, and how many found no room since the start."""

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Collection
 from functools import cached_property
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from fused_mlp.kernels.cores import usable_cores
@@ -31,14 +32,16 @@ from fused_mlp.service.observe.http import MetricsServer, Pages
 from fused_mlp.service.observe.http_request import Query
 from fused_mlp.service.observe.logs import set_up_logging
 from fused_mlp.service.observe.model_metrics import ModelMetrics
+from fused_mlp.service.observe.otel.environment import read_tracing
 from fused_mlp.service.observe.status import status_json
 from fused_mlp.service.reload.reloader import Reloader
-from fused_mlp.service.settings.settings import Settings, join_address
+from fused_mlp.service.settings.settings import Settings, SettingsError, join_address
 from fused_mlp.service.stores.mirror import without_password
 from fused_mlp.service.stores.places import Places
 
 if TYPE_CHECKING:
     from fused_mlp.service.observe.metrics import Exposition
+    from fused_mlp.service.observe.otel.exporter import Exporter
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +131,7 @@ class Service:
         self.reloader = Reloader(settings, self.catalog, self._places)
         self._health_is_old = False
         self._canary_looks: asyncio.Task[None] | None = None
+        self._spans = _span_exporter()
 
     async def start(self) -> None:
         """Bind all ports and answer on them: alive, not ready, models still loading."""
@@ -192,6 +196,8 @@ class Service:
         # What was loaded stays: the collector need not walk it again in the middle of a request.
         gc.collect()
         gc.freeze()
+        if self._spans is not None:
+            self._spans.start()
         self.loading = False
         self._report_health()
         self._publish_health()  # before the banner says that it is ready
@@ -239,6 +245,8 @@ class Service:
         await self.reloader.stop()
         await self.front.stop(self.settings.drain_timeout_s)
         await asyncio.to_thread(self.catalog.stop_loading)
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.stop)
         self._metrics.stop()
         ended = await self.reloader.ended(MOST_WAIT_FOR_LOADS_S)
         log.info("stopped" if ended else "stopped, but a load has not ended")
@@ -260,6 +268,7 @@ class Service:
             metrics.FrontCollector(self.front.stats),
             metrics.StoreCollector(self._places.failures),
             metrics.CredentialsCollector(self.credentials, self._guard.refused),
+            *([metrics.SpanCollector(self._spans)] if self._spans is not None else []),
         )
 
     def _render_metrics(self, accept: str, query: Query) -> tuple[list[bytes], str]:
@@ -296,6 +305,20 @@ class Service:
             {name: Serving.SERVING if well else Serving.NOT_SERVING for name, well in healthy.items()},
             removed=[name for name in changed if name not in known],
         )
+
+
+def _span_exporter() -> Exporter | None:
+    """Where the environment names a collector. Raises SettingsError."""
+    tracing = read_tracing()
+    if tracing is None:
+        return None
+    try:
+        from fused_mlp.service.observe.otel.exporter import Exporter  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"OTEL_EXPORTER_OTLP_ENDPOINT needs {error.name}: pip install 'fused-mlp[otel]', or unset it"
+        ) from None
+    return Exporter(tracing, version("fused-mlp"))
 
 
 def _log_kernel_error(lane: str, text: str) -> None:

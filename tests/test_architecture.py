@@ -31,6 +31,11 @@ ONLY_IN = {
         "service/client/*.py",
     ),
     "prometheus_client": ("service/observe/metrics.py",),
+    "opentelemetry": (
+        "service/observe/otel/spans.py",
+        "service/observe/otel/exporter.py",
+        "service/client/propagation.py",
+    ),
     "triton": (
         "kernels/cuda/device/*.py",
         "kernels/cuda/running/triton_programs.py",

@@ -17,6 +17,7 @@ from fused_mlp.service.client.channel import Tls, channel_options
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.model_info import ModelInfo, read_model
 from fused_mlp.service.client.prediction import Prediction, StreamItem, build_request, read_prediction
+from fused_mlp.service.client.propagation import client_span
 from fused_mlp.service.client.retry import RetryPolicy
 from fused_mlp.service.client.stream import OpenRequests
 from fused_mlp.service.variant import Variant
@@ -69,9 +70,10 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
     ) -> Prediction:
         request, one_row = build_request(model, x, version, variant, request_id, output=output, arm=arm)
-        response = await self._call(
-            self._inference.Predict, request, timeout_s, metadata, request_id=request_id
-        )
+        with client_span("fused_mlp.v1.Inference/Predict", self._calls.headers(metadata)) as headers:
+            response = await self._call(
+                self._inference.Predict, request, timeout_s, dict(headers), request_id=request_id
+            )
         return read_prediction(response, one_row, self.target)
 
     async def stream(
@@ -90,22 +92,21 @@ class AsyncClient:
     ) -> AsyncIterator[StreamItem]:
         requests = OpenRequests(self.target, model, version, variant, request_id, output=output, arm=arm)
         feed = _Feed(inputs, requests, window)
-        call = self._inference.PredictStream(
-            aiter(feed), timeout=timeout_s, metadata=self._calls.headers(metadata)
-        )
-        status = _FirstStatus(call)
-        try:
-            async for response in call:
-                feed.slots.release()
-                yield requests.resolve(response)
-            if feed.error:
-                raise feed.error
-            requests.require_none()
-        except grpc.RpcError as error:
-            raise self._calls.error(status.error or error) from None
-        finally:
-            feed.close()
-            call.cancel()
+        with client_span("fused_mlp.v1.Inference/PredictStream", self._calls.headers(metadata)) as headers:
+            call = self._inference.PredictStream(aiter(feed), timeout=timeout_s, metadata=headers)
+            status = _FirstStatus(call)
+            try:
+                async for response in call:
+                    feed.slots.release()
+                    yield requests.resolve(response)
+                if feed.error:
+                    raise feed.error
+                requests.require_none()
+            except grpc.RpcError as error:
+                raise self._calls.error(status.error or error) from None
+            finally:
+                feed.close()
+                call.cancel()
 
     async def models(self, *, timeout_s: float | None = None) -> list[ModelInfo]:
         response = await self._call(self._inference.ListModels, pb.ListModelsRequest(), timeout_s)

@@ -22,6 +22,7 @@ class LiveSpan:
     start_ns: int
     duration_ns: int
     lane: str
+    trace_id: str = ""
 
     @property
     def end_ns(self) -> int:
@@ -57,6 +58,7 @@ def read_trace(chunks: Iterable[Any]) -> LiveTrace:
                 span.start_ns,
                 span.duration_ns,
                 lanes[span.lane],
+                span.trace_id,
             )
             for span in chunk.spans
         ]

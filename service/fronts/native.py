@@ -189,7 +189,8 @@ def limits_of(settings: Settings, max_message_bytes: int) -> _front.Limits:
 
 
 def _log_failure(event: _front.CallEvent) -> None:
-    log.error("request %s failed: %s", event.path, event.body.decode(errors="replace"))
+    text = event.body.decode(errors="replace")
+    log.error("request %s failed: %s", event.path, text, extra=dict(event.metadata))
 
 
 def _log_bad_end(event: _front.CallEvent) -> None:

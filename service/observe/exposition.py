@@ -32,7 +32,7 @@ class Family(ABC, Generic[S]):
     suffixes: ClassVar[tuple[str, ...]] = ("",)
 
     @abstractmethod
-    def lines(self, scrape: S, suffixes: Sequence[str]) -> Iterator[bytes]:
+    def lines(self, scrape: S, suffixes: Sequence[str], openmetrics: bool) -> Iterator[bytes]:
         """Of the series with these suffixes, some at a time."""
 
     def text(self, scrape: S, names: Collection[str], openmetrics: bool) -> Iterator[bytes]:
@@ -40,11 +40,11 @@ class Family(ABC, Generic[S]):
         wanted = [s for s in self.suffixes if not names or self.name in names or self.name + s in names]
         if len(wanted) == len(self.suffixes):
             title = self.name if openmetrics or len(wanted) > 1 else self.name + wanted[0]
-            yield from self._told(title, self.kind, self.lines(scrape, wanted))
+            yield from self._told(title, self.kind, self.lines(scrape, wanted, openmetrics))
             return
         kind = "unknown" if openmetrics else "untyped"
         for suffix in wanted:  # parts of a histogram are none: each is told by itself
-            yield from self._told(self.name + suffix, kind, self.lines(scrape, [suffix]))
+            yield from self._told(self.name + suffix, kind, self.lines(scrape, [suffix], openmetrics))
 
     def _told(self, title: str, kind: str, lines: Iterator[bytes]) -> Iterator[bytes]:
         head = f"# HELP {title} {self.help}\n# TYPE {title} {kind}\n".encode()
@@ -60,7 +60,7 @@ class Gauge(Family[S]):
     read: Callable[[S], Iterable[tuple[str, float]]]
     kind = "gauge"
 
-    def lines(self, scrape: S, suffixes: Sequence[str]) -> Iterator[bytes]:
+    def lines(self, scrape: S, suffixes: Sequence[str], openmetrics: bool) -> Iterator[bytes]:
         name = self.name + suffixes[0]
         lines = (
             f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"
@@ -87,10 +87,10 @@ class Histogram(Family[S]):
     kind = "histogram"
     suffixes = ("_bucket", "_sum", "_count")
 
-    def lines(self, scrape: S, suffixes: Sequence[str]) -> Iterator[bytes]:
+    def lines(self, scrape: S, suffixes: Sequence[str], openmetrics: bool) -> Iterator[bytes]:
         shown, unit = self.shown(scrape), 10**self.decimals
         buckets = [(n, f"{bound / unit:g}") for n, bound in enumerate(self.bounds) if bound in shown]
         buckets.append((len(self.bounds), "+Inf"))
         series = iter(self.read(scrape))
         while some := list(islice(series, PER_PIECE)):
-            yield histogram_text(self.name, some, buckets, self.decimals, suffixes)
+            yield histogram_text(self.name, some, buckets, self.decimals, suffixes, exemplars=openmetrics)

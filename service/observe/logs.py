@@ -19,7 +19,7 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         lines = [
-            f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {_escape(record.getMessage())}"
+            f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {_escape(record.getMessage())}{_trace(record)}"
         ]
         lines += [f"    {_escape(line)}" for line in _traceback(self, record).split("\n") if line]
         return "\n".join(lines)
@@ -34,6 +34,8 @@ class _Json(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if trace_id := getattr(record, "trace_id", ""):
+            line["trace_id"] = trace_id
         if traceback := _traceback(self, record):
             line["exception"] = traceback
         # Outside of strings there are none of these.
@@ -49,6 +51,12 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if record.exc_info:
         return formatter.formatException(record.exc_info)
     return str(getattr(record, "traceback", ""))
+
+
+def _trace(record: logging.LogRecord) -> str:
+    """Of a request that came with a traceparent: `extra={"trace_id": ...}`."""
+    trace_id = getattr(record, "trace_id", "")
+    return f" (trace {trace_id})" if trace_id else ""
 
 
 def set_up_logging(style: Literal["text", "json"], level: str) -> None:

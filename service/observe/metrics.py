@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fused_mlp.service.access.credentials import ServerCredentials
     from fused_mlp.service.observe.http_request import Query
     from fused_mlp.service.observe.model_metrics import ModelMetrics
+    from fused_mlp.service.observe.otel.exporter import Exporter
 
 # With which the native front itself ends calls. Shown from the start, so that rates have a zero to begin with.
 FRONT_CODES = (
@@ -114,6 +115,28 @@ class StoreCollector(Collector):
             failures.add_metric((repository,), count)
         if failures.samples:
             yield failures
+
+
+class SpanCollector(Collector):
+    """What was exported to a tracing system."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+
+    def collect(self) -> Iterator[Metric]:
+        spans = CounterMetricFamily(
+            "fused_mlp_otel_spans",
+            "Spans sent to the OpenTelemetry collector, by result.",
+            labels=("result",),
+        )
+        for result, count in self._exporter.spans.items():
+            spans.add_metric((result,), count)
+        yield spans
+        yield CounterMetricFamily(
+            "fused_mlp_otel_dropped_requests",
+            "Sampled requests without spans, because the collector was too slow.",
+            value=self._exporter.dropped_requests,
+        )
 
 
 class CredentialsCollector(Collector):

@@ -45,7 +45,7 @@ def _collect() -> list[pb.TraceChunk]:
     while spans := trace.spans(start, _CHUNK):
         start += len(spans)
         chunk = pb.TraceChunk()
-        for phase, thread, request, rows, begin, end, lane in spans:
+        for phase, thread, request, rows, begin, end, lane, trace_id in spans:
             chunk.spans.add(
                 phase=_PHASES[phase],
                 thread=thread,
@@ -54,6 +54,7 @@ def _collect() -> list[pb.TraceChunk]:
                 start_ns=begin,
                 duration_ns=max(0, end - begin),
                 lane=lanes.setdefault(lane, len(lanes)),
+                trace_id=trace_id,
             )
         chunks.append(chunk)
     return [pb.TraceChunk(threads=trace.threads, lanes=list(lanes), dropped=trace.dropped), *chunks]

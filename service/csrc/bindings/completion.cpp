@@ -84,6 +84,8 @@ void PythonTicket::complete(const Outcome& outcome) noexcept {
   result_.batch_rows = outcome.batch_rows;
   result_.queue_ns = outcome.queue_ns;
   result_.compute_ns = outcome.compute_ns;
+  result_.computed_at = outcome.computed_at;
+  result_.batch = outcome.batch;
   result_.strategy = outcome.strategy;
   result_.detail = outcome.detail;
   if (outcome.status == Status::ok) {

@@ -27,6 +27,8 @@ struct TicketResult {
   std::uint32_t batch_rows = 0;
   Nanos queue_ns = 0;
   Nanos compute_ns = 0;
+  Nanos computed_at = 0;
+  std::uint64_t batch = 0;
   std::string strategy;
   std::string detail;
 };

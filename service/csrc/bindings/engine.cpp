@@ -106,6 +106,8 @@ void register_lane(nb::module_& m) {
           "How long a batch of so many rows takes, by measurement at load and batches since.")
       .def("record", &Lane::record, nb::arg("grpc_code"), nb::arg("duration_ns"),
            "Count one finished request.")
+      .def("add_exemplars", &Lane::add_exemplars, nb::arg("trace"), nb::arg("duration_ns"),
+           nb::arg("queue_ns"), nb::arg("compute_ns"))
       .def(
           "refuse_invalid", [](Lane& lane) { lane.metrics().refuse(Refusal::invalid_input); },
           "Count a request with invalid input.")

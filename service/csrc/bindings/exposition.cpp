@@ -13,6 +13,7 @@
 
 #include "bindings/register.hpp"
 #include "engine/histogram.hpp"
+#include "engine/trace_context.hpp"
 
 namespace nb = nanobind;
 
@@ -40,18 +41,37 @@ void append_decimal(std::string& text, std::int64_t value, int decimals) {
   text.append(".").append(rest, 1);
 }
 
+// The latest of the buckets `first` to `last`, which are shown as one.
+void append_exemplar(std::string& text, const HistogramSnapshot& histogram, std::size_t first,
+                     std::size_t last, int decimals) {
+  const Exemplar* found = nullptr;
+  for (std::size_t i = first; i <= last && i < histogram.exemplars.size(); ++i) {
+    const Exemplar& each = histogram.exemplars[i];
+    if ((each.trace_high | each.trace_low) == 0) continue;
+    if (found == nullptr || each.unix_ms > found->unix_ms) found = &each;
+  }
+  if (found == nullptr) return;
+  text.append(" # {trace_id=\"").append(trace_hex({found->trace_high, found->trace_low}));
+  text.append("\",span_id=\"").append(span_hex(found->span)).append("\"} ");
+  append_decimal(text, found->value, decimals);
+  text.push_back(' ');
+  append_decimal(text, found->unix_ms, 3);
+}
+
 void append_series(std::string& text, const std::string& name, const Series& series,
                    const std::vector<std::pair<std::size_t, std::string>>& buckets, int decimals,
-                   const std::vector<std::string>& parts) {
+                   const std::vector<std::string>& parts, bool exemplars) {
   for (const std::string& part : parts) {
     if (part == "_bucket") {
       std::int64_t below = 0;
-      std::size_t place = 0;
+      std::size_t place = 0, first = 0;
       for (const auto& [number, bound] : buckets) {
         for (; place <= number; ++place) below += static_cast<std::int64_t>(series.histogram->buckets[place]);
         text.append(name).append("_bucket{le=\"").append(bound).append("\",");
         text.append(series.labels).append("} ");
         append(text, below);
+        if (exemplars) append_exemplar(text, *series.histogram, first, number, decimals);
+        first = number + 1;
         text.push_back('\n');
       }
       continue;
@@ -68,7 +88,7 @@ void append_series(std::string& text, const std::string& name, const Series& ser
 
 nb::bytes histogram_text(const std::string& name, const nb::list& series,
                          const std::vector<std::pair<std::size_t, std::string>>& buckets, int decimals,
-                         const std::vector<std::string>& parts) {
+                         const std::vector<std::string>& parts, bool exemplars) {
   std::vector<Series> all;
   for (const nb::handle each : series) {
     const auto pair = nb::cast<nb::tuple>(each);
@@ -84,7 +104,7 @@ nb::bytes histogram_text(const std::string& name, const nb::list& series,
   std::string text;
   {
     const nb::gil_scoped_release unlocked;
-    for (const Series& each : all) append_series(text, name, each, buckets, decimals, parts);
+    for (const Series& each : all) append_series(text, name, each, buckets, decimals, parts, exemplars);
   }
   return nb::bytes(text.data(), text.size());
 }
@@ -93,7 +113,8 @@ nb::bytes histogram_text(const std::string& name, const nb::list& series,
 
 void register_exposition(nb::module_& m) {
   m.def("histogram_text", &histogram_text, nb::arg("name"), nb::arg("series"), nb::arg("buckets"),
-        nb::arg("decimals"), nb::arg("parts"), "Histograms as lines for Prometheus.");
+        nb::arg("decimals"), nb::arg("parts"), nb::arg("exemplars") = false,
+        "Histograms as lines for Prometheus.");
 }
 
 }  // namespace fused_mlp

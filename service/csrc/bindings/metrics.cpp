@@ -50,6 +50,11 @@ LaneSnapshot snapshot(const LaneMetrics& metrics) {
     result.gather_ns += read(each.gather_ns);
     result.compute_ns += read(each.compute_ns);
   });
+  if (const LaneExemplars* const seen = metrics.seen_exemplars()) {
+    result.requests.duration.exemplars = seen->request.snapshot();
+    result.queue_duration.exemplars = seen->queue.snapshot();
+    result.compute_duration.exemplars = seen->compute.snapshot();
+  }
   for (int i = 0; i < kReleaseCount; ++i) {
     const auto release = static_cast<Release>(i);
     result.batches[release_name(release)] = metrics.batches(release);

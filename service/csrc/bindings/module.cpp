@@ -11,8 +11,9 @@ NB_MODULE(_engine, m) {
   fused_mlp::register_metrics(m);
   fused_mlp::register_exposition(m);
   fused_mlp::register_completion(m);
+  fused_mlp::register_trace(m);
   fused_mlp::register_engine(m);
   fused_mlp::register_router(m);
   fused_mlp::register_codec(m);
-  fused_mlp::register_trace(m);
+  fused_mlp::register_request_spans(m);
 }

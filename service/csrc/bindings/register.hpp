@@ -15,5 +15,6 @@ void register_engine(nanobind::module_& m);
 void register_router(nanobind::module_& m);
 void register_codec(nanobind::module_& m);
 void register_trace(nanobind::module_& m);
+void register_request_spans(nanobind::module_& m);
 
 }  // namespace fused_mlp

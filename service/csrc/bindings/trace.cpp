@@ -21,7 +21,8 @@ nb::list spans_from(const Trace& trace, std::size_t start, std::size_t count) {
   for (std::size_t i = start; i < end; ++i) {
     const TraceSpan& span = trace.spans[i];
     spans.append(nb::make_tuple(name_of(span.phase), span.thread, span.request, span.rows, span.start,
-                                span.end, nb::str(span.lane, std::strlen(span.lane))));
+                                span.end, nb::str(span.lane, std::strlen(span.lane)),
+                                span.caller.present() ? trace_hex(span.caller) : std::string()));
   }
   return spans;
 }
@@ -29,6 +30,16 @@ nb::list spans_from(const Trace& trace, std::size_t start, std::size_t count) {
 }  // namespace
 
 void register_trace(nb::module_& m) {
+  nb::class_<TraceContext>(m, "TraceContext", "The header traceparent of a request.")
+      .def(
+          "__init__",
+          [](TraceContext* self, std::string_view header) {
+            new (self) TraceContext(parse_traceparent(header));
+          },
+          nb::arg("header") = "")
+      .def_ro("sampled", &TraceContext::sampled)
+      .def_prop_ro("trace_id",
+                   [](const TraceContext& self) { return self.present() ? trace_hex(self) : std::string(); });
   nb::enum_<TracePhase>(m, "TracePhase")
       .value("decode", TracePhase::decode)
       .value("queue", TracePhase::queue)
@@ -46,7 +57,7 @@ void register_trace(nb::module_& m) {
   m.def("tracing", &tracing);
   m.def("next_trace_id", &next_trace_id);
   m.def("record_span", &record_span, nb::arg("phase"), nb::arg("request"), nb::arg("rows"),
-        nb::arg("start_ns"), nb::arg("end_ns"), nb::arg("lane"));
+        nb::arg("start_ns"), nb::arg("end_ns"), nb::arg("lane"), nb::arg("caller") = TraceContext());
 }
 
 }  // namespace fused_mlp

@@ -25,10 +25,19 @@ inline constexpr std::array<std::int64_t, 14> kRowBounds = {1,   2,   4,   8,   
 // Switched off only to measure the cost of recording.
 extern std::atomic<bool> metrics_on;  // defined in process_state.cpp
 
+// A request that a tracing system knows, and what a histogram counted of it.
+struct Exemplar {
+  std::uint64_t trace_high = 0, trace_low = 0;  // both 0: there is none
+  std::uint64_t span = 0;
+  std::int64_t value = 0;
+  std::int64_t unix_ms = 0;
+};
+
 struct HistogramSnapshot {
   std::vector<std::uint64_t> buckets;  // not cumulative; the last is +Inf
   std::uint64_t count = 0;             // the sum of `buckets`, so that both always agree
   std::int64_t sum = 0;
+  std::vector<Exemplar> exemplars;  // one for each bucket, or none at all
 };
 
 template <const auto& kBounds>

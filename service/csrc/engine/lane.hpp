@@ -51,6 +51,16 @@ class Lane : public std::enable_shared_from_this<Lane> {
     metrics_->counts.mine().requests.record(grpc_code, duration_ns);
   }
 
+  // Of one that a tracing system knows. A negative time: it was in no batch.
+  void add_exemplars(const TraceContext& trace, Nanos duration, Nanos queue, Nanos compute) noexcept {
+    LaneExemplars* const exemplars = metrics_->exemplars();
+    if (exemplars == nullptr) return;
+    exemplars->request.offer(duration, trace);
+    if (queue < 0) return;
+    exemplars->queue.offer(queue, trace);
+    exemplars->compute.offer(compute, trace);
+  }
+
   // The share of its model, all its lanes together, relative to other models that have work. Greater than 0.
   void set_weight(double weight) noexcept { account_->weight.store(weight, std::memory_order_relaxed); }
   double weight() const noexcept { return account_->weight.load(std::memory_order_relaxed); }

@@ -5,7 +5,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <new>
 
+#include "engine/exemplars.hpp"
 #include "engine/histogram.hpp"
 #include "engine/per_thread.hpp"
 #include "engine/status.hpp"
@@ -120,8 +122,27 @@ struct LaneMetrics {
     return result;
   }
 
+  // Null until a request comes that a tracing system knows, and for lack of memory.
+  LaneExemplars* exemplars() noexcept {
+    LaneExemplars* before = exemplars_.load(std::memory_order_acquire);
+    if (before != nullptr) return before;
+    auto* const made = new (std::nothrow) LaneExemplars;
+    if (exemplars_.compare_exchange_strong(before, made, std::memory_order_acq_rel)) return made;
+    delete made;
+    return before;
+  }
+  const LaneExemplars* seen_exemplars() const noexcept { return exemplars_.load(std::memory_order_acquire); }
+
+  LaneMetrics() = default;
+  LaneMetrics(const LaneMetrics&) = delete;
+  LaneMetrics& operator=(const LaneMetrics&) = delete;
+  ~LaneMetrics() { delete exemplars_.load(std::memory_order_relaxed); }
+
   PerThread<LaneCounts> counts;
   std::atomic<std::uint64_t> kernel_errors{0};  // batches
+
+ private:
+  std::atomic<LaneExemplars*> exemplars_{nullptr};
 };
 
 }  // namespace fused_mlp

@@ -5,6 +5,7 @@
 #include "engine/busy_threads.hpp"
 #include "engine/histogram.hpp"
 #include "engine/per_thread.hpp"
+#include "engine/request_spans.hpp"
 #include "engine/trace.hpp"
 
 namespace fused_mlp {
@@ -17,5 +18,6 @@ std::atomic<bool> metrics_on{true};
 std::atomic<unsigned> counting_threads{0};
 constinit thread_local unsigned this_thread_counts_as = 0;
 std::atomic<bool> detail::tracing{false};
+std::atomic<bool> detail::sampling{false};
 
 }  // namespace fused_mlp

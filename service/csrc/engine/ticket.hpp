@@ -28,6 +28,8 @@ struct Outcome {
   std::uint32_t batch_rows = 0;  // rows of the kernel call, batch mates included; 0 if there was none
   Nanos queue_ns = 0;            // from arrival until the batch was formed
   Nanos compute_ns = 0;          // the kernel call for the whole batch
+  Nanos computed_at = 0;         // when it ended
+  std::uint64_t batch = 0;       // of the batch mates too
   const char* strategy = "";
   std::string_view detail;  // when not ok: one line that may be sent to the caller
 };

@@ -98,7 +98,7 @@ std::uint64_t next_trace_id() noexcept {
 }
 
 void record_span(TracePhase phase, std::uint64_t request, std::uint32_t rows, Nanos start, Nanos end,
-                 std::string_view lane) noexcept {
+                 std::string_view lane, const TraceContext& caller) noexcept {
   try {
     Track& track = track_of_this_thread();
     const std::lock_guard lock(track.mutex);
@@ -106,7 +106,7 @@ void record_span(TracePhase phase, std::uint64_t request, std::uint32_t rows, Na
       ++track.dropped;
       return;
     }
-    TraceSpan span{phase, track.thread, rows, request, start, end};
+    TraceSpan span{phase, track.thread, rows, request, start, end, caller};
     lane.copy(span.lane, std::min(lane.size(), sizeof span.lane - 1));
     track.spans.push_back(span);
   } catch (...) {

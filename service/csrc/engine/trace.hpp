@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/clock.hpp"
+#include "engine/trace_context.hpp"
 
 namespace fused_mlp {
 
@@ -32,7 +33,8 @@ struct TraceSpan {
   std::uint64_t request = 0;  // 0: the whole batch
   Nanos start = 0;
   Nanos end = 0;
-  char lane[40] = {};  // truncated, so that a span owns no memory
+  TraceContext caller;  // in the request's first span
+  char lane[40] = {};   // truncated, so that a span owns no memory
 };
 
 struct Trace {
@@ -53,6 +55,6 @@ Trace stop_trace();
 // A new id for a request, never 0.
 std::uint64_t next_trace_id() noexcept;
 void record_span(TracePhase phase, std::uint64_t request, std::uint32_t rows, Nanos start, Nanos end,
-                 std::string_view lane) noexcept;
+                 std::string_view lane, const TraceContext& caller = {}) noexcept;
 
 }  // namespace fused_mlp

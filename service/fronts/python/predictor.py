@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 # Metadata of a request: the key of a split, and the requested arm or variant.
 AB_KEY, ARM_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-arm", "x-fused-mlp-variant"
 _DECODE, _ENCODE = _engine.TracePhase.decode, _engine.TracePhase.encode
+TRACE_KEY = "traceparent"
+LONGEST_MODEL_TOLD = 128
 # Requests of one stream in flight at once; reading stops beyond that.
 STREAM_WINDOW = 256
 
@@ -59,31 +61,40 @@ class Predictor:
         return [replace(rpc, decode=bytes, encode=bytes) for rpc in rpcs]
 
     async def predict(self, data: bytes, call: Call) -> bytes:
-        return await self._answer(_engine.PREDICT_CODEC, data, call)
+        return await self._answer(_engine.PREDICT_CODEC, data, call, "fused_mlp.v1.Inference/Predict")
 
     async def infer(self, data: bytes, call: Call) -> bytes:
-        return await self._answer(_engine.INFER_CODEC, data, call)
+        return await self._answer(
+            _engine.INFER_CODEC, data, call, "inference.GRPCInferenceService/ModelInfer"
+        )
 
     def predict_stream(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[bytes]:
-        return self._answer_stream(_engine.PREDICT_CODEC, messages, call)
+        return self._answer_stream(
+            _engine.PREDICT_CODEC, messages, call, "fused_mlp.v1.Inference/PredictStream"
+        )
 
     def infer_stream(self, messages: AsyncIterator[bytes], call: Call) -> AsyncIterator[bytes]:
-        return self._answer_stream(_engine.INFER_STREAM_CODEC, messages, call)
+        return self._answer_stream(
+            _engine.INFER_STREAM_CODEC, messages, call, "inference.GRPCInferenceService/ModelStreamInfer"
+        )
 
     def _answer_stream(
-        self, codec: _engine.Codec, messages: AsyncIterator[bytes], call: Call
+        self, codec: _engine.Codec, messages: AsyncIterator[bytes], call: Call, rpc: str
     ) -> AsyncIterator[bytes]:
         async def one(data: bytes) -> bytes:
             try:
-                return await self._answer(codec, data, call)
+                return await self._answer(codec, data, call, rpc)
             except RequestFailed as failure:
                 response = failure.response
                 return codec.encode_error(failure.request_id, response.code, response.text)
 
         return fan_out(messages, one, STREAM_WINDOW)
 
-    async def _answer(self, codec: _engine.Codec, data: bytes, call: Call) -> bytes:
+    async def _answer(self, codec: _engine.Codec, data: bytes, call: Call, rpc: str) -> bytes:
         started = self._engine.now()
+        caller = _engine.TraceContext(call.metadata.get(TRACE_KEY, ""))
+        span = _engine.sample_request(caller, rpc, started) if _engine.sampling() else None
+        queue_ns, compute_ns = -1, 0
         lane: _engine.Lane | None = None
         code = Code.INTERNAL
         request = codec.decode(data)
@@ -94,10 +105,13 @@ class Predictor:
             route = await self._route(request, call.metadata.get(AB_KEY, ""))
             lane = route.lane
             rows = request.check_rows(route)
-            traced = self._trace_decode(started, rows, lane) if _engine.tracing() else 0
+            traced = self._trace_decode(started, rows, lane, caller) if _engine.tracing() else 0
             done = await self._submitter.run(
                 lane, request.data, request.dtype, rows, call.deadline_ns, trace_id=traced
             )
+            queue_ns, compute_ns = done.queue_ns, done.compute_ns
+            if span is not None:
+                span.add(done, self._engine.now())
             finished = self._engine.now() if traced else 0
             response = codec.encode(request, route, done)
             if traced:
@@ -110,7 +124,7 @@ class Predictor:
             code = Code.DEADLINE_EXCEEDED if expired else Code.CANCELLED
             raise
         except Exception as error:
-            failure = _respond(error, request.short_id)
+            failure = _respond(error, request.short_id, caller.trace_id)
             code = failure.code
             if isinstance(error, _engine.Refused):
                 lane = lane or error.lane
@@ -121,8 +135,13 @@ class Predictor:
             duration = self._engine.now() - started
             if lane is not None:
                 lane.record(code, duration)
+                if span is not None or caller.sampled:
+                    lane.add_exemplars(span.context if span else caller, duration, queue_ns, compute_ns)
             elif request.error or not self._router.record_unserved(request.model, code, duration):
                 self._engine.record_unrouted(code, duration)
+            if span is not None:
+                model = "" if request.error else request.model[:LONGEST_MODEL_TOLD]
+                span.finish(code, lane.name if lane else "", model, self._engine.now())
 
     async def _route(self, request: _engine.PredictInput, key: str) -> _engine.Route:
         """Waits for a version that is loaded on demand. Raises Refused."""
@@ -138,19 +157,19 @@ class Predictor:
             # Shielded: the load is for others too, and goes on when this caller gives up.
             await asyncio.shield(asyncio.wrap_future(self._want(request.model, version)))
 
-    def _trace_decode(self, started: int, rows: int, lane: _engine.Lane) -> int:
+    def _trace_decode(self, started: int, rows: int, lane: _engine.Lane, caller: _engine.TraceContext) -> int:
         """The number under which the request is traced from here on."""
         number = _engine.next_trace_id()
-        _engine.record_span(_DECODE, number, rows, started, self._engine.now(), lane.name)
+        _engine.record_span(_DECODE, number, rows, started, self._engine.now(), lane.name, caller)
         return number
 
 
-def _respond(error: Exception, request_id: str) -> Answer:
+def _respond(error: Exception, request_id: str, trace_id: str) -> Answer:
     """INTERNAL errors get an id that appears in the response and in the log."""
     if isinstance(error, _engine.Refused):
         error = EngineRefused(_engine.grpc_code(error.status), str(error), error.retry_after_ms)
     request_id = request_id or secrets.token_hex(8)
     response = answer(error, request_id)
     if response.code is Code.INTERNAL:
-        log.error("request %s failed: %s", request_id, error, exc_info=error)
+        log.error("request %s failed: %s", request_id, error, exc_info=error, extra={"trace_id": trace_id})
     return response

@@ -94,6 +94,8 @@ def _complete(span: LiveSpan, origin: int) -> dict[str, Any]:
     args: dict[str, Any] = {"rows": span.rows, "lane": span.lane}
     if span.request:
         args["request"] = span.request
+    if span.trace_id:
+        args["trace_id"] = span.trace_id
     return {
         "ph": "X",
         "cat": span.phase,
@@ -112,7 +114,10 @@ def _request(number: int, spans: list[LiveSpan], origin: int) -> list[dict[str, 
     pairs = [(f"request {number}", start, end)]
     pairs += [("queue", span.start_ns, span.end_ns) for span in spans if span.phase == "queue"]
     common = {"cat": "request", "id": number, "pid": _REQUESTS, "tid": 0}
-    begins = [{"ph": "b", "name": name, "ts": (at - origin) / 1000, **common} for name, at, _ in pairs]
+    args = {"args": {"trace_id": trace} for trace in (span.trace_id for span in spans) if trace}
+    begins = [
+        {"ph": "b", "name": name, "ts": (at - origin) / 1000, **common, **args} for name, at, _ in pairs
+    ]
     ends = [
         {"ph": "e", "name": name, "ts": (at - origin) / 1000, **common} for name, _, at in reversed(pairs)
     ]

@@ -18,6 +18,8 @@ class Method {
   virtual ~Method() = default;
   // False: one message, handed over when the caller has closed its side. True: each message as it comes.
   virtual bool client_streams() const = 0;
+  // package.Service/Method, of those whose requests are traced.
+  virtual std::string_view name() const { return {}; }
   // The limit for one request message, where it is lower than the front's own.
   virtual size_t max_message_bytes() const { return SIZE_MAX; }
   virtual bool wants_metadata() const { return false; }

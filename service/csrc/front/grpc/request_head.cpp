@@ -52,6 +52,9 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
     case 8:
       if (name == "x-ab-key" && !value.empty()) ab_key_ = hash_key(value);
       break;
+    case 11:
+      if (name == "traceparent") trace_ = parse_traceparent(value);
+      break;
     case 12:
       if (name == "content-type") return void(grpc_content_ = is_grpc_content(value));
       if (name == "grpc-timeout") {
@@ -120,6 +123,7 @@ void RequestHead::reset() {
   encoding_ = Encoding::identity;
   post_ = grpc_content_ = te_trailers_ = keep_metadata_ = bad_timeout_ = bad_binary_ = false;
   arm_.reset();
+  trace_ = {};
   ab_key_.reset();
   path_.clear();
   if (has_metadata_) Metadata().swap(metadata_);

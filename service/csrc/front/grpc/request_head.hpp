@@ -11,6 +11,7 @@
 
 #include "engine/arm.hpp"
 #include "engine/share.hpp"
+#include "engine/trace_context.hpp"
 #include "front/grpc/message.hpp"
 #include "front/limits.hpp"
 
@@ -49,6 +50,7 @@ class RequestHead {
   Metadata& metadata() { return metadata_; }       // likewise, without the headers that belong to gRPC itself
   const std::optional<uint64_t>& ab_key() const { return ab_key_; }  // hash_key of x-ab-key
   const ArmMetadata& arm() const { return arm_; }
+  const TraceContext& trace() const { return trace_; }
 
  private:
   void keep(std::string_view name, std::string_view value);
@@ -60,6 +62,7 @@ class RequestHead {
   bool post_ = false, grpc_content_ = false, te_trailers_ = false, keep_metadata_ = false;
   bool bad_timeout_ = false, bad_binary_ = false, has_metadata_ = false;
   ArmMetadata arm_;
+  TraceContext trace_;
   std::optional<uint64_t> ab_key_;
   std::string path_;
   Metadata metadata_;

@@ -72,9 +72,10 @@ bool Bridge::offer(Event&& event) {
   return true;
 }
 
-void Bridge::on_failure(std::string_view request_id, std::string_view text) {
+void Bridge::on_failure(std::string_view request_id, std::string_view trace_id, std::string_view text) {
   Event event(EventKind::failure, std::string(text));
   event.path = request_id;
+  if (!trace_id.empty()) event.metadata.emplace_back("trace_id", trace_id);
   offer(std::move(event));
 }
 

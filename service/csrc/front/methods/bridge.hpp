@@ -81,7 +81,7 @@ class Bridge final : public FailureLog {
   void push(Event&& event);
   // The same for events that a peer can cause in any number. False: too much waits for Python.
   bool offer(Event&& event);
-  void on_failure(std::string_view request_id, std::string_view text) override;
+  void on_failure(std::string_view request_id, std::string_view trace_id, std::string_view text) override;
   void on_wanted(std::string_view model, int64_t version) override;
   // One line in kBadEndInterval and reason goes to the log; it says how many were left out.
   void on_bad_end(End why, std::string_view peer, std::string_view reason, int64_t now_ns);

@@ -9,7 +9,8 @@ namespace fused_mlp::front {
 
 class FailureLog {
  public:
-  virtual void on_failure(std::string_view request_id, std::string_view text) = 0;
+  // `trace_id`: of the caller's tracing system; may be empty.
+  virtual void on_failure(std::string_view request_id, std::string_view trace_id, std::string_view text) = 0;
   // A request waits for this version, which is loaded on demand.
   virtual void on_wanted(std::string_view /*model*/, int64_t /*version*/) {}
 

@@ -10,6 +10,7 @@
 namespace fused_mlp::front {
 namespace {
 
+constexpr size_t kLongestModelTold = 128;
 constexpr size_t kKeptAnswerBytes = 1u << 10;
 constexpr const char* kOutOfMemory = "out of memory";  // short: storing it allocates nothing
 constexpr size_t kAnswerFields = 96;                   // version, variant, timings, prefix
@@ -35,6 +36,9 @@ void Prediction::start(Call& call, Message&& message, const Codec& codec) {
   codec_ = &codec;
   holders_.store(1, std::memory_order_relaxed);
   join(call);
+  if (sampling()) [[unlikely]] {
+    span_ = sample_request(call.head().trace(), call.head().method()->name(), started_ns_);
+  }
   try {
     if (!decode()) return;
   } catch (const std::exception&) {
@@ -120,7 +124,7 @@ void Prediction::submit(Nanos trace_begin_ns) {
   if (trace_begin_ns != 0) [[unlikely]] {
     ticket_->trace_id = next_trace_id();
     record_span(TracePhase::decode, ticket_->trace_id, check.rows, trace_begin_ns,
-                owner_.engine().clock().now(), lane_->options().name);
+                owner_.engine().clock().now(), lane_->options().name, call_->head().trace());
   }
   owner_.add_to_round(*lane_, *ticket_);
   holders_.store(2, std::memory_order_relaxed);
@@ -156,6 +160,8 @@ void Prediction::gather(float* dst) const noexcept {
 
 void Prediction::complete(const Outcome& outcome) noexcept {
   status_ = outcome.status;
+  queue_ns_ = outcome.queue_ns;
+  compute_ns_ = outcome.compute_ns;
   if (outcome.status == Status::ok) {
     const uint64_t trace_id = ticket_->trace_id;
     const Nanos begin = trace_id == 0 ? 0 : owner_.engine().clock().now();
@@ -171,6 +177,12 @@ void Prediction::complete(const Outcome& outcome) noexcept {
     }
   } else {
     set_error(outcome.detail);
+  }
+  if (span_ != nullptr) [[unlikely]] {
+    try {
+      span_->add(outcome, owner_.engine().clock().now());
+    } catch (const std::exception&) {  // without the name of the strategy
+    }
   }
   owner_.loop().post(this);
 }
@@ -214,7 +226,7 @@ void Prediction::answer(Call& call) {
   if (!call.open()) return;
   const bool streams = call.head().method()->client_streams();
   const int code = grpc_code(status_);
-  if (code == kInternal) hide_internal_error();
+  if (code == kInternal) hide_internal_error(call);
   if (code != kOk && streams) {
     append_framed(answer_, [&] { codec_->encode_error(input_.request_id, code, error_, answer_); });
   }
@@ -232,6 +244,8 @@ void Prediction::answer(Call& call) {
 void Prediction::finish(Call& call) noexcept {
   const bool streams = call.head().method()->client_streams();
   if (!counted_) count(grpc_code(status_));
+  if (span_ != nullptr) [[unlikely]]
+    finish_span(counted_ ? abandoned_code_ : grpc_code(status_));
   if (table_ != nullptr) --table_->users;
   table_ = nullptr;
   if (expected_.bytes() != 0) {
@@ -254,9 +268,10 @@ void Prediction::leave() {
 }
 
 // The text goes to the log; the caller gets an id to find it by.
-void Prediction::hide_internal_error() {
+void Prediction::hide_internal_error(Call& call) {
   const std::string id = input_.request_id.empty() ? random_id() : std::string(input_.short_id());
-  owner_.failures().on_failure(id, error_);
+  const TraceContext& trace = call.head().trace();
+  owner_.failures().on_failure(id, trace.present() ? trace_hex(trace) : std::string(), error_);
   error_ = "internal error; request id " + id;
 }
 
@@ -264,15 +279,35 @@ void Prediction::count(int code) {
   const int64_t duration_ns = owner_.loop().now() - started_ns_;
   if (lane_ != nullptr) {
     lane_->record(code, duration_ns);
+    const TraceContext& caller = call_->head().trace();
+    if (span_ != nullptr || caller.sampled) [[unlikely]] {
+      lane_->add_exemplars(span_ != nullptr ? span_->own() : caller, duration_ns,
+                           code == kOk ? queue_ns_ : -1, compute_ns_);
+    }
   } else {
     owner_.count_unserved(input_.model, code, duration_ns);
   }
+}
+
+void Prediction::finish_span(int code) noexcept {
+  span_->end = owner_.engine().clock().now();
+  span_->code = code;
+  try {
+    if (lane_ != nullptr) {
+      span_->lane = lane_->options().name;
+    } else {
+      span_->model = input_.model.substr(0, kLongestModelTold);
+    }
+  } catch (const std::exception&) {  // without its model
+  }
+  finish_request(std::move(span_));
 }
 
 void Prediction::abandon(int code) {
   if (ticket_) ticket_->cancel();
   if (!counted_) count(code);
   counted_ = true;
+  abandoned_code_ = code;
   if (!std::exchange(waiting_, false)) return;
   owner_.stop_waiting(*this);
   status_ = Status::cancelled;
@@ -288,6 +323,7 @@ void Prediction::release_from_engine() noexcept {
 
 void Prediction::reset() {
   ticket_.reset();
+  span_.reset();
   input_.reset();
   scattered_.release();
   answer_.reset(kKeptAnswerBytes);

@@ -5,11 +5,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "codec/codec.hpp"
+#include "engine/request_spans.hpp"
 #include "front/grpc/call.hpp"
 #include "front/methods/loop_routes.hpp"
 #include "front/server/loop.hpp"
@@ -68,8 +70,9 @@ class Prediction final : public Delivery {
   void set_error(std::string_view text) noexcept;
   void answer(Call& call);
   void finish(Call& call) noexcept;
-  void hide_internal_error();
+  void hide_internal_error(Call& call);
   void count(int code);
+  void finish_span(int code) noexcept;
   void leave();
   void release_from_engine() noexcept;
 
@@ -88,6 +91,9 @@ class Prediction final : public Delivery {
   Variant variant_ = Variant::unspecified;
   int64_t started_ns_ = 0;
   std::optional<EngineTicket> ticket_;
+  std::unique_ptr<RequestSpan> span_;  // of a sampled request; the engine's while it has the ticket
+  Nanos queue_ns_ = 0, compute_ns_ = 0;
+  int abandoned_code_ = 0;
   Status status_ = Status::ok;
   ByteBuffer answer_;
   std::string error_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -79,9 +80,11 @@ class Predictor {
 // Predict and ModelInfer, one request per call or a stream of them.
 class PredictionMethod final : public Method {
  public:
-  PredictionMethod(Predictor& predictor, const Codec& codec, bool streams)
-      : predictor_(predictor), codec_(codec), streams_(streams) {}
+  // `name`: a literal.
+  PredictionMethod(Predictor& predictor, const Codec& codec, bool streams, std::string_view name)
+      : predictor_(predictor), codec_(codec), streams_(streams), name_(name) {}
   bool client_streams() const override { return streams_; }
+  std::string_view name() const override { return name_; }
   double idle_timeout_s(bool first) const override;
   void on_message(Call& call, Message&& message) override {
     predictor_.predict(call, std::move(message), codec_);
@@ -94,6 +97,7 @@ class PredictionMethod final : public Method {
   Predictor& predictor_;
   const Codec& codec_;
   const bool streams_;
+  const std::string_view name_;
 };
 
 }  // namespace fused_mlp::front

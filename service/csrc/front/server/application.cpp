@@ -69,8 +69,8 @@ class ServiceApplication final : public PythonApplication {
   bool idle() const override { return predictor_.idle(); }
 
  private:
-  void add_prediction(const std::string& path, const Codec& codec, bool streams) {
-    add(path, std::make_unique<PredictionMethod>(predictor_, codec, streams));
+  void add_prediction(const char* path, const Codec& codec, bool streams) {
+    add(path, std::make_unique<PredictionMethod>(predictor_, codec, streams, path + 1));
   }
 
   Predictor predictor_;
