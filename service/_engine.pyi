@@ -531,8 +531,8 @@ class Trace:
     def dropped(self) -> int:
         """Spans that did not fit."""
     def spans(self, start: int, count: int) -> list[tuple[str, int, int, int, int, int, str, str]]:
-        """Some of them: (phase, thread, request, rows, start_ns, end_ns, lane, trace_id). Request 0 is a whole batch; times are
-        on the engine's clock. Holds the GIL while it makes them; empty past the end."""
+        """Some of them: (phase, thread, request, rows, start_ns, end_ns, lane, trace_id). Request 0 is a whole batch;
+        times are on the engine's clock. Holds the GIL while it makes them; empty past the end."""
 
 def stop_trace() -> Trace: ...
 def tracing() -> bool: ...
@@ -548,7 +548,8 @@ def record_span(
 ) -> None: ...
 
 class RequestSpan:
-    """A sampled request, from its arrival to its answer. Times are on the engine's clock, 0 for what it did not reach."""
+    """A sampled request, from its arrival to its answer. Times are on the engine's clock, 0 for what it did not
+    reach."""
 
     @property
     def trace_id(self) -> tuple[int, int]:

@@ -204,6 +204,8 @@ def test_all_packages_are_looked_at():
 # Which extras a module may count on: the first pattern that matches. The client gets by without any.
 EXTRAS = {
     "protos/*": (),
+    "service/client/propagation.py": ("otel",),  # imported only where it is installed
+    "service/observe/otel/*": ("serve", "otel"),
     "service/client/*": ("torch",),  # its tensors only, and only for type checkers
     "models/importers/onnx/*": ("serve", "torch", "onnx"),
     "models/demo/train_digits.py": ("serve", "torch", "train"),
@@ -217,7 +219,12 @@ EXTRAS = {
 
 def test_third_party_imports_are_declared_dependencies():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = {"google": "protobuf", "grpc": "grpcio", "sklearn": "scikit-learn"}
+    names = {
+        "google": "protobuf",
+        "grpc": "grpcio",
+        "sklearn": "scikit-learn",
+        "opentelemetry": "opentelemetry-sdk",
+    }
 
     def declared(extras: tuple[str, ...]) -> set[str]:
         groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]

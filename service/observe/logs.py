@@ -19,7 +19,8 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         lines = [
-            f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {_escape(record.getMessage())}{_trace(record)}"
+            f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} "
+            f"{_escape(record.getMessage())}{_trace(record)}"
         ]
         lines += [f"    {_escape(line)}" for line in _traceback(self, record).split("\n") if line]
         return "\n".join(lines)

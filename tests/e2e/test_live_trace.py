@@ -24,6 +24,8 @@ from tests.support.server import Server, free_port
 
 X = np.ones((3, 64), np.float32)
 
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+
 
 @pytest.fixture(scope="module")
 def admin_port() -> int:
@@ -47,7 +49,7 @@ def trace_under_load(admin: AdminClient, client: Client, seconds: float = 0.5, s
     with ThreadPoolExecutor(1) as pool:
         taken = pool.submit(admin.trace, seconds, spans)
         while not taken.done():
-            client.predict("digits", X)
+            client.predict("digits", X, metadata={"traceparent": f"00-{TRACE_ID}-00f067aa0ba902b7-00"})
         return taken.result()
 
 
@@ -69,6 +71,13 @@ def test_every_request_has_every_phase(live: LiveTrace) -> None:
     # A request that was under way when the trace ended lacks its end.
     assert len(whole) >= max(1, len(phases) - 1)
     assert all(span.rows == 3 and span.lane == "digits/1/fused" for span in live.spans)
+
+
+def test_requests_have_the_trace_id_of_their_caller(live: LiveTrace) -> None:
+    assert {span.trace_id for span in live.spans if span.phase == "decode"} == {TRACE_ID}
+    events = perfetto_trace(live)["traceEvents"]
+    named = [e for e in events if e["ph"] == "b" and e["name"] == "request 1"]
+    assert [event["args"] for event in named] == [{"trace_id": TRACE_ID}]
 
 
 def test_phases_follow_each_other(live: LiveTrace) -> None:

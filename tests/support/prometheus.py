@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import socket
 import subprocess
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,14 +29,14 @@ def hasten(text: str) -> str:
 
 
 class Prometheus:
-    """The files ca.pem and token, which the project's own configuration names, are in the folder."""
+    """With TLS, the files ca.pem and token, which the project's own configuration names, are in the folder."""
 
-    def __init__(self, folder: Path, target: str) -> None:
+    def __init__(self, folder: Path, target: str, *, tls: bool = True, features: Sequence[str] = ()) -> None:
         binary = shutil.which("prometheus")
         assert binary, "prometheus is missing: `apt-get install prometheus` (make test does it)"
         for name in ("rules.yaml", "alerts.yaml"):
             (folder / name).write_text(hasten((RULES / name).read_text()))
-        settings = yaml.safe_load((RULES / "prometheus-tls.yaml").read_text())
+        settings = yaml.safe_load((RULES / f"prometheus{'-tls' * tls}.yaml").read_text())
         settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         settings["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
@@ -44,7 +47,7 @@ class Prometheus:
         self._log = (folder / "log").open("w")
         self._process = subprocess.Popen(
             [binary, f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'data'}",
-             f"--web.listen-address={address}"],
+             f"--web.listen-address={address}", *(f"--enable-feature={name}" for name in features)],
             stdout=self._log, stderr=self._log,
         )  # fmt: skip
 
@@ -56,6 +59,18 @@ class Prometheus:
                 return json.load(response)["data"]
         except urllib.error.HTTPError as error:
             raise ValueError(json.load(error)["error"]) from None
+
+    def exemplars(self, series: str) -> list[Any]:
+        """Of the last minutes; waits until a scrape has brought some."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            now = time.time()
+            with contextlib.suppress(urllib.error.URLError):  # not up yet
+                found = self.get("query_exemplars", query=series, start=str(now - 300), end=str(now + 60))
+                if found:
+                    return list(found)
+            time.sleep(0.1)  # another process scrapes in its own time
+        raise AssertionError(f"no exemplars of {series}")
 
     def query(self, expr: str) -> list[Any]:
         return list(self.get("query", query=expr)["result"])

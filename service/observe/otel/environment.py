@@ -1,5 +1,5 @@
-"""What the usual OTEL_* variables say about traces. Imports nothing of OpenTelemetry: without an endpoint there is nothing
-to import."""
+"""What the usual OTEL_* variables say about traces. Imports nothing of OpenTelemetry: without an endpoint none of it is
+needed."""
 
 from __future__ import annotations
 

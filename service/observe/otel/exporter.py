@@ -1,5 +1,5 @@
-"""Exports sampled requests from a thread of its own. A slow collector delays only this thread: what does not fit into the
-engine's buffer meanwhile is dropped and counted."""
+"""Exports sampled requests from a thread of its own. A slow collector delays only this thread: what does not fit into
+the engine's buffer meanwhile is dropped and counted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""From requests, as the engine recorded them, to spans: a server span with queue, batch and compute below it, and a link to
-the batch, which is a trace of its own that links back to the sampled requests in it."""
+"""From requests, as the engine recorded them, to spans: a server span with queue, batch and compute below it, and a
+link to the batch, which is a trace of its own that links back to the sampled requests in it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _SERVER_FAILED = {
     Code.UNAVAILABLE,
     Code.DATA_LOSS,
 }
+_PARTS = {1: "queue", 2: "batch", 3: "compute"}
 _MASK = (1 << 64) - 1
 
 
@@ -73,18 +74,19 @@ class SpanMaker:
             instrumentation_scope=self._scope,
         )
         if request.batch_start:
-            yield self._part(request, 1, "queue", own, request.start, request.batch_start)
+            yield self._part(request, 1, own, (request.start, request.batch_start))
         if request.batch:
             batch = _context(request, request.id + 2 & _MASK)
-            yield self._part(request, 2, "batch", own, request.batch_start, request.batch_end)
-            yield self._part(request, 3, "compute", batch, request.compute_start, request.compute_end)
+            yield self._part(request, 2, own, (request.batch_start, request.batch_end))
+            yield self._part(request, 3, batch, (request.compute_start, request.compute_end))
 
     def _part(
-        self, request: _engine.RequestSpan, number: int, name: str, parent: SpanContext, start: int, end: int
+        self, request: _engine.RequestSpan, number: int, parent: SpanContext, times: tuple[int, int]
     ) -> ReadableSpan:
         """Ids of parts follow from that of the request, which is random."""
+        start, end = times
         return ReadableSpan(
-            name,
+            _PARTS[number],
             context=_context(request, request.id + number & _MASK),
             parent=parent,
             resource=self._resource,

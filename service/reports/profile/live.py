@@ -114,7 +114,8 @@ def _request(number: int, spans: list[LiveSpan], origin: int) -> list[dict[str, 
     pairs = [(f"request {number}", start, end)]
     pairs += [("queue", span.start_ns, span.end_ns) for span in spans if span.phase == "queue"]
     common = {"cat": "request", "id": number, "pid": _REQUESTS, "tid": 0}
-    args = {"args": {"trace_id": trace} for trace in (span.trace_id for span in spans) if trace}
+    known = [span.trace_id for span in spans if span.trace_id]
+    args = {"args": {"trace_id": known[0]}} if known else {}
     begins = [
         {"ph": "b", "name": name, "ts": (at - origin) / 1000, **common, **args} for name, at, _ in pairs
     ]

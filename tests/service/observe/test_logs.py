@@ -79,3 +79,16 @@ def test_no_line_of_a_traceback_passes_for_a_log_line(
     assert r"    12:00:00 ERROR   forged\x1b[2J" in rest
     assert rest[-4].endswith(" ERROR   kernel of digits/1/fused failed")
     assert rest[-3:] == ["    Traceback:", "      File x", r"    RuntimeError: told to\u2028fail"]
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_line_about_a_traced_request_names_its_trace(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str], style: Literal["text", "json"]
+) -> None:
+    set_up_logging(style, "info")
+    log.error("request 7 failed", extra={"trace_id": "4bf9"})
+    line = capsys.readouterr().err
+    if style == "text":
+        assert line.endswith(" ERROR   request 7 failed (trace 4bf9)\n")
+    else:
+        assert json.loads(line)["trace_id"] == "4bf9"

@@ -1,0 +1,82 @@
+// Sampled requests: who decides, how many are kept, and that threads may finish them while Python takes them.
+#include <thread>
+#include <vector>
+
+#include "engine/exemplars.hpp"
+#include "engine/request_spans.hpp"
+#include "testing/check.hpp"
+
+namespace fused_mlp::test {
+namespace {
+
+constexpr TraceContext kSampled{1, 2, 3, true}, kNotSampled{1, 2, 3, false};
+
+bool sampled(const TraceContext& caller) { return sample_request(caller, "s/m", 0) != nullptr; }
+
+struct Sampled {
+  explicit Sampled(const Sampling& rules) { start_sampling(rules); }
+  ~Sampled() {
+    stop_sampling();
+    static_cast<void>(take_request_spans());
+  }
+};
+
+TEST(callers_decide_unless_the_sampler_says_otherwise) {
+  {
+    const Sampled parents({0.0, true});
+    CHECK(sampled(kSampled) && !sampled(kNotSampled) && !sampled({}));
+  }
+  {
+    const Sampled all({1.0, false});
+    CHECK(sampled(kSampled) && sampled(kNotSampled) && sampled({}));
+  }
+  const Sampled half({0.5, false});  // by the lower half of the trace's id
+  CHECK(sampled({9, ~std::uint64_t{0} / 2, 3, false}));
+  CHECK(!sampled({9, ~std::uint64_t{0} / 2 + 2, 3, true}));
+}
+
+TEST(a_request_without_a_caller_begins_a_trace) {
+  const Sampled all({1.0, true});
+  const auto first = sample_request({}, "s/m", 0), second = sample_request({}, "s/m", 0);
+  CHECK(first->parent.present() && first->parent.span == 0);
+  CHECK(first->parent.trace_low != second->parent.trace_low && first->id != second->id);
+  CHECK(first->own().span == first->id);
+}
+
+TEST(spans_that_find_no_room_are_counted) {
+  const Sampled all({1.0, true, 2});
+  const std::uint64_t before = take_request_spans().dropped;
+  for (int i = 0; i < 5; ++i) finish_request(sample_request({}, "s/m", 0));
+  const TakenSpans taken = take_request_spans();
+  CHECK(taken.spans.size() == 2 && taken.dropped - before == 3);
+  finish_request(sample_request({}, "s/m", 0));
+  CHECK(take_request_spans().spans.size() == 1);
+}
+
+TEST(none_is_lost_between_threads) {
+  constexpr std::size_t kEach = 2000;
+  const Sampled all({1.0, true, 4 * kEach});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([] {
+      for (std::size_t i = 0; i < kEach; ++i) finish_request(sample_request(kSampled, "s/m", 0));
+    });
+  }
+  std::size_t seen = 0;
+  for (int i = 0; i < 100; ++i) seen += take_request_spans().spans.size();
+  for (std::thread& thread : threads) thread.join();
+  CHECK(seen + take_request_spans().spans.size() == 2 * kEach);
+}
+
+TEST(each_bucket_keeps_its_last_exemplar) {
+  Exemplars exemplars;
+  exemplars.offer(900, {1, 1, 1, true});
+  exemplars.offer(1000, {2, 2, 2, true});
+  exemplars.offer(1001, {3, 3, 3, true});
+  const std::vector<Exemplar> all = exemplars.snapshot();
+  CHECK(all.size() == kDurationBounds.size() + 1);
+  CHECK(all[0].trace_low == 2 && all[0].value == 1000 && all[1].trace_low == 3 && all[2].trace_low == 0);
+}
+
+}  // namespace
+}  // namespace fused_mlp::test
