@@ -198,16 +198,18 @@ def queue_fill(versions: Iterable[ServedVersion], queue_rows: int) -> float:
 
 
 _TASKS = "/proc/self/task"
+_LOWEST, _WORKERS_NICER = 19, 5  # csrc/engine/background.hpp
 
 
 def thread_times() -> dict[int, ThreadTime]:
-    """Of each thread but those of low priority, which leave the cores to requests. Where the kernel does not tell how
-    long threads waited: the CPU time of the process."""
+    """Of each thread but those of the lowest priority, which leave the cores to requests. Where the kernel does not say
+    how long threads waited: the CPU time of the process."""
     times = {}
-    usual = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    # In a process of low priority workers, which are nicer than loops, cannot be told from the background.
+    all_count = os.getpriority(os.PRIO_PROCESS, os.getpid()) + _WORKERS_NICER >= _LOWEST
     for thread in map(int, os.listdir(_TASKS)):
         with suppress(OSError, ValueError):  # ended meanwhile
-            if os.getpriority(os.PRIO_PROCESS, thread) <= usual:
+            if all_count or os.getpriority(os.PRIO_PROCESS, thread) < _LOWEST:
                 with open(f"{_TASKS}/{thread}/schedstat", "rb", buffering=0) as file:
                     cpu, waited, _ = file.read().split()
                 times[thread] = ThreadTime(int(cpu), int(cpu) + int(waited))

@@ -4,12 +4,14 @@ reports that end with the service."""
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Mapping
 
 import pytest
 
 from fused_mlp.protos import orca_pb2
+from fused_mlp.service import _engine
 from fused_mlp.service.fronts.rpc import Call
 from fused_mlp.service.handlers import orca
 from fused_mlp.service.observe.load import (
@@ -76,6 +78,17 @@ def test_threads_of_this_process_are_measured() -> None:
     after = thread_times()[threading.get_native_id()]
     assert after.cpu_ns > before.cpu_ns
     assert after.busy_ns >= after.cpu_ns
+
+
+def test_threads_that_leave_the_cores_to_requests_do_not_count() -> None:
+    if os.getpriority(os.PRIO_PROCESS, 0) >= 14:
+        pytest.skip("this process runs at a low priority itself: threads cannot be told apart")
+    lowered = threading.Thread(target=lambda: (_engine.lower_thread_priority(), seen.update(thread_times())))
+    seen: dict[int, ThreadTime] = {}
+    lowered.start()
+    lowered.join()
+    assert threading.get_native_id() in seen
+    assert lowered.native_id not in seen
 
 
 def stream(rig: Rig, seconds: int = 0):
