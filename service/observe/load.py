@@ -4,6 +4,7 @@ anyway; requests pay nothing. Lives on the asyncio loop, and scrapes read it fro
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections import deque
@@ -17,6 +18,8 @@ from fused_mlp.service.errors import CALLERS_OWN, Code
 if TYPE_CHECKING:
     from fused_mlp.service.catalog.catalog import Catalog
     from fused_mlp.service.catalog.records import ServedVersion
+
+log = logging.getLogger(__name__)
 
 SAMPLE_EVERY_S = 1.0
 WINDOW = 5  # samples that a rate spans
@@ -90,7 +93,10 @@ class LoadMeter:
 
     async def run(self) -> None:
         while True:
-            self.sample()
+            try:
+                self.sample()
+            except Exception:
+                log.exception("the load could not be measured")
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     def sample(self) -> None:
@@ -139,10 +145,9 @@ class LoadMeter:
             due_s = self._clock()
             while not self._stopped:
                 await self._next.wait()
-                if not self._stopped and self._samples[-1].at_s >= due_s:
-                    due_s = (
-                        self._samples[-1].at_s + interval_s - SAMPLE_EVERY_S / 2
-                    )  # samples come a little late
+                at_s = self._samples[-1].at_s
+                if at_s >= due_s and not self._stopped:
+                    due_s = at_s + interval_s - SAMPLE_EVERY_S / 2  # samples come a little late or early
                     yield self.load
 
     @contextmanager
