@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from fused_mlp.service.observe.banner import banner
 from fused_mlp.service.observe.health import SERVER, Health, Serving
 from fused_mlp.service.observe.http import MetricsServer, Pages
 from fused_mlp.service.observe.http_request import Query
+from fused_mlp.service.observe.load import LoadMeter, model_loads
 from fused_mlp.service.observe.logs import set_up_logging
 from fused_mlp.service.observe.model_metrics import ModelMetrics
 from fused_mlp.service.observe.otel.environment import read_tracing
@@ -102,9 +104,11 @@ def _on_signal(number: int, service: Service, stopping: asyncio.Event) -> None:
         # Nothing was accepted yet, and a kernel in the middle of being built cannot be interrupted.
         log.info("stopped while loading")
         os._exit(128 + number)
-    if stopping.is_set():
+    if stopping.is_set() and service.leave_now.is_set():
         log.warning("second signal: exit without waiting")
         os._exit(128 + number)
+    if stopping.is_set():
+        service.leave_now.set()
     stopping.set()
 
 
@@ -129,7 +133,11 @@ class Service:
         self._guard = Guard(self.credentials.admin_callers)
         self._reload_asked = asyncio.Event()
         self.reloader = Reloader(settings, self.catalog, self._places)
+        self.meter = LoadMeter(usable_cores(), lambda: model_loads(self.catalog, settings.queue_rows))
         self._health_is_old = False
+        self.leave_now = asyncio.Event()  # no waiting for balancers, or no more
+        if settings.drain_delay_s == 0:
+            self.leave_now.set()
         self._canary_looks: asyncio.Task[None] | None = None
         self._spans = _span_exporter()
 
@@ -139,7 +147,7 @@ class Service:
         check_ports(self.settings)
         await asyncio.to_thread(self.reloader.prepare)
         widest = self.catalog.scan()
-        control = Control(self.settings, self.catalog, self._health, self.reloader, self._guard)
+        control = Control(self.settings, self.catalog, self._health, self.reloader, self.meter, self._guard)
         self.front: Front = make_front(
             self.settings, self.engine, self.router, control_rpcs(control), widest, want=self.catalog.want
         )
@@ -148,7 +156,7 @@ class Service:
             loop.call_later, delay_s, callback
         )
         self._model_metrics = ModelMetrics(
-            self.engine, self.catalog, self.settings.queue_rows, self.front.name
+            self.engine, self.catalog, self.meter, self.settings.queue_rows, self.front.name
         )
         self._admin = make_admin(self.settings, self.engine, admin_rpcs(control))
         pages = Pages(
@@ -178,6 +186,7 @@ class Service:
             self.admin_port = await self._admin.start()
         self.grpc_port = await self.front.start()
         self._reloading = loop.create_task(keep_reloading(self.credentials.reloads, self._reload_asked))
+        self._measuring = loop.create_task(self.meter.run())
         self.catalog.on_change(lambda names: loop.call_soon_threadsafe(self._report_health, names))
         self._stop_listening = listen(lambda: loop.call_soon_threadsafe(lambda: self._health.fail(failure())))
         log.info(
@@ -230,11 +239,16 @@ class Service:
 
     async def stop(self) -> bool:
         """Turn unhealthy, answer what was accepted, then release. False: a load goes on, on its thread."""
-        log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
-        self._health.drain()
         self._stop_listening()
+        self._health.drain()
         self._publish_health()
+        if not self.leave_now.is_set():
+            await self._wait_for_balancers(self.settings.drain_delay_s)
+        log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
+        self._health.close()
         self._reloading.cancel()
+        self._measuring.cancel()
+        self.meter.stop()
         if self._canary_looks is not None:
             self._canary_looks.cancel()
         self.engine.on_dispute = None
@@ -251,6 +265,13 @@ class Service:
         ended = await self.reloader.ended(MOST_WAIT_FOR_LOADS_S)
         log.info("stopped" if ended else "stopped, but a load has not ended")
         return ended
+
+    async def _wait_for_balancers(self, delay_s: float) -> None:
+        """Some have not heard that it leaves, and still open connections."""
+        log.info("not ready any more: serving on for %g s; a second signal ends that", delay_s)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.leave_now.wait(), delay_s)
+        self.leave_now.set()
 
     def close(self) -> None:
         self.reloader.close()
