@@ -47,8 +47,10 @@ class Refresh:
         self._notify = notify
         self._lazy = lazy
 
-    def apply(self, found: FoundModel, policy: Policy, held: Collection[int] = ()) -> None:
-        """Load what is new or has changed and is wanted by `policy`, the highest first; then retire what is not there
+    def apply(
+        self, found: FoundModel, policy: Policy, held: Collection[int] = (), *, retire: bool = True
+    ) -> None:
+        """Load what is new or has changed and is wanted by `policy`, the highest first; then `retire` what is not there
         any more, or not wanted. `held`: versions that are still being written, which stay as they are."""
         name = found.name
         while True:
@@ -65,7 +67,7 @@ class Refresh:
                 break
             self._load(name, missing[-1], current.get(missing[-1].version))
         gone = [v for number, v in current.items() if number not in wanted]
-        if gone and served is not None:
+        if gone and retire and served is not None:
             self._retire(served, gone)
 
     def try_again(self, name: str) -> None:

@@ -63,11 +63,11 @@ def test_policies_that_cannot_be_written_stay_until_the_file_changes(tmp_path: P
     catalog.scan()
     catalog.load_all()
     catalog.set_policy({"weight": 2}, "m000")
-    catalog.read_policies()  # as SIGHUP does
+    catalog.policies.read()  # as SIGHUP does
     assert catalog.policy("m000").weight == 2
     file.parent.mkdir()
     file.write_text('{"m000": {"weight": 3}}')
-    catalog.read_policies()
+    catalog.policies.read()
     service.close()
     assert catalog.policy("m000").weight == 3
 
@@ -75,25 +75,25 @@ def test_policies_that_cannot_be_written_stay_until_the_file_changes(tmp_path: P
 def test_a_look_at_the_file_before_a_change_is_written_takes_nothing_back(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = [catalog.read_policies]
-    monkeypatch.setattr(catalog, "refresh", lambda _: looks and looks.pop()())
+    looks, keep = [catalog.policies.read], catalog.policies._keep
+    monkeypatch.setattr(catalog.policies, "_keep", lambda marks: (looks.pop()(), keep(marks)))
     catalog.set_policy({"versions": "latest:1"}, "m000")
     assert not looks
     assert catalog.policy("m000").versions == "latest:1"
-    catalog.read_policies()
+    catalog.policies.read()
     assert catalog.policy("m000").versions == "latest:1"
 
 
 def test_only_what_others_write_counts_as_read(catalog: Catalog, caplog: pytest.LogCaptureFixture) -> None:
-    assert catalog.policy_file is not None
+    assert catalog.policies.file.path is not None
     caplog.set_level("INFO")
-    reload = Reload("policy", [catalog.policy_file], catalog.read_policies)
+    reload = Reload("policy", [catalog.policies.file.path], catalog.policies.read)
     catalog.set_policy({"weight": 2}, "m000")
     reload.poll()
     reload.reload()
     assert reload.results == {"ok": 0, "failed": 0}
     assert "read again" not in caplog.text
-    catalog.policy_file.write_text('{"m000": {"weight": 3}}')
+    catalog.policies.file.path.write_text('{"m000": {"weight": 3}}')
     reload.poll()
     assert reload.results == {"ok": 1, "failed": 0}
     assert catalog.policy("m000").weight == 3
