@@ -148,6 +148,8 @@ class Refresh:
         return self._loader.load_version(name, found, policy)
 
     def _publish(self, built: ServedVersion) -> None:
+        served = self._table.models.get(built.model)
+        answered = served.default if served else None
         while True:
             with self._table.lock:
                 # It may have changed since the version was loaded, and may need more kernels now.
@@ -164,6 +166,7 @@ class Refresh:
             built = completed
         if old is not None:
             self._table.release([old])
+        _tell_other_width(answered, self._table.models[built.model].default)
 
     def _report_failure(
         self, key: Key, found: FoundVersion, error: Exception, before: ServedVersion | None
@@ -201,3 +204,19 @@ class Refresh:
 
 def _is_same(served: ServedVersion | None, signature: object) -> bool:
     return served is not None and served.signature == signature and served.state != "LOADING"
+
+
+def _tell_other_width(before: ServedVersion | None, after: ServedVersion | None) -> None:
+    """Of a new default: nothing was asked to keep it back, and callers find out by errors."""
+    if before is None or after is None or not before.spec or not after.spec:
+        return
+    width, usual = after.spec.in_features, before.spec.in_features
+    if width != usual and before.version != after.version:
+        log.warning(
+            "%s/%d answers from now on and takes rows of %d, version %d took %d: callers have to follow",
+            after.model,
+            after.version,
+            width,
+            before.version,
+            usual,
+        )

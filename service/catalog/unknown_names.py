@@ -70,6 +70,8 @@ class UnknownNames:
 
 def unknown_names(model: ServedModel) -> list[Unknown]:
     policy = model.policy
+    if not policy.names_something:
+        return []  # most of thousands of models, at each scrape
     unknown = [Unknown("version", text)] if (text := _default_problem(model)) else []
     there = {v.version for v in model.versions}
     chosen = {int(part) for part in policy.versions.split(",") if part.isdigit()}

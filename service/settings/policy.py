@@ -99,6 +99,12 @@ class Policy(BaseModel):
         names = {self.version, *(arm.version for arm in self._all_arms)}
         return {int(name) for name in names if name.isdigit()} | set(self.labels.values())
 
+    @property
+    def names_something(self) -> bool:
+        """Whether any field names a version that may not be there."""
+        fields = self.labels, self.arms, self.canary, self.shadow_arm
+        return self.version != LATEST or self.versions != "all" or any(fields)
+
     def given(self) -> dict[str, object]:
         """The fields that were named, not those left at their defaults."""
         return self.model_dump(exclude_unset=True)

@@ -35,29 +35,9 @@ def make_repository(root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_repository(tmp_path_factory.mktemp("repository"))
-
-
-@pytest.fixture(scope="module")
-def puppet(front: str, repository: Path) -> Iterator[PuppetService]:
-    with PuppetService(
-        front=front, backend="auto", admin_port=free_port(), model_repository=repository
-    ) as running:
-        yield running
-    (repository / "policy.json").unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def admin(puppet: PuppetService) -> Iterator[AdminClient]:
-    with AdminClient(puppet.admin_target) as connected:
-        yield connected
-
-
-@pytest.fixture(scope="module")
-def channel(puppet: PuppetService) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(puppet.target) as connected:
-        yield connected
+def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    root = make_repository(tmp_path_factory.mktemp("repository"))
+    return {"backend": "auto", "model_repository": root}
 
 
 @pytest.fixture(autouse=True)
