@@ -153,7 +153,7 @@ class LivePolicies:
     def _check_file(self, edit: _Edit) -> None:
         """Before anything is changed: a file that someone is writing must not be overwritten."""
         try:
-            edit(Policies(self._settings, self.file.read()).checked())
+            edit(Policies(self._settings, self.file.read())).checked()
         except ValueError as error:
             raise Unsupported(f"nothing was changed: first mend {error}") from None
 

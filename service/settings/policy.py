@@ -30,7 +30,7 @@ from fused_mlp.service.variant import VARIANTS, Variant
 OnMismatch = Literal["log", "unfused"]
 MOST_ARMS = 8  # as the engine's kMostArms
 MOST_LABELS = 64
-MOST_SHOWN = 100  # characters of a value in an error
+MOST_SHOWN, MOST_TOLD = 100, 5  # characters of a value in an error, and errors
 ALL_MODELS = "*"  # as a name in FUSED_MLP_POLICY
 _LATEST = re.compile(r"latest:([1-9][0-9]{0,8})", re.ASCII)
 _NUMBERS = re.compile(r"[1-9][0-9]{0,17}(,[1-9][0-9]{0,17})*", re.ASCII)
@@ -153,10 +153,11 @@ def parse_policies(text: str) -> dict[str, Policy]:
 
 
 def describe(error: ValidationError) -> list[str]:
-    """One line for each field that cannot be used: what was expected and what came."""
+    """One line for each field that cannot be used, of the first ones: what was expected and what came."""
     lines = []
-    for item in error.errors():
-        where, text, got = ".".join(map(str, item["loc"])), item["msg"], f", got {_cut(item['input'])}"
+    for item in error.errors()[:MOST_TOLD]:
+        where = ".".join(str(part)[:MOST_SHOWN] for part in item["loc"])
+        text, got = item["msg"], f", got {_cut(item['input'])}"
         for prefix in ("Input should be ", "Value error, "):
             if text.startswith(prefix):
                 text = f"expected {text.removeprefix(prefix).removeprefix('expected ')}"
@@ -169,7 +170,8 @@ def describe(error: ValidationError) -> list[str]:
         elif item["type"] == "value_error" and isinstance(item["input"], dict):
             got = ""  # fields that do not go together: what came is the whole record
         lines.append(f"{where}: {text}{got}".removeprefix(": "))
-    return lines
+    left = error.error_count() - len(lines)
+    return [*lines, f"and {left} more"] if left else lines
 
 
 def _unknown_field(loc: tuple[int | str, ...]) -> str:

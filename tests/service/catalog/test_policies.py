@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from fused_mlp.service.catalog import policy_file
 from fused_mlp.service.catalog.policies import Changes, Policies
-from fused_mlp.service.catalog.policy_file import PolicyFile
+from fused_mlp.service.catalog.policy_file import NotKept, PolicyFile
 from fused_mlp.service.errors import InvalidInput
 from fused_mlp.service.settings.settings import load_settings
 
@@ -86,6 +91,73 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, text: str, words: str
         PolicyFile(path).read()
     assert str(refused.value).startswith(f"{path}: ")
     assert "\n" not in str(refused.value)
+
+
+def test_values_of_a_file_are_cut_and_its_path_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    for written, words in (
+        (b'{"m": {"variant": "' + 5000 * b"x" + b'"}}', "m.variant: expected 'fused' or 'unfused', got 'xxx"),
+        (b'{"m": {"arms": {"' + 5000 * b"/" + b'": 1}}}', "expected a version or a label"),
+        (b'{"m": "\xff"}', "expected UTF-8: invalid start byte at byte 7"),
+        (json.dumps({key: {"split": 2} for key in range(99)}).encode(), "; and 94 more"),
+        (b" " * ((1 << 20) + 1), "expected at most 1,048,576 bytes, got more"),
+    ):
+        path.write_bytes(written)
+        with pytest.raises(ValueError, match=re.escape(words)) as refused:
+            PolicyFile(path).read()
+        assert str(refused.value).startswith(f"{path}: ")
+        assert len(str(refused.value)) < len(str(path)) + 500
+
+
+def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(ValueError, match=f"{path}: expected a regular file"):
+            PolicyFile(path).read()
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    """As Kubernetes mounts a ConfigMap: a link to a file in a folder that is a link."""
+    (tmp_path / "..1").mkdir()
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "policy.json").symlink_to("..data/policy.json")
+    write(tmp_path / "policy.json", {"m": {"split": 0.1}})
+    assert (tmp_path / "policy.json").is_symlink()
+    assert PolicyFile(tmp_path / "..1" / "policy.json").read() == {"m": {"split": 0.1}}
+
+
+def test_a_file_that_is_read_only_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    path.write_text("{}")
+    path.chmod(0o444)
+    with pytest.raises(NotKept, match=f"{path} is read-only"):
+        write(path, {"m": {"split": 0.1}})
+    assert path.read_text() == "{}"
+    path.chmod(0o600)
+    write(path, {"m": {"split": 0.1}})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+
+    def add(name: str) -> None:
+        PolicyFile(path).update(lambda held: {**held, name: {"split": 0.5}})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, map(str, range(64))))
+    assert len(PolicyFile(path).read()) == 64
+
+
+def test_a_lock_that_is_held_for_ever_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_file, "MOST_WAIT_S", 0.0)
+    holder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with pytest.raises(NotKept, match="another process holds its lock"):
+            write(tmp_path / "policy.json", {"m": {"split": 0.1}})
+    finally:
+        os.close(holder)
 
 
 def test_the_file_lies_in_the_repository_unless_a_setting_says_otherwise(tmp_path: Path) -> None:
