@@ -78,7 +78,8 @@ class Catalog:
             self._table,
             successors=lambda: Successors(self._table, self._builder, self.on_demand),
             changing=self._changing,
-            refresh=self.refresh,
+            load=lambda name, policy: self.refresh(name, policy=policy, retire=False),
+            retire=self.retire_unchosen,
             notify=self._notify,
         )
         self._on_change: list[Callable[[Collection[str]], object]] = []
@@ -200,6 +201,11 @@ class Catalog:
         with self._changing:
             if name not in self._unloaded:
                 self._refresh_model(name, policy or self.policy(name), held, retire=retire)
+
+    def retire_unchosen(self, name: str) -> None:
+        """After a change of policy: also while the repository is away."""
+        with self._changing:
+            self._refresh.retire_unchosen(name, self.policy(name))
 
     def load_changed(self, name: str) -> ServedModel:
         """As refresh(), also for a model that was unloaded, and versions that failed are tried again."""

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from fused_mlp.kernels import KernelError
 from fused_mlp.models import ModelLoadError
@@ -43,13 +42,10 @@ class PolicyChanged:
     what: str
 
 
-class _Refresh(Protocol):
-    def __call__(self, name: str, *, policy: Policy | None = None, retire: bool = True) -> None: ...
-
-
 class LivePolicies:
-    """`successors`: makes an empty one. `changing`: the lock under which kernels are built. `refresh`: of the versions
-    of a model, which waits for that lock. `later`: for what nothing waits for."""
+    """`successors`: makes an empty one. `changing`: the lock under which kernels are built. `load`: the versions of a
+    model that a policy chooses; `retire`: those that its policy does not; both wait for that lock. `later`: for what
+    nothing waits for."""
 
     def __init__(
         self,
@@ -59,7 +55,8 @@ class LivePolicies:
         *,
         successors: Callable[[], Successors],
         changing: threading.Lock,
-        refresh: _Refresh,
+        load: Callable[[str, Policy], None],
+        retire: Callable[[str], None],
         notify: Callable[[Collection[str]], None],
     ) -> None:
         self._settings = settings
@@ -67,7 +64,8 @@ class LivePolicies:
         self._table = table
         self._successors = successors
         self._changing = changing
-        self._refresh = refresh
+        self._load = load
+        self._retire = retire
         self._notify = notify
         self.later: Callable[[Callable[[str], None], str], object] = lambda call, name: call(name)
         self.now = Policies(settings)
@@ -214,7 +212,7 @@ class LivePolicies:
                         break
                 # Not under the lock above: requests are routed, and other policies change, while kernels are built.
                 for each in to_load:
-                    self._refresh(each, policy=policies[each], retire=False)
+                    self._load(each, policies[each])
                 looked.update(to_load)
                 if not to_load:
                     with self._changing:
@@ -222,8 +220,9 @@ class LivePolicies:
                             built.build(each, policies[each], strict=bool(name))
         finally:
             built.release()
-        self._retire(list(zip(before, changed, strict=True)))
-        return list(zip(before, changed, strict=True))
+        pairs = list(zip(before, changed, strict=True))
+        self._retire_unchosen(pairs)
+        return pairs
 
     def _names(self, name: str) -> list[str]:
         if name and name not in self._table.models:
@@ -238,15 +237,15 @@ class LivePolicies:
         served = {v.version for v in self._table.models[name].versions}
         return policy.versions != old.versions or bool(policy.named - old.named - served)
 
-    def _retire(self, changed: list[tuple[ServedModel, ServedModel]]) -> None:
+    def _retire_unchosen(self, changed: list[tuple[ServedModel, ServedModel]]) -> None:
         """Versions that only the old policy chose. What is told to retire some is answered when that is done; what only
         stops naming one, as a rollback does, does not wait for loads."""
         for before, after in changed:
             old, new = before.policy, after.policy
             if old.versions != new.versions:
-                self._refresh(after.name)
+                self._retire(after.name)
             elif new.versions != "all" and old.named - new.named:
-                self.later(self._refresh, after.name)
+                self.later(self._retire, after.name)
 
     def _publish(
         self, models: dict[str, ServedModel], policies: dict[str, Policy], edited: Policies, *, again: bool

@@ -32,7 +32,7 @@ def pin(catalog: Catalog, name: str, version: int, by: str = "the program") -> S
             catalog.want(name, version).result()
     pinned = catalog.find(name, version)
     if not pinned.answers:
-        catalog.refresh(name)  # what was only to be pinned goes
+        catalog.retire_unchosen(name)  # it was loaded only to be pinned
         raise InvalidInput(f"model {name!r} version {version} cannot be pinned: {pinned.reason}")
     catalog.set_policy({**ended, "version": named}, name, by=by)
     return catalog.get(name)

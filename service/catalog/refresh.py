@@ -70,6 +70,15 @@ class Refresh:
         if gone and retire and served is not None:
             self._retire(served, gone)
 
+    def retire_unchosen(self, name: str, policy: Policy) -> None:
+        """What a policy does not choose any more, of what is served; the repository is not looked at."""
+        served = self._table.models.get(name)
+        if served is not None:
+            numbers = [v.version for v in served.versions]
+            wanted = policy.selected(numbers, [v.version for v in served.versions if not v.answers])
+            if gone := [v for v in served.versions if v.version not in wanted]:
+                self._retire(served, gone)
+
     def try_again(self, name: str) -> None:
         """The next apply() loads versions that failed, whether or not their files have changed."""
         with self._table.lock:

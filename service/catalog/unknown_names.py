@@ -115,6 +115,8 @@ def check_arms(model: ServedModel, fields: Collection[str]) -> None:
     policy = model.policy
     if "version" in fields and model.named(policy.version) is None and model.answering:
         raise InvalidInput(f"version: {model.name} has no version {policy.version!r}")
+    if "versions" in fields and model.answering and not policy.selected([v.version for v in model.versions]):
+        raise InvalidInput(f"versions: {model.name} has none of {policy.versions}")
     for arm, _ in policy.shares if "arms" in fields else ():
         if problem := model.arm_problem(arm):
             raise InvalidInput(f"arms: {arm} of {model.name} cannot answer: {problem}")

@@ -108,6 +108,20 @@ def test_versions_that_a_policy_names_are_served_at_once(puppet: PuppetService, 
 def test_a_refused_change_retires_nothing(puppet: PuppetService, admin: AdminClient) -> None:
     with pytest.raises(Exception, match="arms: 9 of m cannot answer: there is no such version"):
         admin.set_policy("m", versions="latest:1", arms={"9": 0.5})
+    with pytest.raises(Exception, match="versions: m has none of 8,9"):
+        admin.set_policy("m", versions="8,9")
+    assert served(puppet) == {2, 3}
+
+
+def test_a_rollback_works_while_the_repository_is_away(
+    root: Path, puppet: PuppetService, admin: AdminClient, tmp_path: Path
+) -> None:
+    admin.set_policy("m", version=2)
+    (root / "m").rename(root / ".away")
+    assert admin.pin("m", 3).default_version == 3
+    assert admin.roll_back("m").default_version == 2
+    with pytest.raises(Exception, match="no version below 2 to go back to"):
+        admin.roll_back("m")
     assert served(puppet) == {2, 3}
 
 
