@@ -88,6 +88,27 @@ def test_a_look_at_the_file_before_a_change_is_written_takes_nothing_back(
     assert catalog.policy("m000").versions == "latest:1"
 
 
+def test_a_file_of_others_is_read_beside_a_change_that_is_not_written_yet(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = catalog.policies
+    keep, path = policies._keep, policies.file.path
+    assert path is not None
+
+    def read_before(marks: list[tuple[str, str]]) -> None:
+        path.write_text('{"m000": {"weight": 5, "shadow_tolerance": 0.5}, "m001": {"weight": 5}}')
+        assert policies.read()
+        keep(marks)
+
+    monkeypatch.setattr(policies, "_keep", read_before)
+    catalog.set_policy({"weight": 2}, "m000")
+    assert [catalog.policy(name).weight for name in ("m000", "m001")] == [2, 5]
+    assert policies.file.read() == {
+        "m000": {"weight": 2, "shadow_tolerance": 0.5},
+        "m001": {"weight": 5},
+    }
+
+
 def test_only_what_others_write_counts_as_read(catalog: Catalog, caplog: pytest.LogCaptureFixture) -> None:
     assert catalog.policies.file.path is not None
     caplog.set_level("INFO")
