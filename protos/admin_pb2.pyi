@@ -160,18 +160,20 @@ class Fallback(_message.Message):
     def __init__(self, version: _Optional[int] = ..., reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ModelPolicy(_message.Message):
-    __slots__ = ("model", "policy", "fallbacks", "canary", "default_version")
+    __slots__ = ("model", "policy", "fallbacks", "canary", "unknown", "default_version")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     FALLBACKS_FIELD_NUMBER: _ClassVar[int]
     CANARY_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_VERSION_FIELD_NUMBER: _ClassVar[int]
     model: str
     policy: Policy
     fallbacks: _containers.RepeatedCompositeFieldContainer[Fallback]
     canary: CanaryStatus
+    unknown: _containers.RepeatedScalarFieldContainer[str]
     default_version: int
-    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., canary: _Optional[_Union[CanaryStatus, _Mapping]] = ..., default_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., policy: _Optional[_Union[Policy, _Mapping]] = ..., fallbacks: _Optional[_Iterable[_Union[Fallback, _Mapping]]] = ..., canary: _Optional[_Union[CanaryStatus, _Mapping]] = ..., unknown: _Optional[_Iterable[str]] = ..., default_version: _Optional[int] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ("model",)
@@ -180,14 +182,18 @@ class GetPolicyRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class GetPolicyResponse(_message.Message):
-    __slots__ = ("defaults", "models", "history")
+    __slots__ = ("defaults", "models", "history", "unknown", "not_kept")
     DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    NOT_KEPT_FIELD_NUMBER: _ClassVar[int]
     defaults: Policy
     models: _containers.RepeatedCompositeFieldContainer[ModelPolicy]
     history: _containers.RepeatedCompositeFieldContainer[PolicyChanged]
-    def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[PolicyChanged, _Mapping]]] = ...) -> None: ...
+    unknown: _containers.RepeatedScalarFieldContainer[str]
+    not_kept: str
+    def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ..., history: _Optional[_Iterable[_Union[PolicyChanged, _Mapping]]] = ..., unknown: _Optional[_Iterable[str]] = ..., not_kept: _Optional[str] = ...) -> None: ...
 
 class PolicyChanged(_message.Message):
     __slots__ = ("time_s", "by", "model", "what")
@@ -202,20 +208,26 @@ class PolicyChanged(_message.Message):
     def __init__(self, time_s: _Optional[float] = ..., by: _Optional[str] = ..., model: _Optional[str] = ..., what: _Optional[str] = ...) -> None: ...
 
 class SetPolicyRequest(_message.Message):
-    __slots__ = ("model", "change")
+    __slots__ = ("model", "change", "unset")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CHANGE_FIELD_NUMBER: _ClassVar[int]
+    UNSET_FIELD_NUMBER: _ClassVar[int]
     model: str
     change: PolicyChange
-    def __init__(self, model: _Optional[str] = ..., change: _Optional[_Union[PolicyChange, _Mapping]] = ...) -> None: ...
+    unset: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., change: _Optional[_Union[PolicyChange, _Mapping]] = ..., unset: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SetPolicyResponse(_message.Message):
-    __slots__ = ("defaults", "models")
+    __slots__ = ("defaults", "models", "kept", "not_kept")
     DEFAULTS_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    NOT_KEPT_FIELD_NUMBER: _ClassVar[int]
     defaults: Policy
     models: _containers.RepeatedCompositeFieldContainer[ModelPolicy]
-    def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ...) -> None: ...
+    kept: bool
+    not_kept: str
+    def __init__(self, defaults: _Optional[_Union[Policy, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelPolicy, _Mapping]]] = ..., kept: _Optional[bool] = ..., not_kept: _Optional[str] = ...) -> None: ...
 
 class LoadModelRequest(_message.Message):
     __slots__ = ("model",)
@@ -248,10 +260,14 @@ class RollBackRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class ModelAnswer(_message.Message):
-    __slots__ = ("model",)
+    __slots__ = ("model", "kept", "not_kept")
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    NOT_KEPT_FIELD_NUMBER: _ClassVar[int]
     model: _fused_mlp_pb2.Model
-    def __init__(self, model: _Optional[_Union[_fused_mlp_pb2.Model, _Mapping]] = ...) -> None: ...
+    kept: bool
+    not_kept: str
+    def __init__(self, model: _Optional[_Union[_fused_mlp_pb2.Model, _Mapping]] = ..., kept: _Optional[bool] = ..., not_kept: _Optional[str] = ...) -> None: ...
 
 class TraceRequest(_message.Message):
     __slots__ = ("seconds", "spans_per_thread")

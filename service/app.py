@@ -174,10 +174,12 @@ class Service:
         )
         self.metrics_port = self._metrics.port
         fronts = [front for front in (self.front, self._admin) if front]
-        if self.catalog.policy_file is not None:
-            self.credentials.reloads.append(
-                Reload("policy", [self.catalog.policy_file], self.catalog.read_policies)
-            )
+        policies = self.catalog.policies
+        policies.later = lambda call, name: asyncio.run_coroutine_threadsafe(
+            self.reloader.run(call, name), loop
+        )
+        if policies.file.path is not None:
+            self.credentials.reloads.append(Reload("policy", [policies.file.path], policies.read))
         self.credentials.watch([*(front.reload_tls for front in fronts), self._metrics.reload_tls])
         self._health.on_change(self._health_changed)
         self._report_health()

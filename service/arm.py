@@ -31,7 +31,7 @@ def parse_arm(text: str) -> Arm:
         return Arm("", text)
     version, slash, variant = text.partition("/")
     if not is_version(version) or (slash and variant not in VARIANTS):
-        raise ValueError(f"expected {EXPECTED}, got {text!r}")
+        raise ValueError(f"expected {EXPECTED}, got {text[:100]!r}")
     return Arm(version, cast("Variant", variant) if slash else None)
 
 

@@ -251,7 +251,15 @@ def trust() -> Iterator[Any]:
         query(own_or_default("max", "fused_mlp_policy_split_ratio"), "split"),
         query(own_or_default("max", "fused_mlp_policy_shadow_ratio"), "shadow"),
         query(own_or_default("max by (reason)", "fused_mlp_variant_fallback"), "fallback: {{reason}}"),
-        span=THIRD,
+        span=SIXTH,
+    )
+    yield lines(
+        "Default version",
+        "The one that answers requests that name none.",
+        "short",
+        query(f"max ({select('fused_mlp_default_version')})", "highest"),
+        query(f"min ({select('fused_mlp_default_version')})", "lowest"),
+        span=SIXTH,
     )
     yield lines(
         "Precision",

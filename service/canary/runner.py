@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from fused_mlp.kernels import KernelError
 from fused_mlp.service import _engine
+from fused_mlp.service.arm import LATEST, PREVIOUS
 from fused_mlp.service.canary.evidence import Fault, Traffic, find_fault
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion
@@ -60,6 +61,9 @@ class Canaries:
 
     def _look_at(self, model: ServedModel, plan: CanaryPlan) -> None:
         new = model.find_arm(plan.arm)
+        if plan.to not in model.policy.arms and (new is None or new.state == "LOADING"):
+            self._tell(model, plan, "running", "waits for its version", 0.0)
+            return
         if new is None or model.arm_problem(plan.arm):
             self._go_back(model, plan, Fault("unavailable", model.arm_problem(plan.arm)))
             return
@@ -102,7 +106,8 @@ class Canaries:
         self._tell(model, plan, "running", "begins anew: there is nothing to compare with", share)
 
     def _start(self, model: ServedModel, plan: CanaryPlan, new: ServedVersion) -> None:
-        """The default stays what it is, unless that is the new version already, as with `latest`."""
+        """The default stays what it is, unless that is the new version already, as with `latest`. Both arms are of
+        certain versions from now on: neither `latest` nor a label may bring another one in meanwhile."""
         old = model.default
         if old is new and plan.arm.variant in (None, old.variant):
             old = max((v for v in model.answering if v.version < new.version), key=_number, default=None)
@@ -110,8 +115,13 @@ class Canaries:
             self._go_back(model, plan, Fault("unavailable", "there is no other version to compare with"))
             return
         share = plan.steps[0] / 100
-        pinned = {} if old is model.default else {"version": str(old.version)}
-        self._set(model, plan, {**pinned, "arms": {plan.to: share}})
+        stays = old is model.default and model.policy.version not in (LATEST, PREVIOUS)
+        changes: dict[str, object] = {} if stays else {"version": str(old.version)}
+        to = str(plan.arm._replace(version=str(new.version)))
+        if to != plan.to:
+            plan = plan.model_copy(update={"to": to})
+            changes["canary"] = plan
+        self._set(model, plan, {**changes, "arms": {to: share}})
         self._tell(model, plan, "running", f"started against version {old.version}", share)
 
     def _current_step(
@@ -155,7 +165,8 @@ class Canaries:
         )
 
     def _set(self, model: ServedModel, plan: CanaryPlan, changes: dict[str, object]) -> None:
-        self._catalog.set_policy(changes, model.name, by=f"the canary to {plan.to}")
+        """Also while the policy file cannot be used: going back must not wait for that."""
+        self._catalog.policies.set(changes, model.name, by=f"the canary to {plan.to}", unkept=True)
 
     def _forget(self, name: str) -> None:
         self._steps.pop(name, None)

@@ -6,43 +6,31 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from difflib import get_close_matches
 
-from fused_mlp.kernels import KernelError
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import FoundModel, Repository
 from fused_mlp.service import _engine
 from fused_mlp.service._engine import Verdict
-from fused_mlp.service.arm import parse_arm
-from fused_mlp.service.catalog.building import KernelBuilder, check_torch
+from fused_mlp.service.catalog.building import KernelBuilder
 from fused_mlp.service.catalog.ledger import Ledger, ModelCounters
+from fused_mlp.service.catalog.live_policies import LivePolicies
 from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.catalog.on_demand import OnDemand
-from fused_mlp.service.catalog.policies import (
-    MOST_REMEMBERED,
-    Policies,
-    PolicyChanged,
-    policy_file,
-    read_changes,
-    write_changes,
-)
-from fused_mlp.service.catalog.policies import Changes as PolicyChanges
+from fused_mlp.service.catalog.policy_file import PolicyFile
 from fused_mlp.service.catalog.records import CanaryStatus, ServedModel, ServedVersion, VersionShadow
 from fused_mlp.service.catalog.referee import Dispute, Referee
 from fused_mlp.service.catalog.refresh import Refresh
 from fused_mlp.service.catalog.room import bytes_to_build, estimated_bytes
 from fused_mlp.service.catalog.successors import Successors
 from fused_mlp.service.catalog.table import Changes, ModelTable
-from fused_mlp.service.errors import InvalidInput, ModelNotFound
-from fused_mlp.service.settings.policy import ALL_MODELS, Policy
+from fused_mlp.service.catalog.unknown_names import MOST_NAMED
+from fused_mlp.service.errors import ModelNotFound
+from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.settings.settings import Settings
 
 log = logging.getLogger(__name__)
-
-MOST_NAMED = 10  # broken versions with a line of their own in the log and the banner
 
 
 class Catalog:
@@ -58,14 +46,7 @@ class Catalog:
         self.repository = repository or Repository(settings.model_repository)
         self._ledger = Ledger(self.repository.has)
         self._builder = KernelBuilder(settings, engine, self._ledger)
-        self._policies = Policies(settings)  # they outlive a reload
-        self.policy_file = policy_file(settings)
-        self._keeping = threading.Lock()  # one look at that file, or write of it, at a time
-        # What it held then. While it holds that still it has nothing new, whatever is in force: a change may not be
-        # written yet, or could not be.
-        self._kept: PolicyChanges = {}
         self.canaries: dict[str, CanaryStatus] = {}  # by model, kept by those who run them
-        self.policy_history: deque[PolicyChanged] = deque(maxlen=MOST_REMEMBERED)
         self._table = ModelTable(settings, engine, router, self._ledger, self._start_referee)
         self.referee = Referee(self._table.owner, self._settle)
         self._loader = Loader(self.repository, self._builder, self.policy, self._table.release)
@@ -91,6 +72,16 @@ class Catalog:
         self._unloaded: set[str] = set()  # by an operator: only an operator loads them again
         # One load, unload or build of kernels at a time, but for loads on demand.
         self._changing = threading.Lock()
+        self.policies = LivePolicies(  # they outlive a reload
+            settings,
+            PolicyFile.of(settings, self.repository.root),
+            self._table,
+            successors=lambda: Successors(self._table, self._builder, self.on_demand),
+            changing=self._changing,
+            load=lambda name, policy: self.refresh(name, policy=policy, retire=False),
+            retire=self.retire_unchosen,
+            notify=self._notify,
+        )
         self._on_change: list[Callable[[Collection[str]], object]] = []
         self._found: list[FoundModel] = []
 
@@ -133,14 +124,7 @@ class Catalog:
         """Find what the repository holds, without reading weights, and publish it as still loading, or as to be loaded
         on demand. Returns the width of the widest input. Raises ModelLoadError when there is no repository, or no
         policy can be read from its file."""
-        if self.policy_file is not None:
-            try:
-                self._kept = read_changes(self.policy_file)
-                self._policies = Policies(self._settings, self._kept).checked()
-            except InvalidInput as error:
-                raise ModelLoadError(f"{self.policy_file}: {error}") from None
-            except (OSError, ValueError) as error:
-                raise ModelLoadError(str(error)) from None
+        self.policies.start()
         self._found = self.repository.scan(headers=self._lazy)
         for found in self._found:
             for problem in found.problems:
@@ -164,10 +148,8 @@ class Catalog:
             if not self._lazy:
                 self._install(loaded)
         self._report_loaded(loaded.values(), time.monotonic() - started)
-        for name in self._settings.policy.keys() - {ALL_MODELS, *self._table.models}:
-            close = get_close_matches(name, self._table.models, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            log.warning("FUSED_MLP_POLICY names %r, which is not served here%s", name, hint)
+        self.policies.unknown.tell(self._table.models)
+        self.policies.unknown.tell_unserved(self.policies.now)
 
     def _report_loaded(self, models: Collection[ServedModel], seconds: float) -> None:
         """A summary, and a line for each of the first broken versions."""
@@ -210,13 +192,20 @@ class Catalog:
             self._unloaded.discard(name)
             return self._table.models[name]
 
-    def refresh(self, name: str, held: Collection[int] = (), policy: Policy | None = None) -> None:
+    def refresh(
+        self, name: str, held: Collection[int] = (), *, policy: Policy | None = None, retire: bool = True
+    ) -> None:
         """Serve what the repository holds of a model now, but for versions `held`, which are still being written.
-        Versions that cannot be served are told of. `policy`: that chooses the versions, if not the model's. Raises
-        ModelLoadError when there is no such name."""
+        Versions that cannot be served are told of. `policy`: that chooses the versions, if not the model's. `retire`:
+        those that it does not choose, or that are gone. Raises ModelLoadError when there is no such name."""
         with self._changing:
             if name not in self._unloaded:
-                self._refresh_model(name, policy or self.policy(name), held)
+                self._refresh_model(name, policy or self.policy(name), held, retire=retire)
+
+    def retire_unchosen(self, name: str) -> None:
+        """After a change of policy: also while the repository is away."""
+        with self._changing:
+            self._refresh.retire_unchosen(name, self.policy(name))
 
     def load_changed(self, name: str) -> ServedModel:
         """As refresh(), also for a model that was unloaded, and versions that failed are tried again."""
@@ -228,12 +217,14 @@ class Catalog:
                 raise ModelLoadError(f"model {name!r} is not in the repository")
             return self._table.models[name]
 
-    def _refresh_model(self, name: str, policy: Policy, held: Collection[int] = ()) -> None:
+    def _refresh_model(
+        self, name: str, policy: Policy, held: Collection[int] = (), *, retire: bool = True
+    ) -> None:
         served = self._table.models.get(name)
         found = self.repository.find_or_none(name)
         if found is not None and (found.versions or held):
-            self._refresh.apply(found, policy, held)
-        elif served is not None:
+            self._refresh.apply(found, policy, held, retire=retire)
+        elif served is not None and retire:
             log.info("retired %s: it is not in the repository any more", name)
             self._remove(served)
 
@@ -287,117 +278,25 @@ class Catalog:
 
     def policy(self, name: str) -> Policy:
         """The policy that a model of that name has, or would have once loaded."""
-        return self._policies.of(name)
+        return self.policies.of(name)
 
     @property
     def default_policy(self) -> Policy:
-        return self._policies.default
+        return self.policies.now.default
+
+    def set_policy(
+        self, changes: Mapping[str, object], name: str = "", *, by: str = "the program"
+    ) -> list[ServedModel]:
+        return self.policies.set(changes, name, by=by)
 
     def version_shadows(self) -> list[tuple[str, VersionShadow]]:
         """By model: the arms of different versions that were compared last."""
         return sorted(self._table.version_shadows.copy().items())
 
     def models_with_canary(self) -> list[ServedModel]:
-        names = self._table.models.copy() if self.default_policy.canary else self._policies.named
+        names = self._table.models.copy() if self.default_policy.canary else self.policies.now.named
         found = (self._table.models.get(name) for name in names)
         return [model for model in found if model is not None and model.policy.canary is not None]
-
-    def set_policy(self, changes: Mapping[str, object], name: str = "", *, by: str = "") -> list[ServedModel]:
-        """Change some fields of one model's policy, or of all (and of the default) when none is named. All or
-        nothing, in one step; kernels that the new policy needs are built first, which may take seconds. Raises
-        InvalidInput, ModelNotFound, KernelError. An arm that a model does not have, or a precision that costs it too
-        much, is refused if the model is named; otherwise that model stays as it is. `by`: who does it, for the
-        history."""
-        changed = self._change(lambda now: now.changed(changes, name), name, fields=changes.keys())
-        with self._keeping:
-            self._keep_policies()
-        what = ", ".join(f"{field} {value!r}" for field, value in changes.items())
-        self._tell_change(changed, PolicyChanged(time.time(), by or "the program", name, what))
-        return changed
-
-    def read_policies(self) -> bool:
-        """The file again, after a change of it. All or nothing. False: it holds what was read or written last. Raises
-        ValueError in one line, OSError."""
-        assert self.policy_file is not None
-        with self._keeping:
-            changes = read_changes(self.policy_file)
-            if changes == self._kept:
-                return False
-            # A volume that is not mounted, or a file removed by mistake, must not undo a pin.
-            if not self.policy_file.exists():
-                raise ValueError(f"{self.policy_file} is gone; to give up all changes, write {{}} to it")
-            try:
-                changed = self._change(lambda _: Policies(self._settings, changes).checked(), "")
-            except (InvalidInput, KernelError) as error:
-                raise ValueError(f"{self.policy_file}: {error}") from None
-            self._kept = changes
-        self._tell_change(changed, PolicyChanged(time.time(), self.policy_file.name, "", "the whole file"))
-        return True
-
-    def _keep_policies(self) -> None:
-        if self.policy_file is None:
-            return
-        changes = self._policies.changes
-        try:
-            write_changes(self.policy_file, changes)
-            self._kept = changes
-        except OSError as error:
-            log.warning("the new policy is in force until the server ends, but cannot be kept: %s", error)
-
-    def _tell_change(self, changed: list[ServedModel], record: PolicyChanged) -> None:
-        self.policy_history.append(record)
-        log.info("policy of %s changed by %s: %s", record.model or "all models", record.by, record.what)
-        for model in changed[:MOST_NAMED]:
-            log.info("policy of %s: %s", model.name, model.policy)
-            for arm, _ in model.policy.shares:
-                if problem := model.arm_problem(arm):
-                    log.warning("arm %s of %s takes no requests: %s", arm, model.name, problem)
-        if len(changed) > MOST_NAMED:
-            log.info("and of %d more models", len(changed) - MOST_NAMED)
-        self._notify([model.name for model in changed])
-
-    def _change(
-        self, edit: Callable[[Policies], Policies], name: str, *, fields: Collection[str] = ()
-    ) -> list[ServedModel]:
-        """`fields`: those named. An explicit variant re-enables a withdrawn kernel."""
-        built = Successors(self._table, self._builder, self.on_demand)
-        try:
-            while True:
-                with self._table.lock:
-                    names = [self.get(name).name] if name else list(self._table.models)
-                    edited = edit(self._policies)
-                    policies = {each: edited.of(each) for each in names}
-                    for policy in (edited.default, *policies.values()):
-                        check_torch(policy)
-                    if name:
-                        _check_arms(self._table.models[name].under(policies[name]), fields)
-                    models = {each: built.applied(self._table.models[each]) for each in names}
-                    incomplete = [each for each in names if models[each].lacks(policies[each])]
-                    if not incomplete:
-                        selected = [n for n in names if policies[n].versions != self.policy(n).versions]
-                        changed = self._publish_policies(models, policies, edited, again="variant" in fields)
-                        built.take_over(models.values())
-                        break
-                # Not under the lock above: requests are routed, and other policies change, while kernels are built.
-                with self._changing:
-                    for each in incomplete:
-                        built.build(each, policies[each], strict=bool(name))
-        finally:
-            built.release()
-        for each in selected:
-            self.refresh(each)
-        return changed
-
-    def _publish_policies(
-        self, models: dict[str, ServedModel], policies: dict[str, Policy], edited: Policies, *, again: bool
-    ) -> list[ServedModel]:
-        changed = [models[name].under(policy, again=again) for name, policy in policies.items()]
-        self._policies = edited
-        self._table.publish({model.name: model for model in changed})
-        for shadow in (v.shadow for model in changed for v in model.versions):
-            if shadow is not None:
-                shadow.arm()
-        return changed
 
     def _start_referee(self) -> None:
         self.referee.start()
@@ -453,21 +352,6 @@ class Catalog:
         self._notify(loaded)
 
     def _notify(self, names: Collection[str]) -> None:
+        self.policies.unknown.tell(names)
         for callback in self._on_change:
             callback(names)
-
-
-def _check_arms(model: ServedModel, fields: Collection[str]) -> None:
-    """Of the fields that are named. Raises InvalidInput for a version or an arm that cannot answer."""
-    policy = model.policy
-    if "version" in fields and model.named(policy.version) is None and model.answering:
-        raise InvalidInput(f"version: {model.name} has no version {policy.version!r}")
-    for arm, _ in policy.shares if "arms" in fields else ():
-        if problem := model.arm_problem(arm):
-            raise InvalidInput(f"arms: {arm} of {model.name} cannot answer: {problem}")
-    if "canary" in fields and policy.canary and (problem := model.arm_problem(policy.canary.arm)):
-        raise InvalidInput(f"canary: {policy.canary.to} of {model.name} cannot answer: {problem}")
-    if "shadow_arm" in fields and policy.shadow_arm:
-        arm = parse_arm(policy.shadow_arm)
-        if problem := model.arm_problem(arm) or model.shadow_problem(arm):
-            raise InvalidInput(f"shadow_arm: {arm} of {model.name}: {problem}")

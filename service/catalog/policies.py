@@ -1,34 +1,17 @@
-"""The policies of all models: those of the settings, and what was changed since, which a file keeps. Knows nothing of
-the engine."""
+"""The policies of all models as one record: those of the settings, and what was changed since. Knows nothing of files
+and the engine."""
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fused_mlp.service.errors import InvalidInput
-from fused_mlp.service.settings.policy import ALL_MODELS, Policy, parse_policies
-from fused_mlp.service.settings.settings import DEMO_REPOSITORY, Settings
+from fused_mlp.service.settings.policy import ALL_MODELS, Policy
+from fused_mlp.service.settings.settings import Settings
 
-FILE_NAME = "policy.json"
-MOST_REMEMBERED = 100
 # By model, and for all of them under ALL_MODELS: the fields that were named, as in FUSED_MLP_POLICY.
 Changes = Mapping[str, Mapping[str, object]]
-
-
-@dataclass(frozen=True)
-class PolicyChanged:
-    """Who changed what and when. `model` is empty for all of them."""
-
-    at: float  # seconds since 1970
-    by: str
-    model: str
-    what: str
 
 
 @dataclass(frozen=True)
@@ -84,53 +67,12 @@ class Policies:
         kept[ALL_MODELS] = {**self.changes.get(ALL_MODELS, {}), **changes}
         return Policies(self.settings, {name: own for name, own in kept.items() if own}).checked()
 
-
-def policy_file(settings: Settings) -> Path | None:
-    """Where changes are kept: in the first repository. None: nowhere, if that is a store, or the demo, which is part of
-    the package."""
-    if settings.policy_file is not None:
-        return settings.policy_file
-    place = settings.repositories[0]
-    return None if "://" in place or place == str(DEMO_REPOSITORY) else Path(place) / FILE_NAME
-
-
-def read_changes(path: Path) -> Changes:
-    """None yet where there is no such file. Raises ValueError in one line, or OSError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return {}
-    try:
-        policies = parse_policies(text)
-        return {
-            name: {field: getattr(policy, field) for field in policy.model_fields_set}
-            for name, policy in policies.items()
+    def without(self, fields: Collection[str], model: str = "") -> Policies:
+        """Some fields as they were before they were changed, of one model or of all."""
+        names = [model] if model else list(self.changes)
+        left = {
+            name: {key: value for key, value in self.changes.get(name, {}).items() if key not in fields}
+            for name in names
         }
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def write_changes(path: Path, changes: Changes) -> None:
-    """In one step: a reader, and a start after a power failure, finds the old file or the new one. Raises OSError."""
-    written = {
-        name: Policy.model_validate(own).model_dump(mode="json", exclude_unset=True)
-        for name, own in changes.items()
-    }
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(written, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        kept = {name: own for name, own in {**self.changes, **left}.items() if own}
+        return Policies(self.settings, kept).checked()

@@ -181,8 +181,12 @@ class ServedModel:
 
     @property
     def default(self) -> ServedVersion | None:
-        """The one that the policy names if it can answer, otherwise the highest that can."""
-        named = self.named(self.policy.version)
+        """The one that the policy names if it can answer, otherwise the highest that can. The version that a canary
+        brings in does not take over by being the latest."""
+        named, policy = self.named(self.policy.version), self.policy
+        if policy.version == LATEST and policy.canary and policy.canary.arm.variant in (None, policy.variant):
+            others = [v for v in self.answering if str(v.version) != policy.canary.arm.version]
+            named = others[-1] if others else named
         return named if named is not None and named.answers else self.named(LATEST)
 
     def named(self, version: str) -> ServedVersion | None:

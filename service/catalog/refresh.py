@@ -47,8 +47,10 @@ class Refresh:
         self._notify = notify
         self._lazy = lazy
 
-    def apply(self, found: FoundModel, policy: Policy, held: Collection[int] = ()) -> None:
-        """Load what is new or has changed and is wanted by `policy`, the highest first; then retire what is not there
+    def apply(
+        self, found: FoundModel, policy: Policy, held: Collection[int] = (), *, retire: bool = True
+    ) -> None:
+        """Load what is new or has changed and is wanted by `policy`, the highest first; then `retire` what is not there
         any more, or not wanted. `held`: versions that are still being written, which stay as they are."""
         name = found.name
         while True:
@@ -65,8 +67,17 @@ class Refresh:
                 break
             self._load(name, missing[-1], current.get(missing[-1].version))
         gone = [v for number, v in current.items() if number not in wanted]
-        if gone and served is not None:
+        if gone and retire and served is not None:
             self._retire(served, gone)
+
+    def retire_unchosen(self, name: str, policy: Policy) -> None:
+        """What a policy does not choose any more, of what is served; the repository is not looked at."""
+        served = self._table.models.get(name)
+        if served is not None:
+            numbers = [v.version for v in served.versions]
+            wanted = policy.selected(numbers, [v.version for v in served.versions if not v.answers])
+            if gone := [v for v in served.versions if v.version not in wanted]:
+                self._retire(served, gone)
 
     def try_again(self, name: str) -> None:
         """The next apply() loads versions that failed, whether or not their files have changed."""
@@ -146,6 +157,8 @@ class Refresh:
         return self._loader.load_version(name, found, policy)
 
     def _publish(self, built: ServedVersion) -> None:
+        served = self._table.models.get(built.model)
+        answered = served.default if served else None
         while True:
             with self._table.lock:
                 # It may have changed since the version was loaded, and may need more kernels now.
@@ -162,6 +175,7 @@ class Refresh:
             built = completed
         if old is not None:
             self._table.release([old])
+        _tell_other_width(answered, self._table.models[built.model].default)
 
     def _report_failure(
         self, key: Key, found: FoundVersion, error: Exception, before: ServedVersion | None
@@ -199,3 +213,19 @@ class Refresh:
 
 def _is_same(served: ServedVersion | None, signature: object) -> bool:
     return served is not None and served.signature == signature and served.state != "LOADING"
+
+
+def _tell_other_width(before: ServedVersion | None, after: ServedVersion | None) -> None:
+    """Of a new default: nothing was asked to keep it back, and callers find out by errors."""
+    if before is None or after is None or not before.spec or not after.spec:
+        return
+    width, usual = after.spec.in_features, before.spec.in_features
+    if width != usual and before.version != after.version:
+        log.warning(
+            "%s/%d answers from now on and takes rows of %d, version %d took %d: callers have to follow",
+            after.model,
+            after.version,
+            width,
+            before.version,
+            usual,
+        )

@@ -147,7 +147,8 @@ def _plan(model: ServedModel) -> _engine.RoutePlan:
             arms.append((version.version, _engine.Variant[arm.variant or "unspecified"], share))
     labels = {name: v.version for name in (LATEST, PREVIOUS) if (v := model.named(name)) is not None}
     policy = model.policy
-    default = 0 if policy.version == LATEST or model.default is None else model.default.version
+    latest = policy.version == LATEST and policy.canary is None
+    default = 0 if latest or model.default is None else model.default.version
     return _engine.RoutePlan(
         model=model.name, default_version=default, arms=arms, labels=[*labels.items(), *policy.labels.items()]
     )

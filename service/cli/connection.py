@@ -103,15 +103,22 @@ def connected_later(command: Callable[..., None]) -> Callable[..., None]:
     return connected(command, Connector, target=_OPTIONAL_TARGET)
 
 
+def connected_with_token(command: Callable[..., None]) -> Callable[..., None]:
+    """As `connected`, for what the admin port answers too."""
+    return connected(command, token=True)
+
+
 def connected(
     command: Callable[..., None],
     connect: type[Client | AdminClient | Connector] = Client,
+    *,
+    token: bool = False,
     **other: inspect.Parameter,
 ) -> Callable[..., None]:
     """Call `command` with an open client as its first argument, and add the options of the connection to its own;
     `other` replaces options of the same name."""
     options = {**inspect.signature(_options, eval_str=True).parameters, **other}
-    if connect is not AdminClient:  # the others ask for nothing that needs one
+    if not token and connect is not AdminClient:  # the others ask for nothing that needs one
         del options["token_file"]
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
 
@@ -126,6 +133,11 @@ def connected(
                 command(client, **given)
             except PredictError as error:
                 fail(explain(error, admin=connect is AdminClient))
+            finally:
+                if isinstance(client, AdminClient) and client.not_kept:
+                    typer.echo(
+                        f"in force until the server ends, but it cannot be kept: {client.not_kept}", err=True
+                    )
 
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     run.__signature__ = inspect.Signature([*keyword_only, *options.values()])  # type: ignore[attr-defined]

@@ -10,13 +10,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fused_mlp.service.cli.connection import connected
-from fused_mlp.service.client import Client
+from fused_mlp.service.cli.connection import connected_with_token
+from fused_mlp.service.client import Client, PredictError
 
 WATCH_INTERVAL_S = 0.5
 
 
-@connected
+@connected_with_token
 def command(
     client: Client,
     *,
@@ -25,7 +25,9 @@ def command(
     graph: Annotated[bool, typer.Option("--graph", help="Draw the program of this model.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show changes until Ctrl-C.")] = False,
 ) -> None:
-    """List the models of a server, or describe one."""
+    """List the models of a server, or describe one.
+
+    --target may name the admin port too, which needs the token of a caller that is listed."""
     if graph and (not name or as_json):
         raise typer.BadParameter("--graph draws one model: give its name, and no --json, which has all steps")
     if watch:
@@ -44,10 +46,22 @@ def command(
 
 
 def _watch(client: Client, name: str, as_json: bool) -> NoReturn:
-    """A line for each version whenever its state, or the default, changes; the first look tells all."""
+    """A line for each version whenever its state, or the default, changes; the first look tells all. Goes on when the
+    server is restarted."""
     before: dict[tuple[str, int], tuple[str, bool, str]] = {}
+    away = False
     while True:
-        models = [model for model in client.models() if name in ("", model.name)]
+        try:
+            models = [model for model in client.models() if name in ("", model.name)]
+        except PredictError as error:
+            if not before or error.code.name not in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+                raise
+            if not away:
+                typer.echo(f"{time.strftime('%H:%M:%S')}  waiting for the server: {error.message}", err=True)
+            away = True
+            time.sleep(WATCH_INTERVAL_S)
+            continue
+        away = False
         now = {
             (model.name, v.version): (v.state, v.version == model.default_version, v.reason)
             for model in models

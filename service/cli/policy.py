@@ -1,4 +1,5 @@
-"""`fused-mlp policy get|set` reads and changes the policies of a running server, over its admin port."""
+"""`fused-mlp policy get|set|unset|reset|history` reads and changes the policies of a running server, over its admin
+port."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help
 
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 _MODEL = typer.Argument(help="Name of the model; all of them if not given.")
+_OWNER = typer.Argument(help="Name of the model; '*' for all of them.")
 _JSON = typer.Option("--json", help="Print JSON.")
 
 
@@ -36,6 +38,8 @@ def get(
 ) -> None:
     """Show the policies in force."""
     _show(admin.policies(model), as_json)
+    for line in () if model or as_json else admin.unknown_models():
+        typer.echo(line, err=True)
 
 
 def change(
@@ -138,6 +142,27 @@ def change(
     _show(policies, as_json, summary=True)
 
 
+def unset(
+    admin: AdminClient,
+    *,
+    model: Annotated[str, _OWNER],
+    fields: Annotated[list[str], typer.Argument(help="Such as split or version: docs/ab.md lists them.")],
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Take changes of some fields back: they are what the settings say again.
+
+    For example: fused-mlp policy unset digits split shadow_arm"""
+    names = [field.removeprefix("--").replace("-", "_") for field in fields]
+    _show(admin.unset_policy("" if model == "*" else model, names), as_json, summary=True)
+
+
+def reset(
+    admin: AdminClient, *, model: Annotated[str, _OWNER], as_json: Annotated[bool, _JSON] = False
+) -> None:
+    """Take all changes back that were made while servers ran."""
+    _show(admin.unset_policy("" if model == "*" else model), as_json, summary=True)
+
+
 def _arms(options: list[str] | None, no_arms: bool) -> dict[str, float] | None:
     if no_arms and options:
         raise typer.BadParameter("give --arm or --no-arms, not both")
@@ -191,3 +216,5 @@ def history(admin: AdminClient, *, model: Annotated[str, _MODEL] = "") -> None:
 app.command("get")(connected_to_admin(get))
 app.command("history")(connected_to_admin(history))
 app.command("set")(connected_to_admin(change))
+app.command("unset")(connected_to_admin(unset))
+app.command("reset")(connected_to_admin(reset))

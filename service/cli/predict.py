@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,9 +19,9 @@ from fused_mlp.service.client import Client, PredictError, Prediction, VersionIn
 from fused_mlp.service.client.prediction import ALL_OUTPUTS, ONLY_OUTPUT
 
 if TYPE_CHECKING:
+    from fused_mlp.service.arm import Arm
     from fused_mlp.service.cli.rows.sending import Answers
     from fused_mlp.service.cli.rows.source import Rows
-    from fused_mlp.service.variant import Variant
 
 
 @connected
@@ -44,6 +44,10 @@ def command(
     ] = None,
     variant: Annotated[
         str | None, typer.Option(metavar="fused|unfused", help="Variant; the server's choice if not given.")
+    ] = None,
+    arm: Annotated[
+        str | None,
+        typer.Option(metavar="ARM", help="Version or label, variant, or both: 3/fused, previous, stable."),
     ] = None,
     output_name: Annotated[
         str | None,
@@ -85,11 +89,15 @@ def command(
         raise typer.BadParameter("give either --json or --output -: both print to stdout")
 
     all_outputs = output_name == ALL_OUTPUTS
+    named = _arm(arm, version, variant)
+    if named is not None and named.version.isdigit():
+        version = int(named.version)
 
     def send(part: Any, version: int | None) -> Prediction:
-        prediction = client.predict(
-            model, part, version=version, variant=cast("Variant | None", variant), output=output_name
-        )
+        which: dict[str, Any] = {"version": version, "variant": variant}
+        if named is not None:  # its version, once that is known, answers all parts
+            which = {"arm": str(named._replace(version=str(version or named.version)))}
+        prediction = client.predict(model, part, **which, output=output_name)
         if all_outputs:
             return prediction
         # A table, and a file, has a column for every number, also where the model answers (rows,).
@@ -118,6 +126,19 @@ def command(
 
         labels = _labels(client, prediction)
         print_table(prediction_view(prediction, labels, top, answers.rows, answers.requests))
+
+
+def _arm(text: str | None, version: int | None, variant: str | None) -> Arm | None:
+    if text is None:
+        return None
+    if version is not None or variant is not None:
+        raise typer.BadParameter("give either --arm, or --version and --variant")
+    from fused_mlp.service.arm import parse_arm
+
+    try:
+        return parse_arm(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--arm: {error}") from None
 
 
 def _labels(client: Client, prediction: Prediction) -> VersionInfo | None:

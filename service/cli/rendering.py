@@ -168,7 +168,7 @@ def graph_view(model: ModelInfo) -> RenderableType:
 
 
 def _of_no_model(policy: PolicyInfo) -> PolicyInfo:
-    return replace(policy, model="", fallbacks=(), default_version=0, canary=None)
+    return replace(policy, model="", fallbacks=(), default_version=0, canary=None, unknown=())
 
 
 def policy_table(policies: Sequence[PolicyInfo], *, summary: bool = False) -> RenderableType:
@@ -213,6 +213,7 @@ def policy_table(policies: Sequence[PolicyInfo], *, summary: bool = False) -> Re
         for policy in policies
         for f in policy.fallbacks
     ]
+    below += [Text(f"{policy.model}: {line}", "yellow") for policy in policies for line in policy.unknown]
     rest = [Text(f" and {left:,} models with the policy of those loaded later; --json has all", "dim")]
     return Group(table, *(rest if left else []), *below)
 

@@ -64,6 +64,7 @@ class PolicyInfo:
     labels: Mapping[str, int] = field(default_factory=dict)
     fallbacks: tuple[FallbackInfo, ...] = ()
     canary: CanaryInfo | None = None
+    unknown: tuple[str, ...] = ()  # what it names and is not there, or cannot answer
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,9 @@ class PolicyChanged:
 
 
 class AdminClient(Connection):
-    """with AdminClient("127.0.0.1:8003") as admin: admin.set_policy("digits", split=0.1)"""
+    """with AdminClient("127.0.0.1:8003") as admin: admin.set_policy("digits", split=0.1)
+
+    `not_kept`: why the last change will not outlive the server; empty: it will."""
 
     def __init__(
         self,
@@ -89,11 +92,16 @@ class AdminClient(Connection):
     ) -> None:
         super().__init__(target, timeout_s, ONCE, tls, metadata)
         self._admin = Stub(self._channel, pb, "Admin")
+        self.not_kept = ""
 
     def policies(self, model: str = "") -> list[PolicyInfo]:
         """The policy of one model; without a name the default policy, then those of all models."""
         response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
         return _read(response, with_default=not model)
+
+    def unknown_models(self) -> list[str]:
+        """A line for each model that a policy names and that is not served."""
+        return list(self._call(self._admin.GetPolicy, pb.GetPolicyRequest()).unknown)
 
     def history(self, model: str = "") -> list[PolicyChanged]:
         """Changes of policies since the server started, the newest last."""
@@ -139,8 +147,16 @@ class AdminClient(Connection):
             change.variant = variant_number(variant)
         if on_mismatch is not None:
             change.on_mismatch = _ON_MISMATCH[on_mismatch]
-        response = self._call(self._admin.SetPolicy, pb.SetPolicyRequest(model=model, change=change))
-        return _read(response, with_default=not model)
+        return self._set(pb.SetPolicyRequest(model=model, change=change))
+
+    def unset_policy(self, model: str = "", fields: Sequence[str] = ("*",)) -> list[PolicyInfo]:
+        """Take changes back, of one model or of all: these fields, or all of them."""
+        return self._set(pb.SetPolicyRequest(model=model, unset=fields))
+
+    def _set(self, request: pb.SetPolicyRequest) -> list[PolicyInfo]:
+        response = self._call(self._admin.SetPolicy, request)
+        self.not_kept = response.not_kept
+        return _read(response, with_default=not request.model)
 
     def start_canary(
         self,
@@ -170,8 +186,7 @@ class AdminClient(Connection):
         return self._set_canary(model, pb.Canary())
 
     def _set_canary(self, model: str, plan: pb.Canary) -> PolicyInfo:
-        request = pb.SetPolicyRequest(model=model, change=pb.PolicyChange(canary=plan))
-        return _read(self._call(self._admin.SetPolicy, request), with_default=False)[0]
+        return self._set(pb.SetPolicyRequest(model=model, change=pb.PolicyChange(canary=plan)))[0]
 
     def load(self, model: str) -> ModelInfo:
         """Have the server serve what the repository holds of a model now."""
@@ -186,12 +201,16 @@ class AdminClient(Connection):
         if version is None:
             (policy,) = self.policies(model)
             version = policy.default_version
-        request = pb.PinVersionRequest(model=model, version=version)
-        return read_model(self._call(self._admin.PinVersion, request).model)
+        return self._pinned(self._admin.PinVersion, pb.PinVersionRequest(model=model, version=version))
 
     def roll_back(self, model: str) -> ModelInfo:
         """To the version below the default one, which is pinned."""
-        return read_model(self._call(self._admin.RollBack, pb.RollBackRequest(model=model)).model)
+        return self._pinned(self._admin.RollBack, pb.RollBackRequest(model=model))
+
+    def _pinned(self, method: Any, request: Any) -> ModelInfo:
+        answer = self._call(method, request)
+        self.not_kept = answer.not_kept
+        return read_model(answer.model)
 
     def trace(self, seconds: float, spans_per_thread: int = 0) -> LiveTrace:
         """Trace the requests of the next seconds: when each phase of each request began and ended."""
@@ -239,4 +258,5 @@ def _policy(name: str, policy: Any, model: Any = None) -> PolicyInfo:
             FallbackInfo(f.version, f.reason, f.detail) for f in (model.fallbacks if model else ())
         ),
         canary=_canary(model),
+        unknown=tuple(model.unknown) if model else (),
     )

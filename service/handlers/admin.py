@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from fused_mlp.kernels import KernelError
@@ -14,6 +15,7 @@ from fused_mlp.protos import admin_pb2 as pb
 from fused_mlp.protos.variants import variant_number
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.records import ServedModel
+from fused_mlp.service.catalog.unknown_names import unknown_names
 from fused_mlp.service.errors import InvalidInput, Unsupported
 from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
 from fused_mlp.service.handlers import versions
@@ -23,6 +25,7 @@ from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.variant import VARIANTS
 
 ON_MISMATCH = {"log": pb.ON_MISMATCH_LOG, "unfused": pb.ON_MISMATCH_UNFUSED}
+ALL_FIELDS = "*"  # in unset
 FIELDS = tuple(field.name for field in pb.PolicyChange.DESCRIPTOR.fields)
 _NAMES: dict[str, dict[Any, str]] = {
     "variant": {variant_number(name): name for name in VARIANTS},
@@ -35,23 +38,38 @@ def rpcs(catalog: Catalog, reloader: Reloader) -> list[Rpc]:
         models = [catalog.get(request.model)] if request.model else catalog.models()
         history = [
             pb.PolicyChanged(time_s=each.at, by=each.by, model=each.model, what=each.what)
-            for each in catalog.policy_history
+            for each in catalog.policies.history
             if request.model in ("", each.model) or not each.model
         ]
+        unserved = [] if request.model else catalog.policies.unknown.unserved(catalog.policies.now)
         return pb.GetPolicyResponse(
-            defaults=_policy(catalog.default_policy), models=_models(catalog, models), history=history
+            defaults=_policy(catalog.default_policy),
+            models=_models(catalog, models),
+            history=history,
+            unknown=unserved,
+            not_kept=catalog.policies.not_kept,
         )
 
     async def set_policy(request: Any, call: Call) -> Any:
+        change: Callable[[], list[ServedModel]]
+        by = caller_of(call)
+        if request.unset:
+            if request.HasField("change"):
+                raise InvalidInput("expected either change or unset, got both")
+            change = partial(catalog.policies.unset, _unset(request.unset), request.model, by=by)
+        else:
+            change = partial(catalog.policies.set, _changes(request.change), request.model, by=by)
         try:
             # On a thread: kernels that the new policy needs are built first, and that may take seconds.
-            changed = await asyncio.to_thread(
-                catalog.set_policy, _changes(request.change), request.model, by=caller_of(call)
-            )
+            changed = await asyncio.to_thread(change)
         except KernelError as error:
             raise Unsupported(str(error)) from error
+        why_not = catalog.policies.not_kept
         return pb.SetPolicyResponse(
-            defaults=_policy(catalog.default_policy), models=_models(catalog, changed)
+            defaults=_policy(catalog.default_policy),
+            models=_models(catalog, changed),
+            kept=not why_not,
+            not_kept=why_not,
         )
 
     async def trace(request: Any, _: Call) -> AsyncIterator[Any]:
@@ -94,6 +112,10 @@ def _changes(change: pb.PolicyChange) -> dict[str, object]:
     return changes
 
 
+def _unset(fields: Collection[str]) -> Collection[str]:
+    return Policy.model_fields if set(fields) == {ALL_FIELDS} else fields
+
+
 def _canary_plan(canary: pb.Canary) -> dict[str, object] | None:
     """What was not given has the defaults of CanaryPlan."""
     if not canary.to:
@@ -116,6 +138,7 @@ def _models(catalog: Catalog, models: Iterable[ServedModel]) -> list[pb.ModelPol
             canary=pb.CanaryStatus(**asdict(status))
             if (status := catalog.canaries.get(model.name))
             else None,
+            unknown=[f"{field}: {text}" for field, text in unknown_names(model)],
         )
         for model in models
     ]

@@ -47,4 +47,6 @@ def control_rpcs(control: Control) -> list[Rpc]:
 
 
 def admin_rpcs(control: Control) -> list[Rpc]:
-    return [control.guard.protect(rpc) for rpc in admin.rpcs(control.catalog, control.reloader)]
+    """What is served too: an operator may reach no other port."""
+    rpcs = [*admin.rpcs(control.catalog, control.reloader), *inference.rpcs(control.catalog)]
+    return [control.guard.protect(rpc) for rpc in rpcs]

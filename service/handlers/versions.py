@@ -1,7 +1,9 @@
-"""The part of fused_mlp.v1.Admin that loads, unloads, pins and rolls back, on the reloader's thread."""
+"""The part of fused_mlp.v1.Admin that loads, unloads, pins and rolls back. Loads are on the reloader's thread, one
+after the other; what needs none does not wait for them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,9 +22,9 @@ from fused_mlp.service.reload.reloader import Reloader
 def handlers(
     catalog: Catalog, reloader: Reloader, caller_of: Callable[[Call], str]
 ) -> dict[str, Callable[[Any, Call], Awaitable[Any]]]:
-    async def change(call: Callable[..., ServedModel], *arguments: object) -> ServedModel:
+    async def change(call: Callable[..., ServedModel], *arguments: object, loads: bool = True) -> ServedModel:
         try:
-            return await reloader.run(call, *arguments)
+            return await (reloader.run if loads else asyncio.to_thread)(call, *arguments)
         except (ModelLoadError, KernelError) as error:
             raise InvalidInput(str(error)) from error
 
@@ -38,11 +40,22 @@ def handlers(
         return pb.UnloadModelResponse()
 
     async def pin(request: Any, call: Call) -> Any:
-        by = caller_of(call)
-        return _answer(await change(pinning.pin, catalog, request.model, request.version, by))
+        return await pin_version(request.model, request.version, call)
+
+    async def pin_version(name: str, version: int, call: Call) -> Any:
+        loads = not pinning.is_ready(catalog, name, version)
+        return kept(await change(pinning.pin, catalog, name, version, caller_of(call), loads=loads))
 
     async def roll_back(request: Any, call: Call) -> Any:
-        return _answer(await change(pinning.roll_back, catalog, request.model, caller_of(call)))
+        version = await asyncio.to_thread(pinning.version_below, catalog, request.model)
+        if version:
+            return await pin_version(request.model, version, call)
+        return kept(await change(pinning.roll_back, catalog, request.model, caller_of(call), loads=False))
+
+    def kept(model: ServedModel) -> pb.ModelAnswer:
+        answer, why_not = _answer(model), catalog.policies.not_kept
+        answer.kept, answer.not_kept = not why_not, why_not
+        return answer
 
     return {"LoadModel": load, "UnloadModel": unload, "PinVersion": pin, "RollBack": roll_back}
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version as package_version
 
 from fused_mlp.kernels import KernelInfo
-from fused_mlp.service.catalog.catalog import MOST_NAMED
 from fused_mlp.service.catalog.records import ServedModel, ServedVersion
+from fused_mlp.service.catalog.unknown_names import MOST_NAMED
 from fused_mlp.service.settings.settings import Settings, join_address
 
 _DEFAULT_TARGET = "127.0.0.1:8001"  # of the commands that call a server

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -29,6 +30,7 @@ from fused_mlp.service.variant import VARIANTS, Variant
 OnMismatch = Literal["log", "unfused"]
 MOST_ARMS = 8  # as the engine's kMostArms
 MOST_LABELS = 64
+MOST_SHOWN, MOST_TOLD = 100, 5  # characters of a value in an error, and errors
 ALL_MODELS = "*"  # as a name in FUSED_MLP_POLICY
 _LATEST = re.compile(r"latest:([1-9][0-9]{0,8})", re.ASCII)
 _NUMBERS = re.compile(r"[1-9][0-9]{0,17}(,[1-9][0-9]{0,17})*", re.ASCII)
@@ -86,10 +88,22 @@ class Policy(BaseModel):
         return [(parse_arm(name), share) for name, share in self.arms.items() if share > 0]
 
     @property
-    def _other_arms(self) -> list[Arm]:
-        """Those of a canary and of a shadow."""
+    def _all_arms(self) -> list[Arm]:
+        """Those of a canary and of a shadow too."""
         shadow = [parse_arm(self.shadow_arm)] if self.shadow_arm else []
-        return shadow + ([self.canary.arm] if self.canary else [])
+        return [*(arm for arm, _ in self.shares), *shadow, *([self.canary.arm] if self.canary else [])]
+
+    @property
+    def named(self) -> set[int]:
+        """The versions that it names by number, in whichever field; they are served whatever `versions` says."""
+        names = {self.version, *(arm.version for arm in self._all_arms)}
+        return {int(name) for name in names if name.isdigit()} | set(self.labels.values())
+
+    @property
+    def names_something(self) -> bool:
+        """Whether any field names a version that may not be there."""
+        fields = self.labels, self.arms, self.canary, self.shadow_arm
+        return self.version != LATEST or self.versions != "all" or any(fields)
 
     def given(self) -> dict[str, object]:
         """The fields that were named, not those left at their defaults."""
@@ -118,15 +132,12 @@ class Policy(BaseModel):
             chosen = set(versions)
         else:
             chosen = {int(number) for number in self.versions.split(",")}.intersection(versions)
-        arms = [arm for arm, _ in self.shares] + self._other_arms
-        named = {self.version, *(arm.version for arm in arms)} | {str(v) for v in self.labels.values()}
-        return chosen | {v for v in versions if str(v) in named}
+        return chosen | self.named.intersection(versions)
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """The variants that a request or the shadow can reach. Only their kernels are built."""
-        arms = [arm for arm, _ in self.shares] + self._other_arms
-        named = {arm.variant for arm in arms} - {None, self.variant}
+        named = {arm.variant for arm in self._all_arms} - {None, self.variant}
         both = self.split or self.allow_override or (self.shadow and not self.shadow_arm) or named
         return VARIANTS if both else (self.variant,)
 
@@ -142,12 +153,34 @@ def parse_policies(text: str) -> dict[str, Policy]:
 
 
 def describe(error: ValidationError) -> list[str]:
-    """One line for each field that cannot be used: what was expected and what came."""
+    """One line for each field that cannot be used, of the first ones: what was expected and what came."""
     lines = []
-    for item in error.errors():
-        text = item["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        # Fields that do not go together: what came is the whole record.
-        whole = item["type"] == "value_error" and isinstance(item["input"], dict)
-        got = "" if whole else f", got {item['input']!r}"
-        lines.append(f"{'.'.join(map(str, item['loc']))}: expected {text}{got}".removeprefix(": "))
-    return lines
+    for item in error.errors()[:MOST_TOLD]:
+        where = ".".join(str(part)[:MOST_SHOWN] for part in item["loc"])
+        text, got = item["msg"], f", got {_cut(item['input'])}"
+        for prefix in ("Input should be ", "Value error, "):
+            if text.startswith(prefix):
+                text = f"expected {text.removeprefix(prefix).removeprefix('expected ')}"
+        if item["type"] == "extra_forbidden":
+            text, got = _unknown_field(item["loc"]), ""
+        elif item["type"] == "missing":
+            text, got = "expected a value, got none", ""
+        elif ", got " in text:
+            got = ""  # it says so itself
+        elif item["type"] == "value_error" and isinstance(item["input"], dict):
+            got = ""  # fields that do not go together: what came is the whole record
+        lines.append(f"{where}: {text}{got}".removeprefix(": "))
+    left = error.error_count() - len(lines)
+    return [*lines, f"and {left} more"] if left else lines
+
+
+def _unknown_field(loc: tuple[int | str, ...]) -> str:
+    record = CanaryPlan if "canary" in loc[:-1] else Policy
+    close = get_close_matches(str(loc[-1]), record.model_fields, 1)
+    return f"no such field; did you mean {close[0]}?" if close else "no such field, docs/ab.md lists them"
+
+
+def _cut(value: object) -> str:
+    """Of a file that may hold anything."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

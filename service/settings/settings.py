@@ -179,7 +179,7 @@ class Settings(BaseModel):
     policy_file: Path | None = Field(
         None,
         description="keeps policies that were changed while the server ran, and is read when it changes; "
-        "default: policy.json in the model repository",
+        "default: policy.json in the model repository, or beside its mirror",
     )
 
     # Batching and limits

@@ -35,29 +35,9 @@ def make_repository(root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_repository(tmp_path_factory.mktemp("repository"))
-
-
-@pytest.fixture(scope="module")
-def puppet(front: str, repository: Path) -> Iterator[PuppetService]:
-    with PuppetService(
-        front=front, backend="auto", admin_port=free_port(), model_repository=repository
-    ) as running:
-        yield running
-    (repository / "policy.json").unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def admin(puppet: PuppetService) -> Iterator[AdminClient]:
-    with AdminClient(puppet.admin_target) as connected:
-        yield connected
-
-
-@pytest.fixture(scope="module")
-def channel(puppet: PuppetService) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(puppet.target) as connected:
-        yield connected
+def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    root = make_repository(tmp_path_factory.mktemp("repository"))
+    return {"backend": "auto", "model_repository": root}
 
 
 @pytest.fixture(autouse=True)
@@ -206,8 +186,8 @@ def test_an_arm_that_a_model_does_not_have_is_refused(
     # Nor does one that is not there any more stand in the way of other changes.
     catalog = puppet.service.catalog
     admin.set_policy("m", version=3, arms={"2": 0.5})
-    catalog.policy_file.write_text('{"m": {"version": "3", "arms": {"9": 0.5}}}')
-    catalog.read_policies()
+    catalog.policies.file.path.write_text('{"m": {"version": "3", "arms": {"9": 0.5}}}')
+    catalog.policies.read()
     assert admin.set_policy("m", weight=2)[0].arms == {"9": 0.5}
     assert [predict(channel) for _ in range(4)] == ["3/fused"] * 4
 
@@ -298,7 +278,7 @@ def test_policies_outlive_the_server(front: str, tmp_path: Path) -> None:
         (tmp_path / "policy.json").write_text('{"m": {"version": "1"}}')
         reload.poll()
         assert client.predict("m", X).version == 1
-        assert catalog.policy_history[-1].by == "policy.json"
+        assert catalog.policies.history[-1].by == "policy.json"
         for bad in ('{"m": {"versio', '{"m": {"split": 2}}', '{"m": {"arms": {"2": 0.1}, "split": 0.1}}'):
             (tmp_path / "policy.json").write_text(bad)
             reload.poll()

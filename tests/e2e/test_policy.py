@@ -17,7 +17,6 @@ from fused_mlp.service import _engine
 from fused_mlp.service.client import PredictError
 from fused_mlp.service.client.admin import AdminClient
 from tests.support.puppet import PuppetService
-from tests.support.server import free_port
 
 SPLIT = 0.25
 X = np.ones((1, 64), np.float32)
@@ -25,21 +24,8 @@ NAMES = {fm.FUSED: "fused", fm.UNFUSED: "unfused"}
 
 
 @pytest.fixture(scope="module")
-def puppet(front: str) -> Iterator[PuppetService]:
-    with PuppetService(front=front, admin_port=free_port()) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def admin(puppet: PuppetService) -> Iterator[AdminClient]:
-    with AdminClient(puppet.admin_target) as connected:
-        yield connected
-
-
-@pytest.fixture(scope="module")
-def channel(puppet: PuppetService) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(puppet.target) as connected:
-        yield connected
+def settings() -> dict[str, object]:
+    return {}
 
 
 @pytest.fixture(autouse=True)

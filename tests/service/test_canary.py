@@ -232,6 +232,73 @@ def test_an_operator_who_goes_back_ends_the_canary(rig: Rig, undo: Callable[[Cat
     assert (rig.default, rig.arms, rig.status.state) == (1, {}, "stopped")
 
 
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Rig]:
+    for version in (1, 2):
+        save(make_mlp(make_spec((4, 8, 3)), seed=version), tmp_path / "m" / str(version))
+    made = start(tmp_path)
+    yield made
+    made.service.close()
+
+
+def add_version(rig: Rig, version: int) -> None:
+    catalog = rig.service.catalog
+    save(make_mlp(make_spec((4, 8, 3)), seed=version), catalog.repository.root / "m" / str(version))
+    catalog.refresh("m")
+
+
+@pytest.mark.parametrize(("to", "started"), [("latest", "2"), ("next", "2"), ("latest/fused", "2/fused")])
+def test_a_canary_keeps_to_the_version_that_it_started_with(growing: Rig, to: str, started: str) -> None:
+    growing.set(labels={"next": 2}, canary=PLAN | {"to": to})
+    growing.look()
+    assert (growing.default, growing.arms, growing.status.to) == (1, {started: 0.05}, started)
+    add_version(growing, 3)
+    growing.set(labels={"next": 3})
+    growing.look()
+    plan = growing.service.catalog.policy("m").canary
+    assert plan is not None
+    assert (growing.default, growing.arms, plan.to) == (1, {started: 0.05}, started)
+    for _ in PLAN["steps"]:
+        growing.traffic(1)
+        growing.traffic(2)
+        growing.look(after=60)
+        growing.look()
+    assert (growing.default, growing.status.state) == (2, "promoted")
+
+
+def test_a_canary_in_a_file_waits_for_its_version_which_does_not_take_over_before(growing: Rig) -> None:
+    catalog = growing.service.catalog
+    assert catalog.policies.file.path is not None
+    catalog.policies.file.path.write_text('{"m": {"canary": {"to": "3", "steps": [5, 100]}}}')
+    catalog.policies.read()
+    growing.look()
+    assert (growing.default, growing.arms, growing.status.text) == (2, {}, "waits for its version")
+    add_version(growing, 3)
+    assert growing.default == 2
+    growing.look()
+    assert (growing.default, growing.arms) == (2, {"3": 0.05})
+    growing.look()
+    growing.traffic(2)
+    growing.traffic(3, failed=600)
+    growing.look()
+    assert (growing.default, growing.arms, growing.status.state) == (2, {}, "rolled_back")
+
+
+def test_a_canary_goes_back_while_the_policy_file_cannot_be_used(rig: Rig) -> None:
+    rig.set(canary=PLAN)
+    rig.look()
+    rig.look()
+    path = rig.service.catalog.policies.file.path
+    assert path is not None
+    path.write_text('{"m": {')
+    rig.traffic(1)
+    rig.traffic(2, failed=600)
+    rig.look()
+    assert (rig.default, rig.arms, rig.status.reason) == (1, {}, "errors")
+    assert path.read_text() == '{"m": {'
+    assert "expected JSON" in rig.service.catalog.policies.not_kept
+
+
 def test_without_an_older_version_there_is_nothing_to_compare_with(rig: Rig) -> None:
     rig.set(version="1", canary=PLAN | {"to": "1"})
     rig.look()

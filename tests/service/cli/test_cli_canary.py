@@ -117,3 +117,17 @@ def test_two_versions_are_compared(cli, puppet: PuppetService, tmp_path: Path) -
     ):
         failed = cli("ab", "m", "--arms", arms, "--duration", 2, target=puppet.target)
         assert words in " ".join(failed.err.replace("│", " ").split())
+
+
+def test_predict_names_an_arm(cli, puppet: PuppetService, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.npy"
+    np.save(rows, np.ones((5, 4), np.float32))
+
+    def predict(*options: str):
+        return cli("predict", "m", "-i", rows, "--json", "--request-rows", 2, *options, target=puppet.target)
+
+    for arm, version in (("previous", 1), ("2/fused", 2), ("1", 1)):
+        assert json.loads(predict("--arm", arm).out)["version"] == version
+    assert "has no version 'stable'" in predict("--arm", "stable").err
+    for wrong in (["--arm", "2/fast"], ["--arm", "2", "--version", "1"]):
+        assert predict(*wrong).code == 2

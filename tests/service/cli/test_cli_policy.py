@@ -47,6 +47,44 @@ def test_policies_are_shown_and_changed(policy):
     assert [each["allow_override"] for each in everywhere] == [False, False]
 
 
+def test_changes_are_taken_back(policy):
+    before = policy("reset", "digits", "--json").out
+    policy("set", "digits", "--split", "0.1", "--weight", "2", "--shadow-arm", "")
+    (digits,) = json.loads(policy("unset", "digits", "split", "shadow-arm", "--json").out)
+    assert (digits["split"], digits["weight"]) == (0, 2)
+    refused = policy("unset", "digits", "splt")
+    assert refused.code == 1
+    assert "unset: expected some of version" in refused.err
+    assert policy("reset", "digits", "--json").out == before
+    policy("set", "--weight", "3")
+    assert [each["weight"] for each in json.loads(policy("reset", "*", "--json").out)] == [1, 1]
+
+
+def test_a_change_that_cannot_be_kept_is_told(policy):
+    changed = policy("set", "digits", "--weight", "2")
+    assert changed.code == 0
+    says = (
+        "in force until the server ends, but it cannot be kept: the demo that is part of the package keeps no"
+    )
+    assert says in changed.err
+    assert policy("get", "digits").err == ""
+
+
+def test_names_that_mean_nothing_are_shown(cli, tmp_path):
+    make_fleet(tmp_path, 1)
+    (tmp_path / "policy.json").write_text('{"m000": {"version": "7"}, "m00": {"weight": 2}}')
+    with PuppetService(admin_port=free_port(), model_repository=tmp_path) as puppet:
+        shown = cli("policy", "get", "--target", puppet.admin_target)
+        assert "m000: version: version 7 is not there: version 1 answers" in shown.out
+        assert shown.err == "the policy file names 'm00', which is not served here; did you mean 'm000'?\n"
+
+
+def test_the_admin_port_says_what_is_served(cli, target):
+    listed = cli("models", "--target", target)
+    assert listed.code == 0, listed.err
+    assert "digits" in listed.out
+
+
 def test_a_change_for_many_models_is_told_in_a_summary(cli, tmp_path):
     make_fleet(tmp_path, 30)
     with PuppetService(admin_port=free_port(), model_repository=tmp_path) as puppet:

@@ -1,0 +1,33 @@
+"""What tests of policies share: a service in this process, its admin port and a channel to it. A module says which
+service by a fixture `settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from fused_mlp.service.client.admin import AdminClient
+from tests.support.puppet import PuppetService
+from tests.support.server import free_port
+
+
+@pytest.fixture(scope="module")
+def puppet(front: str, settings: dict[str, object]) -> Iterator[PuppetService]:
+    with PuppetService(front=front, admin_port=free_port(), **settings) as running:
+        yield running
+    if (kept := running.service.catalog.policies.file.path) is not None:
+        kept.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def admin(puppet: PuppetService) -> Iterator[AdminClient]:
+    with AdminClient(puppet.admin_target) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def channel(puppet: PuppetService) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(puppet.target) as connected:
+        yield connected

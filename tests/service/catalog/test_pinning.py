@@ -1,0 +1,133 @@
+"""Pins and rollbacks beside loads, and the versions that a policy names."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fused_mlp.models import Mlp, save
+from fused_mlp.models.repository import FoundVersion, Repository
+from fused_mlp.service.client import Client
+from fused_mlp.service.client.admin import AdminClient
+from tests.kernels.cuda.random_models import make_mlp, make_spec
+from tests.support.puppet import PuppetService
+from tests.support.server import free_port
+
+X = np.ones((1, 4), np.float32)
+
+
+def add(root: Path, version: int, width: int = 4) -> None:
+    save(make_mlp(make_spec((width, 8, 3)), seed=version), root / "m" / str(version))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for version in (1, 2, 3):
+        add(tmp_path, version)
+    return tmp_path
+
+
+@pytest.fixture
+def puppet(root: Path) -> Iterator[PuppetService]:
+    policy = '{"m": {"versions": "latest:2"}}'
+    with PuppetService(
+        backend="auto", admin_port=free_port(), model_repository=root, policy=policy
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(puppet: PuppetService) -> Iterator[AdminClient]:
+    with AdminClient(puppet.admin_target) as connected:
+        yield connected
+
+
+def served(puppet: PuppetService) -> set[int]:
+    return {v.version for v in puppet.service.catalog.get("m").ready}
+
+
+class SlowDisk:
+    """Reading version 4 takes until `gate` is open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.gate = threading.Event(), threading.Event()
+        read = Repository.read
+
+        def slow(repository: Repository, found: FoundVersion, *, again: bool = False) -> Mlp:
+            if found.version == 4:
+                self.reached.set()
+                assert self.gate.wait(30)
+            return read(repository, found, again=again)
+
+        monkeypatch.setattr(Repository, "read", slow)
+
+
+def test_a_version_that_is_ready_is_pinned_while_another_is_loaded(
+    root: Path, puppet: PuppetService, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    with ThreadPoolExecutor(1) as pool, Client(puppet.target) as client:
+        try:
+            assert client.predict("m", X).version == 3
+            add(root, 4)
+            load = pool.submit(admin.load, "m")
+            assert disk.reached.wait(30)
+            assert admin.roll_back("m").default_version == 2
+            assert client.predict("m", X).version == 2
+            assert admin.pin("m", 3).default_version == 3
+            assert client.predict("m", X).version == 3
+            assert not load.done()
+        finally:
+            disk.gate.set()
+        assert load.result().default_version == 3
+        puppet.wait_for(lambda: served(puppet) == {3, 4})  # 2 was kept by its pin alone
+
+
+def test_versions_that_a_policy_names_are_served_at_once(puppet: PuppetService, admin: AdminClient) -> None:
+    assert served(puppet) == {2, 3}
+    (told,) = admin.set_policy("m", labels={"stable": 1})
+    assert (told.labels, told.unknown) == ({"stable": 1}, ())
+    assert served(puppet) == {1, 2, 3}
+    with Client(puppet.target) as client:
+        assert client.predict("m", X, arm="stable").version == 1
+    admin.set_policy("m", labels={}, versions="latest:1")
+    assert served(puppet) == {3}
+    admin.set_policy("m", arms={"1/fused": 0.5})
+    assert served(puppet) == {1, 3}
+    admin.set_policy("m", arms={})
+    puppet.wait_for(lambda: served(puppet) == {3})
+    admin.set_policy("m", version=2)
+    assert served(puppet) == {2, 3}
+
+
+def test_a_refused_change_retires_nothing(puppet: PuppetService, admin: AdminClient) -> None:
+    with pytest.raises(Exception, match="arms: 9 of m cannot answer: there is no such version"):
+        admin.set_policy("m", versions="latest:1", arms={"9": 0.5})
+    with pytest.raises(Exception, match="versions: m has none of 8,9"):
+        admin.set_policy("m", versions="8,9")
+    assert served(puppet) == {2, 3}
+
+
+def test_a_rollback_works_while_the_repository_is_away(
+    root: Path, puppet: PuppetService, admin: AdminClient, tmp_path: Path
+) -> None:
+    admin.set_policy("m", version=2)
+    (root / "m").rename(root / ".away")
+    assert admin.pin("m", 3).default_version == 3
+    assert admin.roll_back("m").default_version == 2
+    with pytest.raises(Exception, match="no version below 2 to go back to"):
+        admin.roll_back("m")
+    assert served(puppet) == {2, 3}
+
+
+def test_a_new_default_that_takes_other_rows_is_told(
+    root: Path, puppet: PuppetService, admin: AdminClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(root, 4, width=5)
+    admin.load("m")
+    assert "m/4 answers from now on and takes rows of 5, version 3 took 4" in caplog.text
