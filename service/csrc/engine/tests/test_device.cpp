@@ -288,28 +288,45 @@ TEST(a_batch_for_the_cpu_that_is_due_goes_before_more_for_the_device) {
   CHECK(rig.engine.wait_idle(seconds(30)));
 }
 
+// A ticket of one row that does something while it is gathered.
+class Gathered final : public Ticket {
+ public:
+  Gathered(Rig& rig, std::function<void()> during)
+      : Ticket(1, &rig.inbox), rig_(rig), during_(std::move(during)) {}
+
+ protected:
+  void gather(float* to) noexcept override {
+    during_();
+    std::fill_n(to, Rig::kWidth, 0.0f);
+  }
+  void complete(const Outcome&) noexcept override { rig_.inbox.arrived(); }
+
+ private:
+  Rig& rig_;
+  std::function<void()> during_;
+};
+
 // A worker that waits for the device keeps nothing that another one could run.
 TEST(a_batch_for_the_cpu_is_left_to_a_worker_that_is_free) {
   DeviceRig rig(2);
   fake().hold(1);
   const auto other = rig.add_lane({}, /*python=*/true), last = rig.add_lane({}, /*python=*/true);
-  const auto first = rig.stages[0], second = rig.stages[1];
-  for (const auto& [lane, stage] : {std::pair{other, first}, {last, second}}) {
-    stage->hold();
-    (void)rig.send(*lane, 1);
-    stage->wait_running(1);
-  }
-  const auto on_device = rig.ticket(1);
-  on_device->deadline_ns = rig.clock->now() + 1000 * kMilli;  // it goes first
-  CHECK(rig.submit(*rig.lane, on_device) == Status::ok);
+  const std::shared_ptr<Stage> stage = rig.stages.back();
+  stage->hold();
+  (void)rig.send(*last, 1);
+  stage->wait_running(1);
   Inbox answers;
-  CHECK(rig.submit(*other, rig.ticket(5, 1, &answers)) == Status::ok);
-  first->release();
+  // By the worker that gathers it, which then looks for more.
+  const auto on_device =
+      make_ref<Gathered>(rig, [&] { CHECK(rig.submit(*other, rig.ticket(5, 1, &answers)) == Status::ok); });
+  CHECK(rig.engine.submit(*rig.lane, Ref<Ticket>(Ref<Gathered>(on_device))) == Status::ok);
   rig.wait_until_the_device_has_work();
-  second->release();
-  answers.wait_for(1);
+  stage->release();
+  const auto until = std::chrono::steady_clock::now() + seconds(20);
+  while (answers.completions() == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  CHECK_EQ(answers.completions(), 1);
   fake().hold(0);
-  rig.inbox.wait_for(3);
+  rig.inbox.wait_for(2);
   CHECK(rig.engine.wait_idle(seconds(30)));
 }
 
