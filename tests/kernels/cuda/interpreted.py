@@ -305,7 +305,7 @@ def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
     for tile in tiles(spec, all_blocks=False):
         y, expected = run(mlp, tile, x), run(mlp, tile, clean)
         rounded = y[rows].to(TORCH_DTYPES[spec.dtype]).float()  # as eager's are: the largest become infinite
-        alike = torch.allclose(rounded, eager[rows], rtol=0.02, atol=0.02, equal_nan=True)
+        alike = is_alike(rounded.double(), eager[rows].double())
         apart = torch.equal(y[others], expected[others])
         shape = f"{spec.summary()} {precision_of(spec, tf32=False)} {tile.label}"
         yield {
@@ -314,6 +314,13 @@ def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
             "got": y[rows, 0].tolist(),
             "eager": eager[rows, 0].tolist(),
         }
+
+
+def is_alike(got: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Up to 2 % of the largest number in its row: numbers that nearly cancel keep the error of those they came from."""
+    largest = torch.where(expected.isfinite(), expected.abs(), 0).amax(1, keepdim=True)
+    near = (got - expected).abs() <= 0.02 * (1 + largest)
+    return bool((near | (got == expected) | (got.isnan() & expected.isnan())).all())
 
 
 def positive_after_first(mlp: Mlp) -> Mlp:
