@@ -58,10 +58,14 @@ void Device::on_lost(std::function<void(const std::string&)> tell) {
 }
 
 void Device::judge(CUresult code) noexcept {
-  if (code == kSuccess || passes(code)) return;
-  CUevent event = nullptr;
-  const CUresult verdict = driver_.event_create(&event, kEventDisableTiming);
-  if (verdict == kSuccess) driver_.event_destroy(event);
+  if (code == kSuccess || passes(code) || sticky_error() != kSuccess) return;
+  CUresult verdict = kSuccess;
+  try {
+    const CurrentContext current(*this);
+    (void)make_event(driver_, kEventDisableTiming);
+  } catch (const DriverError& error) {
+    verdict = error.code();
+  }
   if (verdict == code) set_sticky(code, driver_.describe(code));
 }
 

@@ -38,7 +38,7 @@ class Device {
   // Throws DriverError once there was one.
   void refuse_if_lost() const;
   // After a failed call: asks the driver whether its error was a sticky one. The first such is told to
-  // on_lost, on the calling thread. The context must be current.
+  // on_lost, on the calling thread.
   void judge(CUresult code) noexcept;
   void on_lost(std::function<void(const std::string&)> tell);
 

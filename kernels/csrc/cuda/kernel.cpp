@@ -150,6 +150,17 @@ CudaKernel::~CudaKernel() {
   }
 }
 
+template <class Work>
+auto CudaKernel::on_device(Work work) const {
+  try {
+    const CurrentContext current(*device_);
+    return work();
+  } catch (const DriverError& error) {
+    device_->judge(error.code());
+    throw;
+  }
+}
+
 std::chrono::nanoseconds CudaKernel::spin_beside(unsigned busy) const noexcept {
   return busy != UINT_MAX && busy >= device_->cores() ? kSpinAmongBusy : kSpin;
 }
@@ -157,19 +168,20 @@ std::chrono::nanoseconds CudaKernel::spin_beside(unsigned busy) const noexcept {
 void CudaKernel::run(const float* x, std::size_t rows, float* y, unsigned busy) {
   if (rows == 0) return;
   device_->refuse_if_lost();
-  const CurrentContext current(*device_);
-  const std::chrono::nanoseconds spin = spin_beside(busy);
-  const Borrowed first(*this, borrow(true));
-  if (rows <= LaunchContext::kGraphRowsMost) {
-    LaunchContext& context = *first.get();
-    std::memcpy(context.begin(rows), x, loaded_->x_bytes(rows));
-    context.start();
-    std::memcpy(y, context.finish(spin), loaded_->y_bytes(rows));
-    return;
-  }
-  // A second stream, if there is one to spare: while one part is copied, the other computes.
-  const Borrowed second(*this, borrow(false));
-  run_parts(*first.get(), second.get(), x, rows, y, spin);
+  on_device([&] {
+    const std::chrono::nanoseconds spin = spin_beside(busy);
+    const Borrowed first(*this, borrow(true));
+    if (rows <= LaunchContext::kGraphRowsMost) {
+      LaunchContext& context = *first.get();
+      std::memcpy(context.begin(rows), x, loaded_->x_bytes(rows));
+      context.start();
+      std::memcpy(y, context.finish(spin), loaded_->y_bytes(rows));
+      return;
+    }
+    // A second stream, if there is one to spare: while one part is copied, the other computes.
+    const Borrowed second(*this, borrow(false));
+    run_parts(*first.get(), second.get(), x, rows, y, spin);
+  });
 }
 
 LaunchContext* CudaKernel::begin(std::size_t rows) noexcept {
@@ -179,22 +191,18 @@ LaunchContext* CudaKernel::begin(std::size_t rows) noexcept {
 }
 
 void CudaKernel::start(LaunchContext& batch) {
-  const CurrentContext current(*device_);
-  batch.start();
+  on_device([&] { batch.start(); });
 }
 
 const float* CudaKernel::finish(LaunchContext& batch, unsigned busy) {
-  const CurrentContext current(*device_);
-  return batch.finish(spin_beside(busy));
+  return on_device([&] { return batch.finish(spin_beside(busy)); });
 }
 
-// Waits for what a failed batch has left on the stream, and learns whether the device is broken.
 void CudaKernel::end(LaunchContext& batch) noexcept {
   if (batch.in_flight()) {
     try {
-      const CurrentContext current(*device_);
-      device_->judge(batch.abandon());
-    } catch (const DriverError&) {  // as everything from here on
+      on_device([&] { batch.abandon(); });
+    } catch (const DriverError&) {  // the batch has failed already
     }
   }
   {
@@ -205,13 +213,9 @@ void CudaKernel::end(LaunchContext& batch) noexcept {
 }
 
 void CudaKernel::replay_graphs() {
-  const CurrentContext current(*device_);
-  try {
+  on_device([&] {
     for (const auto& context : contexts_) context->replay_graphs();
-  } catch (const DriverError& error) {
-    device_->judge(error.code());
-    throw;
-  }
+  });
 }
 
 void CudaKernel::run_parts(LaunchContext& first, LaunchContext* second, const float* x, std::size_t rows,

@@ -49,6 +49,9 @@ class CudaKernel {
   void run_parts(LaunchContext& first, LaunchContext* second, const float* x, std::size_t rows, float* y,
                  std::chrono::nanoseconds spin);
   LaunchContext* borrow(bool may_wait);
+  // Does it in the device's context. If that fails, learns whether the device is broken.
+  template <class Work>
+  auto on_device(Work work) const;
   std::chrono::nanoseconds spin_beside(unsigned busy) const noexcept;
 
   std::shared_ptr<Device> device_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <thread>
 
 #include "threads/spin.hpp"
 
@@ -142,10 +143,17 @@ CUresult LaunchContext::wait_asleep() {
   }
 }
 
-CUresult LaunchContext::abandon() noexcept {
-  if (device_.hangs()) return kSuccess;
+// Not cuStreamSynchronize, for the same reason. A device that hangs keeps the batch in flight.
+void LaunchContext::abandon() {
+  const Clock::time_point until = Clock::now() + device_.patience();
+  CUresult state = kNotReady;
+  while (!device_.hangs() && (state = driver_.stream_query(stream_.get())) == kNotReady) {
+    if (Clock::now() >= until) device_.give_up();
+    std::this_thread::sleep_for(kLook / 10);
+  }
+  if (device_.hangs()) return;
   in_flight_ = false;
-  return driver_.stream_synchronize(stream_.get());
+  check(state, "run on the GPU");
 }
 
 }  // namespace fused_mlp::cuda

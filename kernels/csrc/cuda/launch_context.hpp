@@ -38,9 +38,8 @@ class LaunchContext {
   // Waits for it, spinning for at most `spin`. Returns its result, which is there until the next begin().
   const float* finish(std::chrono::nanoseconds spin);
   bool in_flight() const noexcept { return in_flight_; }
-  // After a failure: waits for what was started and forgets it. Returns the driver's verdict on the stream.
-  // If the device does not answer, waits for nothing.
-  CUresult abandon() noexcept;
+  // After a failure: waits for what was started and forgets it. Throws DriverError for what happened to that.
+  void abandon();
 
  private:
   struct Prepared {

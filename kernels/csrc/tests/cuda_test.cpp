@@ -415,10 +415,10 @@ void a_passing_error_does_not_break_the_device() {
   const Weights weights(2);
   CudaKernel kernel(weights.device, one_launch(weights), 1);
   for (const CUresult code : {2, 701, 900, 901, 906, 908}) {
-    for (const char* also : {"cuStreamSynchronize", "cuEventCreate"}) {
+    for (const char* also : {"cuStreamQuery", "cuEventCreate"}) {
       fake().reset();
       fake().fail("cuLaunchKernel", code, 0, 1);
-      fake().fail("cuStreamSynchronize", code, 0, 1);
+      fake().fail("cuStreamQuery", code, 0, 1);
       if (code != 701) fake().fail(also, code, 0, 1);
       CHECK(code_of(kernel, 8) == code);
       CHECK(weights.device->sticky_error() == kSuccess);
@@ -462,6 +462,20 @@ void a_failed_kernel_breaks_the_device_for_good() {
   CHECK(code == 700);
   CHECK(weights.device->sticky_error() == 700);
   fake().reset();
+}
+
+// Where nothing of the batch is in flight too: its context, or memory for a large one.
+void a_device_that_is_lost_before_a_batch_began_is_noticed() {
+  for (const auto& [symbol, rows] : {std::pair{"cuCtxPushCurrent_v2", 8}, {"cuMemAlloc_v2", 20000}}) {
+    const Weights weights(2);
+    CudaKernel kernel(weights.device, one_launch(weights), 1);
+    fake().reset();
+    fake().fail(symbol, 719, 0, 1000);
+    if (rows > 8) fake().fail("cuEventCreate", 719, 0, 1000);
+    CHECK(code_of(kernel, static_cast<std::size_t>(rows)) == 719);
+    CHECK(weights.device->sticky_error() == 719);
+    fake().reset();
+  }
 }
 
 void memory_that_runs_out_at_load_leaves_nothing_behind() {
@@ -645,6 +659,22 @@ void a_device_that_hangs_is_given_up() {
   fake().hold(0);
 }
 
+// The rest of a batch that failed may never end: it is not waited for without limit either.
+void what_a_failed_batch_left_on_a_device_that_hangs_is_given_up() {
+  {
+    const Weights weights(2);
+    CudaKernel kernel(weights.device, one_launch(weights), 1);
+    weights.device->set_patience(std::chrono::milliseconds(30));
+    fake().reset();
+    fake().hold(1);
+    fake().fail("cuLaunchKernel", 701, 0, 1);
+    CHECK(code_of(kernel, 20000) == 701);  // after the copy of its first part
+    CHECK(weights.device->hangs());
+    CHECK(code_of(kernel, 4) == kLaunchTimeout);
+  }
+  fake().hold(0);
+}
+
 // What the real driver punishes with silence or a crash, the fake names.
 void the_fake_refuses_what_cuda_would() {
   const Weights weights(2);
@@ -709,6 +739,7 @@ int main() {
   a_failed_call_fails_its_batch_only();
   a_passing_error_does_not_break_the_device();
   a_failed_kernel_breaks_the_device_for_good();
+  a_device_that_is_lost_before_a_batch_began_is_noticed();
   memory_that_runs_out_at_load_leaves_nothing_behind();
   everything_is_freed_with_the_kernel();
   machine_code_for_another_gpu_gives_way_to_ptx();
@@ -719,4 +750,5 @@ int main() {
   the_fake_refuses_what_cuda_would();
   CHECK(nothing_is_alive());
   a_device_that_hangs_is_given_up();
+  what_a_failed_batch_left_on_a_device_that_hangs_is_given_up();
 }

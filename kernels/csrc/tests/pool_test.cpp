@@ -170,6 +170,17 @@ void sleeping_helpers_are_timed() {
   }
 }
 
+void a_late_helper_is_timed_from_the_ring_that_woke_it() {
+  WakeTimer timer;
+  CHECK(timer.answered() == WakeTimer::kNotTimed);
+  timer.rung(1000);
+  timer.rung(41'000);  // the next job of a burst, before the helper runs
+  CHECK(timer.answered() == 1000);
+  CHECK(timer.answered() == WakeTimer::kNotTimed);
+  timer.rung(90'000);
+  CHECK(timer.answered() == 90'000);
+}
+
 // Event loops must not wait for the helper of a worker that lets them go first.
 void helpers_step_back_with_their_caller() {
   struct Priorities {
@@ -312,6 +323,7 @@ int main() {
   waking_costs_something();
   helpers_that_wake_too_late_are_not_woken();
   sleeping_helpers_are_timed();
+  a_late_helper_is_timed_from_the_ring_that_woke_it();
   helpers_step_back_with_their_caller();
   a_busy_pool_lets_the_caller_work_alone();
   check_run(Pool::shared(), 1);

@@ -59,13 +59,14 @@ void Pool::run(unsigned helpers, Task task, void* job) {
   job_helpers_ = static_cast<unsigned>(std::min<std::size_t>(helpers, helpers_.size()));
   job_number_ = (job_number_ + 1) & (~std::uint32_t{0} >> 1);
   const int cpu = this_cpu();
+  // Helpers that spin need no measuring, and reading the clock would be a part of a short job.
+  const std::int64_t rung_at = spinning_pays_.load(std::memory_order_relaxed) ? WakeTimer::kNotTimed : now();
   for (unsigned child = 0; child < std::min(kChildren, job_helpers_); ++child) {
-    if (helpers_[child].cpu.load(std::memory_order_relaxed) == cpu) move_off(cpu, helpers_[child]);
+    Helper& helper = helpers_[child];
+    if (helper.cpu.load(std::memory_order_relaxed) == cpu) move_off(cpu, helper);
+    if (rung_at != WakeTimer::kNotTimed) helper.timer.rung(rung_at);
   }
   jobs_.fetch_add(1, std::memory_order_relaxed);
-  // Helpers that spin need no measuring, and reading the clock would be a part of a short job.
-  rung_at_.store(spinning_pays_.load(std::memory_order_relaxed) ? kNotTimed : now(),
-                 std::memory_order_relaxed);
   admission_.store(0, std::memory_order_release);
   wake_children(0);
 
@@ -139,8 +140,8 @@ void Pool::serve(Helper& self, unsigned participant) {
     if (stopping_.load(std::memory_order_relaxed)) return;
     // The caller wakes the first helpers itself. A job that they miss counts as well: they were too late for
     // it.
-    const std::int64_t rung_at = rung_at_.load(std::memory_order_relaxed);
-    if (ring.slept && participant <= kChildren && rung_at != kNotTimed) wake_latency_.record(now() - rung_at);
+    const std::int64_t rung_at = self.timer.answered();
+    if (ring.slept && rung_at != WakeTimer::kNotTimed) wake_latency_.record(now() - rung_at);
     if (!join_job()) continue;
     // A helper that is late for the job it was woken for may have joined the next one, which may want fewer.
     if (participant <= job_helpers_) {

@@ -85,6 +85,7 @@ class Pool {
  private:
   struct alignas(64) Helper {
     Doorbell bell;
+    WakeTimer timer;
     std::atomic<int> cpu{-1};  // on which it last began to wait
     int avoided_cpu = -1;      // excluded from its affinity; guarded by job_mutex_
     std::thread thread;
@@ -106,7 +107,6 @@ class Pool {
   static constexpr unsigned kMaxLateWakeups = 8;
   static constexpr std::int64_t kBackoffNs = 20'000'000;
   static constexpr std::int64_t kNoBackoff = 0;
-  static constexpr std::int64_t kNotTimed = 0;
   static constexpr std::int64_t kCloseNs = 20'000;  // less than a helper spins
   static constexpr std::uint32_t kClosed = 1u << 31;
   static constexpr std::uint32_t kOneJoined = 1u << 16;
@@ -125,7 +125,6 @@ class Pool {
   std::uint32_t job_number_ = 0;  // what their bells ring with
   std::atomic<std::int64_t> last_end_{std::numeric_limits<std::int64_t>::min() / 2};  // of a call
   std::atomic<bool> spinning_pays_{false};
-  std::atomic<std::int64_t> rung_at_{kNotTimed};  // when the caller woke helpers
   std::atomic<std::uint64_t> jobs_{0};
   WakeLatency wake_latency_;
   std::atomic<unsigned> callers_{0};

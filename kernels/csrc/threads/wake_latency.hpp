@@ -32,4 +32,20 @@ class WakeLatency {
   std::atomic<unsigned> skipped_{0};
 };
 
+// When a thread was woken: by the first ring that it has not answered. Later ones, of a burst that has begun
+// meanwhile, do not make its way shorter.
+class WakeTimer {
+ public:
+  // Before the bell is rung, by one thread at a time.
+  void rung(std::int64_t now) noexcept {
+    if (since_.load(std::memory_order_relaxed) == kNotTimed) since_.store(now, std::memory_order_relaxed);
+  }
+  // By the thread that was woken: since when, or kNotTimed.
+  std::int64_t answered() noexcept { return since_.exchange(kNotTimed, std::memory_order_relaxed); }
+  static constexpr std::int64_t kNotTimed = 0;
+
+ private:
+  std::atomic<std::int64_t> since_{kNotTimed};
+};
+
 }  // namespace fused_mlp

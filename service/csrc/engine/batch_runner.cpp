@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "engine/trace.hpp"
 
@@ -103,17 +104,22 @@ void BatchRunner::offer_to_shadow(const TakenBatch& batch) noexcept {
   const Lane& lane = *batch.lane;
   Shadow* const shadow = lane.shadow_.load(std::memory_order_acquire);
   if (!shadow || batch.runnable.empty() || result_.failed || !shadow->sample_batch()) return;
-  if (placed_.place != nullptr) {
+  ShadowWorker::Offer offer(shadow_, *shadow);
+  if (!offer) return;
+  if (placed_.place != nullptr) {  // in memory of the kernel's, which needs it for the next batch
     const std::size_t in = batch.rows * lane.options_.in_features;
     const std::size_t out = batch.rows * lane.options_.out_features;
     try {
-      std::copy_n(placed_.x, in, x_.reserve(in));
-      std::copy_n(placed_.y, out, y_.reserve(out));
+      std::copy_n(placed_.x, in, offer.x().reserve(in));
+      std::copy_n(placed_.y, out, offer.y().reserve(out));
     } catch (const std::bad_alloc&) {
       return;
     }
+  } else {
+    std::swap(x_, offer.x());
+    std::swap(y_, offer.y());
   }
-  shadow_.offer(*shadow, batch.lane, batch.rows, x_, y_);
+  offer.make(batch.lane, batch.rows);
 }
 
 // Only after flush_sinks(): a ticket may keep its sink alive.

@@ -70,6 +70,10 @@ void run_ahead(EngineCore& core, Flight now, Flight next) {
   bool more = true, started = now.runner->start(*now.batch);
   while (more && started) {
     more = core.scheduler.take_beside(*next.batch);
+    if (more && next.batch->runnable.empty()) {  // all of it was dropped: that waits for no device
+      core.scheduler.finished(*next.batch, next.runner->run(*next.batch), nullptr);
+      continue;
+    }
     // Where it cannot be started, it runs when nothing is under way here: it may wait for a place.
     started = more && next.runner->start(*next.batch);
     core.scheduler.finished(*now.batch, now.runner->finish(*now.batch, since), nullptr);

@@ -36,25 +36,34 @@ ShadowWorker::ShadowWorker(Clock& clock, const Scheduler& scheduler, ShadowHooks
 
 ShadowWorker::~ShadowWorker() { clock_.unsubscribe(this); }
 
-void ShadowWorker::offer(Shadow& shadow, const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
-                         BatchBuffer& y) noexcept {
-  if (shadow.has_slot_.exchange(true, std::memory_order_acquire)) return count(shadow.metrics_->skipped);
-  for (Slot& slot : slots_) {
-    int state = Slot::free;
-    if (!slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) continue;
-    slot.job.shadow = shadow.shared_from_this();
-    slot.job.armed = shadow.armed();
-    slot.job.fused_answered = shadow.fused_.lock() == lane;
-    slot.job.rows = rows;
-    std::swap(slot.job.x, x);
-    std::swap(slot.job.y, y);
-    slot.state.store(Slot::full, std::memory_order_release);
-    offers_.fetch_add(1, std::memory_order_release);
-    offers_.notify_one();  // a system call only if the worker waits for an offer
-    return;
+ShadowWorker::Slot* ShadowWorker::claim_slot(Shadow& shadow) noexcept {
+  if (!shadow.has_slot_.exchange(true, std::memory_order_acquire)) {
+    for (Slot& slot : slots_) {
+      int state = Slot::free;
+      if (slot.state.compare_exchange_strong(state, Slot::filling, std::memory_order_acquire)) return &slot;
+    }
+    shadow.has_slot_.store(false, std::memory_order_release);
   }
-  shadow.has_slot_.store(false, std::memory_order_release);
   count(shadow.metrics_->skipped);
+  return nullptr;
+}
+
+void ShadowWorker::Offer::make(const std::shared_ptr<Lane>& lane, std::size_t rows) noexcept {
+  Job& job = slot_->job;
+  job.shadow = shadow_.shared_from_this();
+  job.armed = shadow_.armed();
+  job.fused_answered = shadow_.fused_.lock() == lane;
+  job.rows = rows;
+  std::exchange(slot_, nullptr)->state.store(Slot::full, std::memory_order_release);
+  worker_.offers_.fetch_add(1, std::memory_order_release);
+  worker_.offers_.notify_one();  // a system call only if the worker waits for an offer
+}
+
+ShadowWorker::Offer::~Offer() {
+  if (slot_ == nullptr) return;
+  slot_->state.store(Slot::free, std::memory_order_release);
+  shadow_.has_slot_.store(false, std::memory_order_release);
+  count(shadow_.metrics_->skipped);
 }
 
 void ShadowWorker::work() {

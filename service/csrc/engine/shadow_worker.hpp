@@ -1,7 +1,7 @@
 // Compares the variants of a model on live batches: runs sampled batches again on the other variant, after
 // their responses, and compares the outputs. A thread that has run a sampled batch swaps its buffers for
-// empty ones: no copy, no wait. One low-priority thread does the rest, and works for at most the largest
-// configured share of the time. Never affects a response.
+// empty ones, or copies the rows if they are not its own: no wait. One low-priority thread does the rest, and
+// works for at most the largest configured share of the time. Never affects a response.
 #pragma once
 
 #include <array>
@@ -39,9 +39,7 @@ class ShadowWorker {
   ShadowWorker(const ShadowWorker&) = delete;
   ShadowWorker& operator=(const ShadowWorker&) = delete;
 
-  // Called by a thread that has answered a sampled batch. Never waits: skips it if no slot is free.
-  void offer(Shadow& shadow, const std::shared_ptr<Lane>& lane, std::size_t rows, BatchBuffer& x,
-             BatchBuffer& y) noexcept;
+  class Offer;
   // The thread's main function; returns after stop().
   void work();
   void stop();
@@ -66,6 +64,7 @@ class ShadowWorker {
     Job job;
   };
 
+  Slot* claim_slot(Shadow& shadow) noexcept;
   Slot* wait_for_offer();
   bool wait_for_idle_engine();
   void back_off(Nanos worked);
@@ -92,6 +91,26 @@ class ShadowWorker {
   BatchBuffer fused_y_;
   BatchBuffer unfused_y_;
   bool fused_first_ = false;  // alternates: the second kernel finds the rows in the cache
+};
+
+// By a thread that has answered a sampled batch: a slot for its rows and results, if one is free. Never
+// waits. What is not made, for want of a slot or of memory, counts as skipped.
+class ShadowWorker::Offer {
+ public:
+  Offer(ShadowWorker& worker, Shadow& shadow) noexcept
+      : worker_(worker), shadow_(shadow), slot_(worker.claim_slot(shadow)) {}
+  ~Offer();
+  Offer(const Offer&) = delete;
+  Offer& operator=(const Offer&) = delete;
+  explicit operator bool() const noexcept { return slot_ != nullptr; }
+  BatchBuffer& x() noexcept { return slot_->job.x; }
+  BatchBuffer& y() noexcept { return slot_->job.y; }
+  void make(const std::shared_ptr<Lane>& lane, std::size_t rows) noexcept;
+
+ private:
+  ShadowWorker& worker_;
+  Shadow& shadow_;
+  Slot* slot_;  // null again once the offer is made
 };
 
 }  // namespace fused_mlp

@@ -305,7 +305,7 @@ def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
     for tile in tiles(spec, all_blocks=False):
         y, expected = run(mlp, tile, x), run(mlp, tile, clean)
         rounded = y[rows].to(TORCH_DTYPES[spec.dtype]).float()  # as eager's are: the largest become infinite
-        alike = torch.allclose(rounded, eager[rows], rtol=0.02, atol=0.02, equal_nan=True)
+        alike = is_alike(rounded.double(), eager[rows].double())
         apart = torch.equal(y[others], expected[others])
         shape = f"{spec.summary()} {precision_of(spec, tf32=False)} {tile.label}"
         yield {
@@ -314,6 +314,13 @@ def poisoned(spec: MlpSpec) -> Iterator[dict[str, object]]:
             "got": y[rows, 0].tolist(),
             "eager": eager[rows, 0].tolist(),
         }
+
+
+def is_alike(got: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Up to 2 % of the largest number in its row: numbers that nearly cancel keep the error of those they came from."""
+    largest = torch.where(expected.isfinite(), expected.abs(), 0).amax(1, keepdim=True)
+    near = (got - expected).abs() <= 0.02 * (1 + largest)
+    return bool((near | (got == expected) | (got.isnan() & expected.isnan())).all())
 
 
 def positive_after_first(mlp: Mlp) -> Mlp:
@@ -332,13 +339,14 @@ def minus_infinity(_: str) -> Iterator[dict[str, object]]:
     for width, output in product((70, 7), ("softmax", "log_softmax")):
         spec = make_spec((1, 20, width), output=output)
         for first, last in ((0, width - 3), (0, width), (width - 3, width)):
-            weight = torch.linspace(-1e-38, 1e-38, width)[:, None].repeat(1, 20)
-            weight[first:last] = -100.0
+            # Below 1e-34, two numbers of TF32 hold fewer digits than one of float32.
+            weight = torch.linspace(-1e-34, 1e-34, width)[:, None].repeat(1, 20)
+            weight[first:last] = -1e6
             mlp = Mlp(
                 spec,
                 (LayerWeights(torch.ones(20, 1), torch.zeros(20)), LayerWeights(weight, torch.ones(width))),
             )
-            x = torch.tensor([[1.0], [1e37], [2.0]])  # -inf in the row between two others
+            x = torch.tensor([[1.0], [1e33], [2.0]])  # -inf in the row between two others
             with torch.inference_mode():
                 eager = mlp.to_torch()(x)
             for tile in tiles(spec, all_blocks=False):

@@ -7,6 +7,7 @@
 
 #include "cuda/kernel.hpp"
 #include "engine/busy_threads.hpp"
+#include "engine/shadow_worker.hpp"
 #include "puppets.hpp"
 #include "testing/check.hpp"
 #include "tests/fake_cuda/control.h"
@@ -177,9 +178,10 @@ TEST(a_backlog_of_the_device_leaves_workers_to_other_lanes) {
   CHECK(rig.engine.wait_idle(seconds(30)));
 }
 
-// A backlog of two full batches, for one worker, before a device that does nothing yet.
+// A backlog of two full batches, for one worker, before a device that does nothing yet. `cancelled`: the
+// second.
 struct Backlog {
-  explicit Backlog(DeviceRig& rig) : full(rig.lane->options().max_batch_rows) {
+  explicit Backlog(DeviceRig& rig, bool cancelled = false) : full(rig.lane->options().max_batch_rows) {
     const auto other = rig.add_lane({}, /*python=*/true);
     const std::shared_ptr<Stage> stage = rig.stages.back();
     stage->hold();
@@ -187,6 +189,7 @@ struct Backlog {
     stage->wait_running(1);
     first = rig.send(*rig.lane, 1, full);
     second = rig.send(*rig.lane, 2, full);
+    if (cancelled) second->cancel();
     stage->release();
   }
   const std::uint32_t full;
@@ -209,6 +212,50 @@ TEST(one_worker_starts_the_next_batch_while_the_device_computes) {
   CHECK_EQ(backlog.second->y[0], 4.0f);
   CHECK(gone->outcome.status == Status::cancelled);
   CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+TEST(what_was_cancelled_does_not_wait_for_the_batch_in_flight) {
+  DeviceRig rig(1);
+  fake().hold(1);
+  const Backlog backlog(rig, /*cancelled=*/true);
+  const auto until = std::chrono::steady_clock::now() + seconds(20);
+  while (backlog.second->completed.load() == 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+  CHECK_EQ(backlog.second->completed.load(), 1);
+  CHECK(backlog.second->outcome.status == Status::cancelled);
+  CHECK_EQ(backlog.first->completed.load(), 0);
+  fake().hold(0);
+  rig.inbox.wait_for(3);
+  CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+TEST(a_shadow_without_room_costs_no_copy_of_the_rows) {
+  DeviceRig rig(1);
+  const auto unfused = rig.add_lane({}, /*python=*/true);
+  const std::shared_ptr<Stage> stage = rig.stages.back();
+  stage->hold();
+  const auto shadow = rig.engine.add_shadow("m/1", rig.lane, unfused);
+  rig.engine.set_shadow(*shadow, 1, 1e-3);
+  const auto is_comparing = [&] {
+    const std::lock_guard lock(stage->mutex);
+    return stage->running > 0;
+  };
+  std::vector<std::size_t> bytes;
+  for (int batch = 1; batch <= 3; ++batch) {  // one is compared, one waits for it, one is too much
+    (void)rig.send(*rig.lane, 1, 8);
+    rig.inbox.wait_for(batch);
+    CHECK(rig.engine.wait_idle(seconds(30)));
+    while (!is_comparing()) {
+      rig.clock->advance(ShadowWorker::kPoll / 4);
+      std::this_thread::yield();
+    }
+    rig.clock->wait_asleep(1);  // the worker, which has counted its buffers
+    bytes.push_back(rig.engine.buffer_bytes());
+  }
+  stage->release();
+  CHECK_EQ(shadow->metrics().skipped.load(), 1u);
+  CHECK_EQ(bytes, (std::vector<std::size_t>{0, 0, 0}));
 }
 
 TEST(a_batch_that_cannot_be_started_fails_alone_beside_one_in_flight) {
@@ -238,6 +285,48 @@ TEST(a_batch_for_the_cpu_that_is_due_goes_before_more_for_the_device) {
   answers.wait_for(1);
   CHECK(more.back()->completed.load() == 0);
   rig.inbox.wait_for(9);
+  CHECK(rig.engine.wait_idle(seconds(30)));
+}
+
+// A ticket of one row that does something while it is gathered.
+class Gathered final : public Ticket {
+ public:
+  Gathered(Rig& rig, std::function<void()> during)
+      : Ticket(1, &rig.inbox), rig_(rig), during_(std::move(during)) {}
+
+ protected:
+  void gather(float* to) noexcept override {
+    during_();
+    std::fill_n(to, Rig::kWidth, 0.0f);
+  }
+  void complete(const Outcome&) noexcept override { rig_.inbox.arrived(); }
+
+ private:
+  Rig& rig_;
+  std::function<void()> during_;
+};
+
+// A worker that waits for the device keeps nothing that another one could run.
+TEST(a_batch_for_the_cpu_is_left_to_a_worker_that_is_free) {
+  DeviceRig rig(2);
+  fake().hold(1);
+  const auto other = rig.add_lane({}, /*python=*/true), last = rig.add_lane({}, /*python=*/true);
+  const std::shared_ptr<Stage> stage = rig.stages.back();
+  stage->hold();
+  (void)rig.send(*last, 1);
+  stage->wait_running(1);
+  Inbox answers;
+  // By the worker that gathers it, which then looks for more.
+  const auto on_device =
+      make_ref<Gathered>(rig, [&] { CHECK(rig.submit(*other, rig.ticket(5, 1, &answers)) == Status::ok); });
+  CHECK(rig.engine.submit(*rig.lane, Ref<Ticket>(Ref<Gathered>(on_device))) == Status::ok);
+  rig.wait_until_the_device_has_work();
+  stage->release();
+  const auto until = std::chrono::steady_clock::now() + seconds(20);
+  while (answers.completions() == 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  CHECK_EQ(answers.completions(), 1);
+  fake().hold(0);
+  rig.inbox.wait_for(2);
   CHECK(rig.engine.wait_idle(seconds(30)));
 }
 
