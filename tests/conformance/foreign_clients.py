@@ -70,14 +70,14 @@ def _install(name: str, packages: tuple[str, ...]) -> Path:
     return folder
 
 
-def install_node() -> Path:
-    folder = CACHE / "node"
+def install_node(name: str = "node", packages: tuple[str, ...] = NODE_PACKAGES) -> Path:
+    folder = CACHE / name
     done = folder / ".installed"
     if not done.exists():
-        assert shutil.which("npm"), "npm is missing: install Node.js, whose gRPC client these tests use"
+        assert shutil.which("npm"), "npm is missing: install Node.js"
         folder.mkdir(parents=True, exist_ok=True)
         command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)]
-        subprocess.run([*command, *NODE_PACKAGES], check=True)
+        subprocess.run([*command, *packages], check=True)
         done.touch()
     return folder
 
