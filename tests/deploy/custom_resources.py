@@ -18,17 +18,21 @@ PACKAGES = (
     "@kubernetes-models/prometheus-operator@6.0.0",
     "typescript@5",
 )
-# GRPCRoute is checked as v1alpha2, the newest that has types: v1 took over its fields as they were.
-MODULES = {
-    "keda.sh/v1alpha1/ScaledObject": "keda/keda.sh/v1alpha1",
-    "gateway.networking.k8s.io/v1/GRPCRoute": "gateway-api/gateway.networking.k8s.io/v1alpha2",
-    "monitoring.coreos.com/v1/PodMonitor": "prometheus-operator/monitoring.coreos.com/v1",
-    "monitoring.coreos.com/v1/PrometheusRule": "prometheus-operator/monitoring.coreos.com/v1",
+# By API group: the package that has its kinds.
+GROUPS = {
+    "keda.sh": "keda",
+    "gateway.networking.k8s.io": "gateway-api",
+    "monitoring.coreos.com": "prometheus-operator",
 }
 
 
 def is_known(manifest: dict[str, Any]) -> bool:
-    return f"{manifest['apiVersion']}/{manifest['kind']}" in MODULES
+    return _group(manifest) in GROUPS
+
+
+def _group(manifest: dict[str, Any]) -> str:
+    group: str = manifest["apiVersion"].partition("/")[0]
+    return group
 
 
 def problems(manifests: list[dict[str, Any]]) -> str:
@@ -48,7 +52,7 @@ def _statements(manifests: list[dict[str, Any]]) -> list[str]:
     lines = []
     for number, manifest in enumerate(manifests):
         kind = manifest["kind"]
-        module = MODULES[f"{manifest['apiVersion']}/{kind}"]
+        module = f"{GROUPS[_group(manifest)]}/{manifest['apiVersion']}"
         typed = {field: value for field, value in manifest.items() if field not in ("apiVersion", "kind")}
         lines += [
             f'import {{ {kind} as Kind{number} }} from "@kubernetes-models/{module}/{kind}";',
