@@ -167,9 +167,9 @@ def test_pods_are_confined_and_know_their_cores(name: str) -> None:
         (cores,) = (entry for entry in container["env"] if entry["name"] == "FUSED_MLP_CORES")
         assert cores["valueFrom"]["resourceFieldRef"]["resource"] == "requests.cpu"
         assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
-        drain = float(environment(container)["FUSED_MLP_DRAIN_TIMEOUT_S"])
-        delay = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
-        assert pod["terminationGracePeriodSeconds"] > drain + delay
+        set_to = environment(container)
+        drain = float(set_to["FUSED_MLP_DRAIN_DELAY_S"]) + float(set_to["FUSED_MLP_DRAIN_TIMEOUT_S"])
+        assert pod["terminationGracePeriodSeconds"] > drain
 
 
 def test_gpu_overlay_asks_for_a_gpu_and_keeps_the_rest() -> None:
