@@ -25,7 +25,7 @@ test: install-dev test-cpp ## build what is needed and run the whole test suite
 .PHONY: test-kernels test-service test-rest
 test-kernels: PART := tests/kernels tests/models
 test-service: PART := tests/service tests/conformance
-test-rest: PART := $(patsubst %,--ignore=tests/%,attack conformance kernels models packaging service)
+test-rest: PART := $(patsubst %,--ignore=tests/%,attack conformance kernels kserve models packaging service)
 test-kernels test-service test-rest: install-dev
 	@mkdir -p build
 	@$(BIN)/python -m pytest $(PART) >build/$@.log 2>&1; status=$$?; cat build/$@.log; exit $$status
@@ -103,6 +103,10 @@ fuzz: install-dev ## the fuzzers of the native front side by side, for FUZZ_SECO
 # ATTACK_ROUNDS=10 for longer and larger attacks than those of CI.
 attack: install-dev ## attackers beside a good client: its latency, and the server's CPU and memory, are bounded
 	$(BIN)/python -m pytest -q -s tests/attack
+
+.PHONY: test-kserve
+test-kserve: install-dev ## KServe's storage and client packages, in a venv of 0.6 GB, with the serving runtime
+	$(BIN)/python -m pytest -q tests/kserve
 
 SOAK_SECONDS ?= 60
 soak: install-dev ## everything at once, reloads and policies too: every request accounted for, memory flat, p99 bounded

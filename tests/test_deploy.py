@@ -17,8 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 DEPLOYMENTS = [
     ROOT / "Dockerfile",
-    ROOT / "deploy/kubernetes/cpu/fused-mlp.yaml",
-    ROOT / "deploy/kubernetes/gpu/deployment.yaml",
+    ROOT / "deploy/kserve/runtime.yaml",
     ROOT / "deploy/compose.yaml",
     ROOT / "deploy/compose.gpu.yaml",
 ]
@@ -28,7 +27,9 @@ DEPLOYMENTS = [
 def test_every_setting_named_exists(path):
     named = set(re.findall(rf"\b{ENV_PREFIX}([A-Z0-9_]+)", path.read_text()))
     assert named, "it configures nothing"
-    settings = {name.lower() for name in named if not name.startswith("TARGET")}  # those are of the client
+    settings = {
+        name.lower() for name in named if not name.startswith(("TARGET", "CORES"))
+    }  # of clients and kernels
     assert settings <= Settings.model_fields.keys()
 
 
@@ -47,13 +48,29 @@ def test_the_build_context_has_every_package():
 
 def test_the_default_image_is_lean_and_every_target_named_exists():
     targets = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, re.MULTILINE)
-    assert targets[-1] == ("runtime", "lean"), "docker build without --target takes the last one"
+    assert targets[-1] == ("lean-dependencies", "lean"), "docker build without --target takes the last one"
     names = {name for _, name in targets}
     services = read_yaml("compose.yaml")["services"].values()
     built = {service["build"]["target"] for service in services if "build" in service}
     assert built == {"torch"}, "one of them serves unfused"
     assert {*built, *re.findall(r"docker build .*--target (\S+)", DOCKERFILE)} <= names
     assert set(re.findall(r"--from=(\S+)", DOCKERFILE)) <= names
+
+
+@pytest.mark.parametrize("target", ["lean", "torch", "cuda"])
+def test_a_change_of_the_code_changes_the_last_layer_alone(target):
+    stage = re.compile(r"^FROM (\S+) AS (\S+)$(.*?)(?=^FROM|\Z)", re.MULTILINE | re.DOTALL)
+    stages = {name: (parent, text) for parent, name, text in stage.findall(DOCKERFILE)}
+    assert stages[target][1].rstrip().endswith("COPY --from=build /opt/app /opt/app\nUSER 10001:10001")
+    while target in stages:
+        target, text = stages[target]
+        assert "COPY . " not in text
+        assert "pyproject.toml" not in text, "torch would be installed again"
+
+
+def test_the_image_has_the_torch_that_make_installs():
+    version = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+    assert f"ARG TORCH_VERSION={version}\n" in DOCKERFILE
 
 
 def read_yaml(path: str) -> dict:
@@ -69,6 +86,15 @@ def test_compose_mounts_what_is_there_and_publishes_to_this_machine_only():
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
 
 
+def test_compose_takes_build_arguments_and_reaps_what_ends():
+    for service in read_yaml("compose.yaml")["services"].values():
+        if "build" in service:
+            assert service["build"]["args"].keys() <= set(
+                re.findall(r"^ARG (\w+)=", DOCKERFILE, re.MULTILINE)
+            )
+            assert service["init"] is True
+
+
 def test_compose_on_a_gpu_has_the_gpu_and_what_triton_needs():
     services, changed = (read_yaml(name)["services"] for name in ("compose.yaml", "compose.gpu.yaml"))
     assert changed.keys() == {name for name, service in services.items() if "build" in service}
@@ -82,39 +108,11 @@ def test_compose_on_a_gpu_has_the_gpu_and_what_triton_needs():
 
 
 def test_tritons_cache_is_where_code_may_run():
-    """In compose, whose tmpfs are noexec, and on the GPUs of Kubernetes."""
+    """In compose, whose tmpfs are noexec."""
     cache = re.search(r"TRITON_CACHE_DIR=(\S+)", DOCKERFILE)[1]
     for service in read_yaml("compose.gpu.yaml")["services"].values():
         executable = [mount.split(":")[0] for mount in service["tmpfs"] if "exec" in mount]
         assert any(cache.startswith(f"{mount}/") for mount in executable)
-    pod = read_yaml("kubernetes/gpu/deployment.yaml")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert {"name": "TRITON_CACHE_DIR", "value": cache} in container["env"]
-    assert any(cache.startswith(mount["mountPath"]) for mount in container["volumeMounts"])
-
-
-def test_gpu_pods_go_before_their_successors_come():
-    """A successor would wait for the GPU that the old pod holds."""
-    rollout = read_yaml("kubernetes/gpu/deployment.yaml")["spec"]["strategy"]
-    assert rollout == {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_gpu_overlay_asks_for_a_gpu_and_keeps_the_rest():
-    built = {}
-    for kind in ("cpu", "gpu"):
-        command = ["kubectl", "kustomize", str(ROOT / "deploy/kubernetes" / kind)]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        documents = {each["kind"]: each for each in yaml.safe_load_all(text)}
-        built[kind] = documents["Deployment"]["spec"]["template"]["spec"]["containers"][0]
-    for part in ("requests", "limits"):
-        assert built["gpu"]["resources"][part]["nvidia.com/gpu"] == 1
-        assert "nvidia.com/gpu" not in built["cpu"]["resources"][part]
-    assert built["gpu"]["startupProbe"]["grpc"] == built["cpu"]["startupProbe"]["grpc"]
-    assert built["gpu"]["livenessProbe"] == built["cpu"]["livenessProbe"]
-    assert built["gpu"]["securityContext"] == built["cpu"]["securityContext"]
-    assert [mount["mountPath"] for mount in built["gpu"]["volumeMounts"]] == ["/var/cache/fused-mlp", "/tmp"]
-    assert {"name": "FUSED_MLP_DEVICE", "value": "cuda"} in built["gpu"]["env"]
 
 
 def test_prometheus_scrapes_the_services_of_compose_on_their_metrics_port():

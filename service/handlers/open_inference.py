@@ -78,19 +78,19 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard) -> 
                 f"parameters: expected none, got {names}: what is served is what the model repository holds"
             )
         try:
-            model = await asyncio.to_thread(catalog.load, request.model_name)
+            model = await asyncio.to_thread(catalog.load, _named(request))
         except (ModelLoadError, KernelError) as error:
             raise InvalidInput(str(error)) from error
         if not model.complete:
             what = "is served without some of its versions" if model.ready else "cannot be served"
             raise InvalidInput(f"model {model.name!r} {what}: {model.problems}")
-        return pb.RepositoryModelLoadResponse()
+        return pb.RepositoryModelLoadResponse(model_name=model.name, isLoaded=True)
 
     async def unload(request: Any, call: Call) -> Any:
         _allow(settings)
         guard.check(call, "RepositoryModelUnload")
-        await asyncio.to_thread(catalog.unload, request.model_name)
-        return pb.RepositoryModelUnloadResponse()
+        await asyncio.to_thread(catalog.unload, _named(request))
+        return pb.RepositoryModelUnloadResponse(model_name=_named(request), isUnloaded=True)
 
     return rpcs_of(
         pb.DESCRIPTOR.services_by_name["GRPCInferenceService"],
@@ -116,6 +116,12 @@ def parse_version(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:19]) < 1 << 63 and len(text) < 20):
         raise InvalidInput(f"model_version: expected a whole number from 1 or nothing, got {text[:40]!r}")
     return int(text)
+
+
+def _named(request: Any) -> str:
+    """The model to load or unload: Triton's clients send it in field 2, KServe's in field 1."""
+    name: str = request.model_name or request.repository_name
+    return name
 
 
 def _allow(settings: Settings) -> None:

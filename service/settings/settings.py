@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.kernels import cores
 from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import check_name
 from fused_mlp.service.errors import InvalidInput
@@ -34,9 +34,12 @@ from fused_mlp.service.settings.policy import ALL_MODELS, Policy
 from fused_mlp.service.variant import Variant
 
 ENV_PREFIX = "FUSED_MLP_"
-# Variables that the client commands and the kernels read, and those that Kubernetes sets for a Service named
-# fused-mlp.
-_OTHER_VARIABLES = tuple(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "LIBCUDA", "SERVICE_", "PORT"))
+# Variables that the client commands and the kernels read.
+_OTHER_VARIABLES = (*(ENV_PREFIX + rest for rest in ("TARGET", "ISA", "LIBCUDA")), cores.VARIABLE)
+# What Kubernetes sets for each Service of the namespace: one named fused-mlp-metrics makes FUSED_MLP_METRICS_PORT.
+_SERVICE_LINK = re.compile(
+    rf"{ENV_PREFIX}(\w+_)?((SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_[A-Z]+(_(ADDR|PORT|PROTO))?)=|PORT=[a-z]+://)"
+)
 DEMO_REPOSITORY = Path(__file__).resolve().parents[2] / "models" / "demo"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -158,7 +161,10 @@ class Settings(BaseModel):
         "over 5 % of a row's outputs; per model in FUSED_MLP_POLICY",
     )
     threads: int | None = Field(
-        None, ge=1, le=1024, description="threads of one kernel call; default: one per usable core"
+        None,
+        ge=1,
+        le=1024,
+        description="threads of one kernel call; default: one per usable core (affinity, CPU quota, FUSED_MLP_CORES)",
     )
 
     # Which variant answers
@@ -265,6 +271,11 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_cores(self) -> Self:
+        cores.usable_cores()
+        return self
+
+    @model_validator(mode="after")
     def _check_loading(self) -> Self:
         if self.max_loaded_bytes is not None and self.load != "lazy":
             raise ValueError(
@@ -337,13 +348,13 @@ class Settings(BaseModel):
     @property
     def event_loops(self) -> int:
         """One per core by default, because a loop also computes."""
-        return self.loops or usable_cores()
+        return self.loops or cores.usable_cores()
 
     @property
     def engine_workers(self) -> int:
         """The threads that run what an event loop leaves to them: batches of more than about 100 us, and Python. At
         least two: one batch is formed and answered while the other computes."""
-        return max(2, usable_cores())
+        return max(2, cores.usable_cores())
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -392,6 +403,7 @@ def load_settings(**overrides: object) -> Settings:
         old_spellings = from_environment.old_spellings | from_options.old_spellings
         raise SettingsError("; ".join(_problems(error, old_spellings))) from None
     settings._warnings = (
+        *_hidden_by_links(os.environ),
         *unknown_variables(os.environ),
         *from_environment.warnings,
         *from_options.warnings,
@@ -401,8 +413,22 @@ def load_settings(**overrides: object) -> Settings:
 
 def _variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables with our prefix, in any case, by the name of the setting."""
-    ours = {name.upper(): text for name, text in environ.items() if name.upper().startswith(ENV_PREFIX)}
+    ours = {
+        name.upper(): text
+        for name, text in environ.items()
+        if name.upper().startswith(ENV_PREFIX) and not _SERVICE_LINK.match(f"{name}={text}")
+    }
     return {name.removeprefix(ENV_PREFIX).lower(): text for name, text in ours.items()}
+
+
+def _hidden_by_links(environ: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name}={text} is ignored: Kubernetes made it of a Service, it is no setting; enableServiceLinks: false in "
+        "the pod's spec keeps such variables away"
+        for name, text in environ.items()
+        if _SERVICE_LINK.match(f"{name}={text}")
+        and name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
+    ]
 
 
 _JSON_RECORDS: dict[str, type[BaseModel]] = {"policy": Policy, "limits": Limits, "callers": CallerFiles}
@@ -444,6 +470,8 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     lines = []
     for name in sorted(environ):
         if not name.startswith(ENV_PREFIX) or name in (*known, *old) or name.startswith(_OTHER_VARIABLES):
+            continue
+        if _SERVICE_LINK.match(f"{name}={environ[name]}"):
             continue
         field = name.removeprefix(ENV_PREFIX).lower()
         close = get_close_matches(name, known, 1)

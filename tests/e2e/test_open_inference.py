@@ -146,6 +146,18 @@ def test_new_version_is_loaded_and_a_model_unloaded_when_allowed(loadable: Loada
     assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_kserves_clients_name_the_model_in_the_first_field(loadable: Loadable) -> None:
+    root, client, stub = loadable
+    models.save(models.load(root / "digits" / "1"), root / "digits" / "2")
+    # KServe's RepositoryModelLoadRequest and -UnloadRequest: model_name = 1, and nothing else.
+    loaded = stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest.FromString(b"\x0a\x06digits"))
+    assert (loaded.model_name, loaded.isLoaded) == ("digits", True)
+    assert client.predict("digits", [0.0] * 64).version == 2
+    unloaded = stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest.FromString(b"\x0a\x06digits"))
+    assert (unloaded.model_name, unloaded.isUnloaded) == ("digits", True)
+    assert not stub.ModelReady(pb.ModelReadyRequest(name="digits")).ready
+
+
 def test_load_that_fails_says_so_and_leaves_what_serves(loadable: Loadable) -> None:
     root, client, stub = loadable
     (root / "digits/1/model.safetensors").write_bytes(b"not safetensors")

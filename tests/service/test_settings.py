@@ -68,7 +68,7 @@ def test_there_are_few_settings() -> None:
 def test_there_is_a_worker_for_each_core_and_two_at_least(
     monkeypatch: pytest.MonkeyPatch, cores: int, workers: int
 ) -> None:
-    monkeypatch.setattr("fused_mlp.service.settings.settings.usable_cores", lambda: cores)
+    monkeypatch.setattr("fused_mlp.kernels.cores.usable_cores", lambda: cores)
     assert load_settings().engine_workers == workers
 
 
@@ -104,7 +104,7 @@ def test_variable_that_nothing_reads_is_named_with_the_one_that_was_meant() -> N
             "FUSED_MLP_VARIANT",
             "FUSED_MLP_TARGET_CA",
             "FUSED_MLP_ISA",
-            "FUSED_MLP_PORT",
+            "FUSED_MLP_CORES",
             "HOME",
         ),
         "x",
@@ -112,3 +112,41 @@ def test_variable_that_nothing_reads_is_named_with_the_one_that_was_meant() -> N
     assert unknown_variables(environ) == [
         "FUSED_MLP_VARIENT is not a setting; did you mean FUSED_MLP_VARIANT?"
     ]
+
+
+@pytest.mark.parametrize(
+    "service", ["FUSED_MLP", "FUSED_MLP_METRICS", "FUSED_MLP_GRPC", "FUSED_MLP_CANARY_2"]
+)
+def test_variables_that_kubernetes_makes_of_services_are_no_settings(
+    monkeypatch: pytest.MonkeyPatch, service: str
+) -> None:
+    for rest, value in {
+        "PORT": "tcp://10.0.0.7:8002",
+        "PORT_8002_TCP": "tcp://10.0.0.7:8002",
+        "PORT_8002_TCP_ADDR": "10.0.0.7",
+        "PORT_8002_TCP_PORT": "8002",
+        "PORT_8002_TCP_PROTO": "tcp",
+        "SERVICE_HOST": "10.0.0.7",
+        "SERVICE_PORT": "8002",
+        "SERVICE_PORT_METRICS": "8002",
+    }.items():
+        monkeypatch.setenv(f"{service}_{rest}", value)
+    settings = load_settings()
+    assert (settings.grpc_port, settings.metrics_port) == (8001, 8002)
+    if f"{service}_PORT" in ("FUSED_MLP_METRICS_PORT", "FUSED_MLP_GRPC_PORT"):
+        (warning,) = settings.warnings
+        assert warning.startswith(
+            f"{service}_PORT=tcp://10.0.0.7:8002 is ignored: Kubernetes made it of a Service"
+        )
+        assert "enableServiceLinks: false" in warning
+    else:
+        assert settings.warnings == ()
+
+
+def test_a_port_that_is_one_is_taken_beside_service_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSED_MLP_METRICS_PORT", "9002")
+    monkeypatch.setenv("FUSED_MLP_METRICS_SERVICE_PORT", "8002")
+    assert load_settings().metrics_port == 9002
+    monkeypatch.setenv("FUSED_MLP_METRICS_PORT", "10.0.0.7:8002")
+    with pytest.raises(SettingsError, match="FUSED_MLP_METRICS_PORT"):
+        load_settings()
