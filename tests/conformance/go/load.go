@@ -1,4 +1,5 @@
-// Many Predicts at once with stock grpc-go: `load TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON object.
+// Many Predicts at once with stock grpc-go: `load TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON object. SIGTERM ends it
+// early: calls that are under way are waited for.
 package main
 
 import (
@@ -6,9 +7,11 @@ import (
 	"encoding/json"
 	"net"
 	"os"
+	"os/signal"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	pb "fused_mlp/v1"
@@ -23,6 +26,7 @@ type report struct {
 	Failed      map[string]int `json:"failed"`
 	Text        string         `json:"text"` // of the last failure
 	Connections int64          `json:"connections"`
+	SlowestMs   int64          `json:"slowest_ms"`
 }
 
 func number(i int) int {
@@ -61,6 +65,12 @@ func main() {
 	}
 
 	var next int64
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	go func() {
+		<-stop
+		atomic.AddInt64(&next, int64(calls))
+	}()
 	var lock sync.Mutex
 	var workers sync.WaitGroup
 	for i := 0; i < atOnce; i++ {
@@ -72,9 +82,14 @@ func main() {
 				if id > int64(calls) {
 					return
 				}
+				begin := time.Now()
 				code, text := predict(strconv.FormatInt(id, 10))
+				took := time.Since(begin).Milliseconds()
 				lock.Lock()
 				result.Sent++
+				if took > result.SlowestMs {
+					result.SlowestMs = took
+				}
 				if code == "" {
 					result.Ok++
 				} else {
