@@ -66,24 +66,25 @@ def test_no_call_is_lost_with_a_replica(
     retried = envoy.stat("upstream_rq_retry")
     with Load(envoy.target) as load:
         wait_for_answers(replicas, 500)
-        began = time.monotonic()
+        began, already = time.monotonic(), sum(map(answered, others))
         lose(switch, lost)
         try:
             wait_for(lambda: not envoy.replicas()[lost.target], "Envoy leaves it", unhealthy_s() + SLACK_S)
-            left = time.monotonic() - began
+            left, meanwhile = time.monotonic() - began, sum(map(answered, others)) - already
             wait_for_answers(others, 500)
         finally:
             mend(switch, lost)
         wait_for(lambda: envoy.replicas()[lost.target], "Envoy comes back to it")
         wait_for_answers(replicas, 500)
         report = load.end()
-    print(f"{loss}: left after {left:.1f} s, slowest call {report['slowest_ms']} ms of {report['sent']}, "
+    print(f"{loss}: left after {left:.1f} s and {meanwhile} answers, slowest call {report['slowest_ms']} ms of {report['sent']}, "
           f"{envoy.stat('upstream_rq_retry') - retried} retried")  # fmt: skip
     assert report["failed"] == {}, report
     assert report["ok"] == report["sent"]
     assert envoy.stat("upstream_rq_retry") > retried, "calls were in flight on it"
     assert envoy.stat("upstream_rq_retry_overflow") == 0
     assert report["slowest_ms"] < 1000 * (slowest_s() + SLACK_S)
+    assert meanwhile > 200 * int(left), "the other replicas do not go on"
 
 
 def test_no_call_is_lost_when_every_replica_restarts_in_turn(envoy: Envoy, replicas: list[Replica]) -> None:
