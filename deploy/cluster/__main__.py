@@ -1,5 +1,5 @@
-"""`make cluster N=3`: N servers behind Envoy on this machine, with Prometheus, until Ctrl-C. A replica that ends is started
-again after a while, long enough to see what Envoy does meanwhile."""
+"""`make cluster N=3`: N servers behind Envoy on this machine, with Prometheus, until Ctrl-C. A replica that ends is
+started again after a while, long enough to see what Envoy does meanwhile."""
 
 from __future__ import annotations
 

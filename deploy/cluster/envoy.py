@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,8 +32,8 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 30) ->
 def configure(
     folder: Path, *, weighted: bool = False, upstream_tls: bool = False, any_ports: bool = False
 ) -> Path:
-    """envoy.yaml in `folder`, which takes the place of /etc/envoy. Without tls.pem there, no TLS listener. Listens on this
-    machine only. `any_ports`: ports that are free instead of those of the file."""
+    """envoy.yaml in `folder`, which takes the place of /etc/envoy. Without tls.pem there, no TLS listener. Listens on
+    this machine only. `any_ports`: ports that are free instead of those of the file."""
     settings = _read("envoy.yaml", folder)
     resources = settings["static_resources"]
     if not (folder / "tls.pem").exists():
@@ -116,12 +116,21 @@ class Envoy:
 
     def replicas(self) -> dict[str, bool]:
         """Every replica that Envoy knows, as host:port, and whether it gets calls."""
-        found = {}
+        return {
+            where: host["health_status"] == {"eds_health_status": "HEALTHY"} for where, host in self._hosts()
+        }
+
+    def calls(self) -> dict[str, int]:
+        """How many each of them got."""
+        return {
+            where: sum(int(stat.get("value", 0)) for stat in host["stats"] if stat["name"] == "rq_total")
+            for where, host in self._hosts()
+        }
+
+    def _hosts(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for cluster in self._get("clusters?format=json")["cluster_statuses"]:
             for host in cluster.get("host_statuses", []) if cluster["name"] == CLUSTER else []:
-                where = "{address}:{port_value}".format(**host["address"]["socket_address"])
-                found[where] = host["health_status"] == {"eds_health_status": "HEALTHY"}
-        return found
+                yield "{address}:{port_value}".format(**host["address"]["socket_address"]), host
 
     def stat(self, name: str) -> int:
         """A counter or gauge of the cluster, such as upstream_rq_retry."""

@@ -33,9 +33,7 @@ class ChildServer:
     """It answers when the constructor returns. `environment` is all that it gets; `folder` is deleted when it ends.
     `prefix` is put before its command, to start it elsewhere: `taskset -c 3`, `ip netns exec NAME`."""
 
-    def __init__(
-        self, environment: Mapping[str, str], folder: str = "", prefix: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, environment: Mapping[str, str], folder: str = "", prefix: Sequence[str] = ()) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "fused_mlp.service.cli.attached", folder],

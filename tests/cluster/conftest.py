@@ -50,11 +50,16 @@ def envoy(replicas: list[Replica], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def start_envoy(folder: Path, replicas: Sequence[Replica], **options: bool) -> Envoy:
+    """`options` are those of `configure`; it has found every replica healthy when this returns."""
     configure(folder, any_ports=True, **options)
     targets = [each.target for each in replicas]
     write_endpoints(folder, targets)
     started = Envoy(install_envoy(), folder)
-    wait_for(lambda: started.replicas() == dict.fromkeys(targets, True), "every replica is healthy")
+    try:
+        wait_for(lambda: started.replicas() == dict.fromkeys(targets, True), "every replica is healthy")
+    except BaseException:
+        started.stop()
+        raise
     return started
 
 

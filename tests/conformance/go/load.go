@@ -1,5 +1,5 @@
 // Many Predicts at once with stock grpc-go: `load TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON object. SIGTERM ends it
-// early: calls that are under way are waited for.
+// early: calls that are under way are waited for. Several targets, with commas between them, take turns.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,6 +18,8 @@ import (
 	pb "fused_mlp/v1"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 )
 
@@ -44,7 +47,18 @@ func main() {
 		atomic.AddInt64(&result.Connections, 1)
 		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	}
-	connection, err := grpc.Dial(os.Args[1], grpc.WithInsecure(), grpc.WithContextDialer(dial))
+	target, options := os.Args[1], []grpc.DialOption{grpc.WithInsecure(), grpc.WithContextDialer(dial)}
+	if targets := strings.Split(target, ","); len(targets) > 1 {
+		list := manual.NewBuilderWithScheme("list")
+		state := resolver.State{}
+		for _, each := range targets {
+			state.Addresses = append(state.Addresses, resolver.Address{Addr: each})
+		}
+		list.InitialState(state)
+		roundRobin := grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`)
+		target, options = "list:///", append(options, grpc.WithResolvers(list), roundRobin)
+	}
+	connection, err := grpc.Dial(target, options...)
 	if err != nil {
 		panic(err)
 	}
