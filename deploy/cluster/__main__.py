@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -18,7 +19,7 @@ from deploy.cluster.replica import Place, Replica
 from fused_mlp.service.local import child_process
 from tests.conformance.foreign_clients import install_envoy
 
-PROMETHEUS = "127.0.0.1:9090"
+PROMETHEUS_PORT = 9090
 RESTART_AFTER_S = 10
 LOAD = (
     'import fused_mlp; client = fused_mlp.Client("{target}"); row = client.model("digits").versions[0].example; '
@@ -42,7 +43,7 @@ def pinned(cores: list[int]) -> tuple[str, ...]:
     return ("taskset", "-c", ",".join(map(str, cores))) if cores else ()
 
 
-def run(count: int, weighted: bool, folder: Path, stack: ExitStack) -> None:
+def run(count: int, weighted: bool, any_ports: bool, folder: Path, stack: ExitStack) -> None:
     of_envoy, of_replicas = share_cores(count)
     print(f"starting {count} servers, Envoy and Prometheus", flush=True)
     replicas = []
@@ -50,22 +51,33 @@ def run(count: int, weighted: bool, folder: Path, stack: ExitStack) -> None:
         replicas.append(Replica(Place(prefix=pinned(cores))))
         stack.callback(replicas[-1].stop)
     make_certificate(folder)
-    configure(folder, weighted=weighted)
+    configure(folder, weighted=weighted, any_ports=any_ports)
     write_endpoints(folder, [each.target for each in replicas])
     envoy = stack.enter_context(
         Envoy(install_envoy(), folder, workers=max(1, len(of_envoy)), prefix=pinned(of_envoy))
     )
     wait_for(lambda: all(envoy.replicas().values()), "Envoy finds every replica healthy")
     scraped = [each.metrics_url.removeprefix("http://") for each in replicas]
-    prometheus = start_prometheus(folder, PROMETHEUS, scraped, envoy.admin.removeprefix("http://"))
+    address = f"127.0.0.1:{free_port() if any_ports else PROMETHEUS_PORT}"
+    prometheus = start_prometheus(folder, address, scraped, envoy.admin.removeprefix("http://"))
     if prometheus:
         stack.callback(child_process.end, prometheus)
-    print(describe(envoy, replicas, folder, prometheus is not None, bool(of_envoy)), flush=True)
+    print(describe(envoy, replicas, folder, address if prometheus else "", bool(of_envoy)), flush=True)
     watch(replicas)
 
 
-def describe(envoy: Envoy, replicas: list[Replica], folder: Path, scraped: bool, pinned_: bool) -> str:
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def describe(envoy: Envoy, replicas: list[Replica], folder: Path, prometheus: str, own_cores: bool) -> str:
     program = Path(sys.executable).parent / "fused-mlp"
+    predict = f"{program} predict digits --example --target"
+    with_tls = f"localhost:{envoy.targets['grpc-tls'].rpartition(':')[2]} --tls-ca {folder}/tls.pem"
+    query = QUERY.replace(" ", "%20")
     lines = [
         "",
         f"  Envoy       {envoy.target}, with TLS {envoy.targets['grpc-tls']}; its page: {envoy.admin}",
@@ -73,12 +85,12 @@ def describe(envoy: Envoy, replicas: list[Replica], folder: Path, scraped: bool,
             f"  replica {i}   {each.target}, pid {each.pid}, live page {each.metrics_url}/"
             for i, each in enumerate(replicas)
         ),
-        f"  Prometheus  http://{PROMETHEUS}" if scraped else "  Prometheus is not installed",
-        "" if pinned_ else "  Too few cores for one each: the processes share them all.\n",
-        f"  try         {program} predict digits --example --target {envoy.target}",
-        f"  with TLS    {program} predict digits --example --target localhost:8443 --tls-ca {folder}/tls.pem",
+        f"  Prometheus  http://{prometheus}" if prometheus else "  Prometheus is not installed",
+        "" if own_cores else "  Too few cores for one each: the processes share them all.\n",
+        f"  try         {predict} {envoy.target}",
+        f"  with TLS    {predict} {with_tls}",
         f"  load        {sys.executable} -c '{LOAD.format(target=envoy.target)}'",
-        f"  who answers http://{PROMETHEUS}/graph?g0.expr={QUERY.replace(' ', '%20')}&g0.tab=0",
+        *([f"  who answers http://{prometheus}/graph?g0.expr={query}&g0.tab=0"] if prometheus else []),
         f"  kill one    kill -9 {replicas[0].pid}     (it comes back after {RESTART_AFTER_S} s)",
         f"  hang one    kill -STOP {replicas[-1].pid}   (kill -CONT {replicas[-1].pid} goes on)",
         "  stop        Ctrl-C",
@@ -94,26 +106,29 @@ def watch(replicas: list[Replica]) -> None:
         for i, replica in enumerate(replicas):
             if replica.running:
                 continue
-            since = ended.setdefault(i, time.monotonic())
-            if since + RESTART_AFTER_S < time.monotonic():
-                replica.restart()
-                print(f"replica {i} is back at {replica.target}, pid {replica.pid}", flush=True)
-                del ended[i]
-            elif since > time.monotonic() - 0.5:
+            if i not in ended:
+                ended[i] = time.monotonic()
                 print(f"replica {i} has ended: Envoy sends its calls to the others", flush=True)
+            elif time.monotonic() > ended[i] + RESTART_AFTER_S:
+                replica.restart()
+                del ended[i]
+                print(f"replica {i} is back at {replica.target}, pid {replica.pid}", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make cluster", description=__doc__)
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--weighted", action="store_true", help="balance by reported load (ORCA)")
+    parser.add_argument(
+        "--any-ports", action="store_true", help="ports that are free, not those of deploy/envoy"
+    )
     options = parser.parse_args()
     if options.replicas < 1:
         parser.error(f"N: expected at least one replica, got {options.replicas}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="fused-mlp-cluster-") as folder, ExitStack() as stack:
         try:
-            run(options.replicas, options.weighted, Path(folder), stack)
+            run(options.replicas, options.weighted, options.any_ports, Path(folder), stack)
         except KeyboardInterrupt:
             print("\nstopping: every server answers what it accepted", flush=True)
         except (RuntimeError, TimeoutError) as error:

@@ -56,7 +56,7 @@ func main() {
 		}
 		list.InitialState(state)
 		roundRobin := grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`)
-		target, options = "list:///", append(options, grpc.WithResolvers(list), roundRobin)
+		target, options = "list:///servers", append(options, grpc.WithResolvers(list), roundRobin)
 	}
 	connection, err := grpc.Dial(target, options...)
 	if err != nil {
