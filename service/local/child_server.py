@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from fused_mlp.service.local import child_process
@@ -30,12 +30,13 @@ class ServerDidNotStart(Exception):
 
 
 class ChildServer:
-    """It answers when the constructor returns. `environment` is all that it gets; `folder` is deleted when it ends."""
+    """It answers when the constructor returns. `environment` is all that it gets; `folder` is deleted when it ends.
+    `prefix` is put before its command, to start it elsewhere: `taskset -c 3`, `ip netns exec NAME`."""
 
-    def __init__(self, environment: Mapping[str, str], folder: str = "") -> None:
+    def __init__(self, environment: Mapping[str, str], folder: str = "", prefix: Sequence[str] = ()) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fused_mlp.service.cli.attached", folder],
+            [*prefix, sys.executable, "-m", "fused_mlp.service.cli.attached", folder],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -63,6 +64,10 @@ class ChildServer:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
 
     def log(self) -> str:
         """What it has logged so far."""
