@@ -21,7 +21,7 @@ class Mirrored(Repository):
 
     @property
     def problems(self) -> list[str]:
-        return [*super().problems, *self._mirror.problems]
+        return self._mirror.problems or super().problems
 
     def missing(self) -> Mapping[Key, str]:
         return self._mirror.missing()
@@ -36,5 +36,5 @@ class Mirrored(Repository):
         return super()._model_paths() if self.root.is_dir() else []
 
     def _why_empty(self) -> str:
-        why = "; ".join(self._mirror.problems) or "it was not tried yet"
+        why = "; ".join(self._mirror.problems) or "it has not answered yet"
         return f"{self.shown}: no version could be fetched, and none was before: {why}"

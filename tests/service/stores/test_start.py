@@ -10,11 +10,13 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
 from fused_mlp import models
 from fused_mlp.models import LayerSpec, Mlp, MlpSpec
+from fused_mlp.protos import health_pb2
 from fused_mlp.service.client import Client
 from fused_mlp.service.fronts.selection import native_front_problem
 from fused_mlp.service.reload import reloader
@@ -38,6 +40,16 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 def store_service(tmp_path: Path, **settings: object) -> PuppetService:
     places = {"model_repository": f"lying://{tmp_path / 'remote'}", "repository_cache": tmp_path / "cache"}
     return PuppetService(**{"backend": "auto", **places, **settings})
+
+
+def check_trailers(target: str) -> list[tuple[str, str]]:
+    with grpc.insecure_channel(target) as channel:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            health_pb2.HealthCheckRequest.SerializeToString,
+            health_pb2.HealthCheckResponse.FromString,
+        )
+        return list(check.with_call(health_pb2.HealthCheckRequest(), timeout=10)[1].trailing_metadata())
 
 
 def get(puppet: PuppetService, path: str) -> tuple[int, str]:
@@ -132,7 +144,9 @@ def test_a_store_that_is_away_holds_up_no_other_repository(
     ):
         assert [model.name for model in client.models()] == ["near"]
         assert "connection refused" in caplog.text if how == "down" else "has not answered" in caplog.text
-        assert puppet.metric("fused_mlp_repository_problems") == (1 if how == "down" else 0)
+        if how == "down":
+            assert puppet.metric("fused_mlp_repository_problems") == 1
+            assert ("fused-mlp-repository-problem", "1") in check_trailers(puppet.target)
         models.save(tiny_mlp(), tmp_path / "local" / "near" / "2")  # is followed meanwhile
         puppet.wait_for(lambda: client.predict("near", np.zeros((1, WIDTH), np.float32)).version == 2)
         gate.set()
