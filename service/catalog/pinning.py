@@ -16,7 +16,7 @@ def pin(catalog: Catalog, name: str, version: int, by: str = "") -> ServedModel:
     named = str(version or LATEST)
     catalog.refresh(name, policy=catalog.get(name).policy.changed({"version": named}))
     if catalog.find(name, version).on_demand:
-        catalog.want(name, version).result()
+        catalog.want(name, version, patiently=True).result()
     pinned = catalog.find(name, version)
     if pinned.answers:
         # A canary would go on taking requests from the version that is wanted.
