@@ -6,16 +6,21 @@ import logging
 from collections.abc import Sequence
 
 from fused_mlp.models.errors import ModelLoadError
-from fused_mlp.models.repository import FoundModel, Repository, Signature
+from fused_mlp.models.repository import FoundModel, Repository, Signature, check_name
 
 log = logging.getLogger(__name__)
 
 
 class Repositories(Repository):
+    """What is away holds up none of the others."""
+
     def __init__(self, parts: Sequence[Repository]) -> None:
         super().__init__(parts[0].root)
         self._parts = tuple(parts)
-        self.roots = tuple(root for part in parts for root in part.roots)
+
+    @property
+    def parts(self) -> tuple[Repository, ...]:
+        return self._parts
 
     def scan(self, *, headers: bool = True) -> list[FoundModel]:
         """One that is empty or away is told of; none with anything in it is an error."""
@@ -33,20 +38,31 @@ class Repositories(Repository):
             raise ModelLoadError("; ".join(problems))
         for problem in problems:
             log.error("%s", problem)
+        self._merge()
         return [found[name] for name in sorted(found)]
 
     def has(self, name: str) -> bool:
         return any(part.has(name) for part in self._parts)
 
     def find_or_none(self, name: str) -> FoundModel | None:
-        return next((model for part in self._parts if (model := part.find_or_none(name))), None)
+        check_name(name)
+        for part in self._parts:
+            try:
+                if found := part.find_or_none(name):
+                    return found
+            except ModelLoadError:
+                if name in part.seen:  # its model is served, not that of the next
+                    raise
+        return None
 
     def look(self) -> dict[str, dict[int, Signature]]:
-        """Raises ModelLoadError when one of them is away."""
-        seen: dict[str, dict[int, Signature]] = {}
-        for part in reversed(self._parts):
-            seen |= part.look()
-        return seen
+        for part in self._parts:
+            part.look()
+        return self._merge()
+
+    def _merge(self) -> dict[str, dict[int, Signature]]:
+        self.seen = {name: seen for part in reversed(self._parts) for name, seen in part.seen.items()}
+        return self.seen
 
     def is_whole(self, name: str, version: int) -> bool:
         return next((part.is_whole(name, version) for part in self._parts if part.has(name)), False)

@@ -7,8 +7,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 from fused_mlp.models.checksums import SUM_SUFFIX, check_sum
 from fused_mlp.models.errors import ModelLoadError
@@ -26,7 +29,7 @@ from fused_mlp.models.weights import Mlp
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
-_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # fits an int64, as the wire contract has it
+VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # fits an int64, as the wire contract has it
 
 
 INDEX_NAME = f"{WEIGHTS_NAME}.index.json"  # of shards, where there are some
@@ -84,9 +87,32 @@ class Repository:
 
     def __init__(self, root: str | os.PathLike[str], single: str | None = None) -> None:
         self.root = Path(root)
-        self.roots: tuple[Path, ...] = (self.root,)
         self._single = single
-        self._held_something = False
+        # The signatures that the last scan or look saw: what cannot be read now counts as unchanged.
+        self.seen: dict[str, dict[int, Signature]] = {}
+        self._unreadable: list[str] = []
+
+    @property
+    def parts(self) -> tuple[Repository, ...]:
+        return (self,)
+
+    @property
+    def roots(self) -> list[Path]:
+        return [part.root for part in self.parts]
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for operators."""
+        return str(self.root)
+
+    @property
+    def problems(self) -> list[str]:
+        """What of it could not be read, or brought here, last time."""
+        return self._unreadable
+
+    def missing(self) -> Mapping[tuple[str, int], str]:
+        """Versions that belong here and could not be brought, with the reasons; for repositories that are copies."""
+        return {}
 
     @property
     def is_single(self) -> bool:
@@ -99,30 +125,45 @@ class Repository:
         """Every model, by name, with every version, broken ones included and marked. `headers`: look at those of the
         weights too, as reading a version does in any case. Raises ModelLoadError when there is no repository or nothing
         in it."""
+        try:
+            models = self._scan(headers)
+        except ModelLoadError as error:
+            self._unreadable = [str(error)]
+            raise
+        self._unreadable = []
+        self.seen = {model.name: {v.version: v.signature for v in model.versions} for model in models}
+        return models
+
+    def _scan(self, headers: bool) -> list[FoundModel]:
         if self.is_single:
             return [self._find_single(headers)]
         models = []
-        for entry in self._entries():
+        for path in self._model_paths():
             try:
-                check_name(entry.name)
+                check_name(path.name)
             except ModelLoadError as error:
-                log.warning("%s is passed over: %s", entry, error)
+                log.warning("%s is passed over: %s", path, error)
                 continue
-            models.append(self._find(entry, headers))
-        if not models and (self.root / WEIGHTS_NAME).is_file():
-            raise ModelLoadError(
+            models.append(self._find(path, headers))
+        if not models:
+            raise ModelLoadError(self._why_empty())
+        return models
+
+    def _why_empty(self) -> str:
+        if (self.root / WEIGHTS_NAME).is_file():
+            return (
                 f"{self.root / JSON_NAME}: no such file, but {WEIGHTS_NAME} is there: a few words have to say what its "
                 "tensors are, see docs/reload.md"
             )
-        if not models:
-            raise ModelLoadError(
-                f"model repository {self.root} is empty: expected <model>/<version>/{JSON_NAME} "
-                f"and {WEIGHTS_NAME} in it"
-            )
-        return models
+        return (
+            f"model repository {self.root} is empty: expected <model>/<version>/{JSON_NAME} "
+            f"and {WEIGHTS_NAME} in it"
+        )
 
     def has(self, name: str) -> bool:
-        return name == self._single if self.is_single else (self.root / check_name(name)).is_dir()
+        if self.is_single:
+            return name == self._single
+        return (self.root / check_name(name)).is_dir() or any(name == model for model, _ in self.missing())
 
     def find(self, name: str) -> FoundModel:
         """One model by name."""
@@ -132,8 +173,11 @@ class Repository:
         return found
 
     def find_or_none(self, name: str) -> FoundModel | None:
-        """None: it is not there. Raises ModelLoadError where no model can be."""
+        """None: it is not there. Raises ModelLoadError where no model can be, and for one that was there while the disk
+        or share is away."""
         if not self.has(name):
+            if name in self.seen:
+                self._check_left()
             return None
         return self._find_single(True) if self.is_single else self._find(self.root / name, True)
 
@@ -165,26 +209,42 @@ class Repository:
         return load_version(found.path, found.model_file)
 
     def look(self) -> dict[str, dict[int, Signature]]:
-        """The signatures of all versions, by model: what a scan would find changed, without reading a file. Raises
-        ModelLoadError also when nothing is left of what was there: the disk or share is away."""
-        seen: dict[str, dict[int, Signature]] = {}
+        """The signatures of all versions, by model: what a scan would find changed, without reading a file. What cannot
+        be read is as it was before, and so is all of it when nothing is left: the disk or share is away."""
+        problems: list[str] = []
+        try:
+            seen = self._look(problems)
+            if self.seen and not seen:
+                self._check_left()
+        except ModelLoadError as error:
+            problems, seen = [str(error)], self.seen
+        for problem in problems:
+            if problem not in self._unreadable:
+                log.error("%s; what is served of it stays", problem)
+        self._unreadable, self.seen = problems, seen
+        return seen
+
+    def _look(self, problems: list[str]) -> dict[str, dict[int, Signature]]:
         if self.is_single:
             assert self._single is not None
-            if any(signature := _signature(self.root)):
-                seen[self._single] = {1: signature}
-        for model in () if self.is_single else self._entries():
-            if _NAME.fullmatch(model.name):
-                try:
-                    names = [name for name in os.listdir(model) if _VERSION.fullmatch(name)]
-                    paths = [model / name for name in names]
-                    seen[model.name] = {int(path.name): _signature(path) for path in paths if path.is_dir()}
-                except FileNotFoundError:
-                    pass  # removed meanwhile
-                except OSError as error:  # it is there, and cannot be read now
-                    raise ModelLoadError(f"model repository {model}: {error.strerror or error}") from None
-        if self._held_something and not seen:
-            raise ModelLoadError(f"model repository {self.root}: nothing is in it any more")
-        self._held_something |= bool(seen)
+            signature = _signature(self.root)
+            return {self._single: {1: signature}} if any(signature) else {}
+        seen: dict[str, dict[int, Signature]] = {}
+        for model in self._model_paths():
+            if not _NAME.fullmatch(model.name):
+                continue
+            try:
+                names = [name for name in os.listdir(model) if VERSION.fullmatch(name)]
+                paths = [model / name for name in names]
+                seen[model.name] = {int(path.name): _signature(path) for path in paths if path.is_dir()}
+            except FileNotFoundError:
+                pass  # removed meanwhile, or never brought
+            except OSError as error:  # it is there, and cannot be read now
+                problems.append(f"model repository {model}: {error.strerror or error}")
+                if model.name in self.seen:
+                    seen[model.name] = self.seen[model.name]
+        for (name, version), why in self.missing().items():
+            seen.setdefault(name, {}).setdefault(version, _missing_signature(why))
         return seen
 
     def is_whole(self, name: str, version: int) -> bool:
@@ -196,8 +256,9 @@ class Repository:
         except ModelLoadError:
             return False
 
-    def _entries(self) -> list[Path]:
-        """The directories right below the root, without hidden and private ones (`.git`, `__pycache__`)."""
+    def _model_paths(self) -> list[Path]:
+        """The directories right below the root, without hidden and private ones (`.git`, `__pycache__`), and those that
+        models would have of which no version could be brought."""
         try:
             entries = sorted(self.root.iterdir())
         except FileNotFoundError:
@@ -206,14 +267,21 @@ class Repository:
             raise ModelLoadError(f"model repository {self.root} is not a directory") from None
         except OSError as error:
             raise ModelLoadError(f"model repository {self.root}: {error.strerror or error}") from None
-        return [entry for entry in entries if entry.is_dir() and entry.name[0] not in "._"]
+        paths = [entry for entry in entries if entry.is_dir() and entry.name[0] not in "._"]
+        return sorted({*paths, *(self.root / name for name, _ in self.missing())})
+
+    def _check_left(self) -> None:
+        with suppress(OSError), os.scandir(self.root) as entries:
+            if any(entry.is_dir() and entry.name[0] not in "._" for entry in entries):
+                return
+        raise ModelLoadError(f"model repository {self.root}: nothing is in it any more")
 
     def _find(self, path: Path, headers: bool) -> FoundModel:
         versions: list[FoundVersion] = []
         problems: list[str] = []
         try:
             self._check_inside(path)
-            entries = sorted(path.iterdir())
+            entries = sorted(path.iterdir()) if path.exists() else []
         except OSError as error:
             return FoundModel(path.name, (), (f"{path}: {error.strerror or error}",))
         except ModelLoadError as error:
@@ -221,7 +289,7 @@ class Repository:
         for entry in entries:
             if entry.name[0] in "._":
                 continue
-            if entry.is_dir() and _VERSION.fullmatch(entry.name):
+            if entry.is_dir() and VERSION.fullmatch(entry.name):
                 versions.append(self._inspect(entry, int(entry.name), headers))
             elif entry.name in (JSON_NAME, WEIGHTS_NAME):
                 problems.append(f"{entry}: belongs into a version directory, such as {path / '1'}")
@@ -229,6 +297,11 @@ class Repository:
                 problems.append(
                     f"{entry}: not a version, expected a whole number from 1 without leading zeros"
                 )
+        there = {found.version for found in versions}
+        for (name, version), why in self.missing().items():
+            if name == path.name and version not in there:
+                signature = _missing_signature(why)
+                versions.append(FoundVersion(version, path / str(version), problem=why, signature=signature))
         versions.sort(key=lambda found: found.version)
         return FoundModel(path.name, tuple(versions), tuple(problems))
 
@@ -254,6 +327,11 @@ class Repository:
 
 def _signature(version: Path) -> Signature:
     return tuple(_describe(version / name) for name in (JSON_NAME, WEIGHTS_NAME, *_others(version)))
+
+
+def _missing_signature(why: str) -> Signature:
+    """Another reason is another state to tell of."""
+    return ((0, 0, crc32(why.encode())),)
 
 
 def _others(version: Path) -> list[str]:

@@ -129,6 +129,8 @@ class FrontServer:
     def stop(self) -> None: ...
     def reload_tls(self) -> None:
         """Read the TLS files again, for new connections. Raises RuntimeError, and keeps what it had."""
+    def allow_messages(self, most_bytes: int) -> None:
+        """Of this size at least, from now on."""
     def stats(self) -> FrontStats: ...
     def fileno(self) -> int:
         """Readable when drain() has something."""

@@ -23,7 +23,7 @@ from fused_mlp.service.access.reloading import Reload, keep_reloading
 from fused_mlp.service.canary.runner import LOOK_EVERY_S, Canaries
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.fronts.ports import check_ports
-from fused_mlp.service.fronts.selection import Front, make_admin, make_front
+from fused_mlp.service.fronts.selection import Front, make_admin, make_front, max_message_bytes
 from fused_mlp.service.handlers import SERVED_SERVICES, Control, admin_rpcs, control_rpcs
 from fused_mlp.service.handlers.guard import Guard
 from fused_mlp.service.handlers.health import check_answers
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 # How long a thread of Python runs while another wants to. One answer to /readyz takes several turns: beside a scrape
 # of 1,900 models 1 ms at the median, 6 ms with Python's own 5 ms.
 SWITCH_INTERVAL_S = 0.0005
-# At the end, after the last answer: a load on a thread of low priority may take minutes.
+# At the end, after the last answer: a load may take minutes.
 MOST_WAIT_FOR_LOADS_S = 2.0
 
 
@@ -146,7 +146,8 @@ class Service:
         loop = asyncio.get_running_loop()
         check_ports(self.settings)
         await asyncio.to_thread(self.reloader.prepare)
-        widest = self.catalog.scan()
+        self._fetches_first = bool(self._places.never_fetched)
+        widest = 1 if self._fetches_first else self.catalog.scan()
         control = Control(self.settings, self.catalog, self._health, self.reloader, self.meter, self._guard)
         self.front: Front = make_front(
             self.settings, self.engine, self.router, control_rpcs(control), widest, want=self.catalog.want
@@ -182,6 +183,7 @@ class Service:
             self.credentials.reloads.append(Reload("policy", [policies.file.path], policies.read))
         self.credentials.watch([*(front.reload_tls for front in fronts), self._metrics.reload_tls])
         self._health.on_change(self._health_changed)
+        self.reloader.on_problems = self._health_changed
         self._report_health()
         self._publish_health()
         if self._admin is not None:
@@ -192,13 +194,20 @@ class Service:
         self.catalog.on_change(lambda names: loop.call_soon_threadsafe(self._report_health, names))
         self._stop_listening = listen(lambda: loop.call_soon_threadsafe(lambda: self._health.fail(failure())))
         log.info(
-            "listening on %s, loading models from %s",
+            "listening on %s, %s models from %s",
             join_address(self.settings.host, self.grpc_port),
+            "fetching" if self._fetches_first else "loading",
             without_password(self.settings.model_repository),
         )
 
     async def load(self) -> None:
-        """Load all models; ready when it returns. Raises ModelLoadError when none can be served, KernelError."""
+        """Load all models, which may have to be fetched first; ready when it returns. Raises ModelLoadError when none
+        can be served, KernelError."""
+        if self._fetches_first:
+            await self.reloader.fetch_first()
+            widest = await asyncio.to_thread(self.catalog.scan)
+            await self.front.allow_messages(max_message_bytes(self.settings, widest))
+            self._report_health()
         gc.disable()  # nearly all that is made stays: with many models the collector would walk it over and over
         try:
             await asyncio.to_thread(self.catalog.load_all)
@@ -227,7 +236,7 @@ class Service:
     def ask_to_reload(self) -> None:
         """Certificates and models, of what may be read again."""
         self._reload_asked.set()
-        self.reloader.asked.set()
+        self.reloader.ask()
 
     def banner(self) -> str:
         return banner(
@@ -260,11 +269,11 @@ class Service:
             await self._admin.stop(0)
         await self.reloader.stop()
         await self.front.stop(self.settings.drain_timeout_s)
-        await asyncio.to_thread(self.catalog.stop_loading)
+        ended = await asyncio.to_thread(self.catalog.stop_loading, MOST_WAIT_FOR_LOADS_S)
         if self._spans is not None:
             await asyncio.to_thread(self._spans.stop)
         self._metrics.stop()
-        ended = await self.reloader.ended(MOST_WAIT_FOR_LOADS_S)
+        ended &= await self.reloader.ended(MOST_WAIT_FOR_LOADS_S if ended else 0)
         log.info("stopped" if ended else "stopped, but a load has not ended")
         return ended
 
@@ -289,7 +298,7 @@ class Service:
         return metrics.Exposition(
             self._model_metrics,
             metrics.FrontCollector(self.front.stats),
-            metrics.StoreCollector(self._places.failures),
+            metrics.RepositoryCollector(self.catalog.repository.parts, self._places.failures),
             metrics.CredentialsCollector(self.credentials, self._guard.refused),
             *([metrics.SpanCollector(self._spans)] if self._spans is not None else []),
         )
@@ -305,7 +314,9 @@ class Service:
             return self._health.failure
         if self._health.draining:
             return "shutting down"
-        return "loading models" if self.loading else "no model can be served"
+        if self.loading:
+            return self._places.fetching or "loading models"
+        return "no model can be served"
 
     def _health_changed(self) -> None:
         """Many changes at once are published once."""

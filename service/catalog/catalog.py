@@ -255,19 +255,19 @@ class Catalog:
             raise
         return model.replaced(default, loaded)
 
-    def want(self, name: str, version: int = 0) -> Future[None]:
+    def want(self, name: str, version: int = 0, *, patiently: bool = False) -> Future[None]:
         """Have a version loaded that a request found on demand; 0 is the default. The future is done when another look
-        at the routes tells more."""
+        at the routes tells more. `patiently`: without asking again every second."""
         try:
-            return self.on_demand.want(name, self.find(name, version).version)
+            return self.on_demand.want(name, self.find(name, version).version, patiently=patiently)
         except ModelNotFound:  # unloaded meanwhile: the routes say so
             done: Future[None] = Future()
             done.set_result(None)
             return done
 
-    def stop_loading(self) -> None:
-        """Waits for loads on demand that have begun; no other begins."""
-        self.on_demand.stop()
+    def stop_loading(self, most_wait_s: float | None = None) -> bool:
+        """Waits for loads on demand that have begun; no other begins. Whether none goes on."""
+        return self.on_demand.stop(most_wait_s)
 
     def unload(self, name: str) -> None:
         """Requests accepted before are answered; later ones get NOT_FOUND."""

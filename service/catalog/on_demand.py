@@ -8,8 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from fused_mlp.kernels import KernelError
 from fused_mlp.kernels.cores import usable_cores
@@ -30,6 +31,8 @@ MOST_THREADS = 4
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 TELL_UNLOADED_S = 60.0
+# Fronts ask again every second for what a request waits for: a load that none asked for in this time need not begin.
+WANTED_FOR_S = 3.0
 
 
 @dataclass(eq=False)
@@ -37,6 +40,7 @@ class _Load:
     """One load that requests wait for, on a thread of the pool or parked until there is room for `size` bytes."""
 
     key: Key
+    wanted_until: float = 0.0
     done: Future[None] = field(default_factory=Future)
     found: FoundVersion | None = None
     size: int = 0
@@ -77,14 +81,18 @@ class OnDemand:
         self._unloaded, self._tell_again = 0, 0.0  # since it was told last; under the room's lock
         self.failed_loads: Counter[Key] = Counter()  # since the start; those of reloads too
 
-    def want(self, model: str, version: int) -> Future[None]:
+    def want(self, model: str, version: int, *, patiently: bool = False) -> Future[None]:
         """Have it loaded, once for all that ask meanwhile. Returns at once; the future is done when routes say what
-        became of it."""
+        became of it. `patiently`: without asking again."""
         key = model, version
         with self._lock:
-            if (load := self._loads.get(key)) is not None:
+            before = self._loads.get(key)
+            load = before or _Load(key)
+            until = inf if patiently else time.monotonic() + WANTED_FOR_S
+            load.wanted_until = max(load.wanted_until, until)
+            if before is not None:
                 return load.done
-            load = self._loads[key] = _Load(key)
+            self._loads[key] = load
         self._submit(load)
         return load.done
 
@@ -93,14 +101,17 @@ class OnDemand:
         for key in [key for key in self._failures.copy() if key[0] == model]:
             self._failures.pop(key, None)
 
-    def stop(self) -> None:
-        """Waits for loads that have begun."""
+    def stop(self, most_wait_s: float | None = None) -> bool:
+        """Waits for loads that have begun. Whether none goes on."""
         with self._lock:
             self._stopping.set()
             waiter = self._waiter
         if waiter is not None:
             waiter.join()
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            begun = [load.done for load in self._loads.values()]
+        return not wait(begun, most_wait_s).not_done
 
     def _submit(self, load: _Load) -> None:
         try:
@@ -118,6 +129,9 @@ class OnDemand:
 
     def _load(self, load: _Load) -> None:
         """On a thread of the pool. Ends with routes that say what became of it, unless it is parked."""
+        if load.found is None and time.monotonic() > load.wanted_until:
+            self._end(load)  # all callers have given up
+            return
         with self._table.lock:
             served = self._find(*load.key)
             if served is not None and served.state != "LOADING":

@@ -29,7 +29,7 @@ def pin(catalog: Catalog, name: str, version: int, by: str = "the program") -> S
         policy = catalog.get(name).policy.changed({**ended, "version": named})
         catalog.refresh(name, policy=policy, retire=False)
         if catalog.find(name, version).on_demand:
-            catalog.want(name, version).result()
+            catalog.want(name, version, patiently=True).result()
     pinned = catalog.find(name, version)
     if not pinned.answers:
         catalog.retire_unchosen(name)  # it was loaded only to be pinned

@@ -98,6 +98,9 @@ class NativeFront:
     def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
         self._server.publish_health(answers)
 
+    async def allow_messages(self, most_bytes: int) -> None:
+        self._server.allow_messages(most_bytes)
+
     def retry_waiting(self) -> None:
         self._server.retry_waiting()
 

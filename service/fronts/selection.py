@@ -33,6 +33,9 @@ class Front(Protocol):
     async def stop(self, grace_s: float) -> None:
         """Send clients elsewhere, let calls that have begun end within the time, then cancel them."""
 
+    async def allow_messages(self, most_bytes: int) -> None:
+        """Of this size at least. Only while nothing is served: calls that have begun may be cancelled."""
+
     def publish_health(self, answers: Sequence[CheckAnswer]) -> None:
         """What Health/Check answers from now on, for a front that answers it without the handler."""
 

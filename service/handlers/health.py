@@ -19,6 +19,8 @@ from fused_mlp.service.observe.health import SERVER, Health
 FALLBACK_KEY = "fused-mlp-fallback"
 # "digits/4": once for each version that could not be loaded.
 UNAVAILABLE_KEY = "fused-mlp-unavailable"
+# "2": once for each repository of which something cannot be read or fetched, by its place in the setting.
+REPOSITORY_KEY = "fused-mlp-repository-problem"
 MOST_UNAVAILABLE = 10  # told of the whole server: a trailer is read by many
 
 Trailers = list[tuple[str, str]]
@@ -46,6 +48,8 @@ def _trailers(catalog: Catalog) -> dict[str, Trailers]:
         found[model.name] += broken
         unavailable += broken
     found[SERVER] += unavailable[:MOST_UNAVAILABLE]
+    parts = enumerate(catalog.repository.parts, 1)
+    found[SERVER] += [(REPOSITORY_KEY, str(number)) for number, part in parts if part.problems]
     return found
 
 

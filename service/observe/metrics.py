@@ -3,7 +3,7 @@ Nothing here runs per request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from fused_mlp.service.errors import Code
 
 if TYPE_CHECKING:
+    from fused_mlp.models import Repository
     from fused_mlp.service import _front
     from fused_mlp.service.access.credentials import ServerCredentials
     from fused_mlp.service.observe.http_request import Query
@@ -102,13 +103,21 @@ def _front_counters(stats: _front.FrontStats) -> Iterator[Metric]:
     yield from (ends, refused, shortages, resets, failures)
 
 
-class StoreCollector(Collector):
-    """Of repositories that are fetched from a URL; nothing where there is none."""
+class RepositoryCollector(Collector):
+    """`failures`: of repositories that are fetched from a URL."""
 
-    def __init__(self, failures: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, parts: Sequence[Repository], failures: Callable[[], Mapping[str, int]]) -> None:
+        self._parts = parts
         self._failures = failures
 
     def collect(self) -> Iterator[Metric]:
+        text = (
+            "What of a repository could not be read or fetched last time: the whole of it, models, versions."
+        )
+        problems = GaugeMetricFamily("fused_mlp_repository_problems", text, labels=("repository",))
+        for place, count in {part.shown: len(part.problems) for part in self._parts}.items():
+            problems.add_metric((place,), count)
+        yield problems
         text = "Times that a repository, or a version of it, could not be fetched."
         failures = CounterMetricFamily("fused_mlp_fetch_failures", text, labels=("repository",))
         for repository, count in self._failures().items():

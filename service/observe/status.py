@@ -45,6 +45,9 @@ def status_json(catalog: Catalog, front: str, ready: bool, query: Query) -> str:
                 "models": len(models),
                 "versions": Counter(v.told_state for model in models for v in model.versions),
             },
+            "repositories": [
+                {"place": part.shown, "problems": part.problems} for part in catalog.repository.parts
+            ],
             "models": [_model(model) for model in told],
             "next": f"/status.json?{urlencode(rest)}" if len(chosen) > len(told) > 0 else None,
         }

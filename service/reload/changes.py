@@ -3,15 +3,11 @@ hashes, not what is served. Used by one thread at a time."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from fused_mlp.models import ModelLoadError
 from fused_mlp.models.repository import Repository, Signature
-
-log = logging.getLogger(__name__)
 
 Versions = dict[int, Signature]
 
@@ -40,9 +36,8 @@ class Changes:
         self._settle_s = settle_s
         self._served = served
         self._clock = clock
-        self._known = repository.look()  # before it is scanned: what changes after this is found
+        self._known = dict(repository.seen)  # by the scan: what has changed since is found
         self._since: dict[tuple[str, int], tuple[Signature, float]] = {}
-        self._problem = ""
 
     @property
     def waiting(self) -> bool:
@@ -50,15 +45,7 @@ class Changes:
         return bool(self._since)
 
     def find(self) -> Iterator[Change]:
-        """A repository that cannot be read, or where nothing is left, has not changed: its disk or share is away."""
-        try:
-            now = self._repository.look()
-        except ModelLoadError as error:
-            if str(error) != self._problem:
-                log.error("models are served on as they are: %s", error)
-            self._problem = str(error)
-            return
-        self._problem = ""
+        now = self._repository.look()
         since, self._since = self._since, {}
         served = self._served()
         for name in sorted(now.keys() | self._known.keys() | served.keys()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -18,30 +19,35 @@ from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.errors import ServiceError
 from fused_mlp.service.reload.changes import Change, Changes
 from fused_mlp.service.settings.settings import Settings, SettingsError
+from fused_mlp.service.stores.mirror import Mirror
 from fused_mlp.service.stores.places import Places
 
 log = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
 _LEAST_PAUSE_S = 0.1
+MOST_SILENCE_S = 30.0  # of a store, at a start that can do without it
 
 
 class Reloader:
-    """`asked`: set it to have the repository looked at now."""
+    """`on_problems`: called when other things than before could not be read or fetched."""
 
     def __init__(self, settings: Settings, catalog: Catalog, places: Places) -> None:
         self._settings = settings
         self._catalog = catalog
         self._places = places
-        self.asked = asyncio.Event()
-        self._changes: Changes | None = None
+        self.on_problems: Callable[[], object] = lambda: None
+        self._problems: list[list[str]] = []
+        self._look = asyncio.Event()
+        self._fetches = {mirror: asyncio.Event() for mirror in places.mirrors}  # set: one is asked for
+        self._first_fetches: dict[Mirror, asyncio.Future[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._watches = True  # if that is asked for
         self._begun: set[Future[Any]] = set()  # on these threads
-        # Of one thread each, started when they are needed: loads are one at a time, beside fetching from a store.
+        # Their threads are started when they are needed: loads are one at a time, beside fetching from each store.
         self._low_priority, self._fetching = (
-            ThreadPoolExecutor(1, name, initializer=_engine.lower_thread_priority)
-            for name in ("reload", "fetch")
+            ThreadPoolExecutor(threads, name, initializer=_engine.lower_thread_priority)
+            for name, threads in (("reload", 1), ("fetch", len(places.mirrors) or 1))
         )
 
     @property
@@ -49,32 +55,55 @@ class Reloader:
         return self._settings.reload != "off"
 
     def prepare(self) -> None:
-        """Before the catalog scans the repository; fetches from stores. Raises SettingsError, ModelLoadError."""
+        """Before the catalog scans the repository. Raises SettingsError."""
         if self._settings.reload == "watch" and find_spec("watchfiles") is None:
             raise SettingsError(
                 "FUSED_MLP_RELOAD=watch needs watchfiles, which is not installed: pip install 'fused-mlp[watch]'; "
                 "or take poll"
             )
-        self._places.fetch_first()
-        if self.on:
-            self._changes = Changes(
-                self._catalog.repository, self._settings.reload_settle_s, self._catalog.served_versions
-            )
+        self._places.recover()
+
+    async def fetch_first(self) -> None:
+        """What was never fetched, before the catalog scans the repository. A store that does not move is not waited for
+        where another repository can be read."""
+        for mirror in self._places.never_fetched:
+            self._first_fetches[mirror] = asyncio.ensure_future(self._run(self._fetching, mirror.synchronise))
+        waits = dict(self._first_fetches)
+        while waits:
+            await asyncio.wait(waits.values(), timeout=_LEAST_PAUSE_S)
+            now = time.monotonic()
+            waits = {mirror: fetch for mirror, fetch in waits.items() if not fetch.done()}
+            silent = [mirror for mirror in waits if now - mirror.progress_at > MOST_SILENCE_S]
+            others = await asyncio.to_thread(self._catalog.repository.look) if silent else {}
+            for mirror in silent if others else ():
+                text = "%s has not answered for %g s: the start goes on without it"
+                log.error(text, mirror.shown, MOST_SILENCE_S)
+                del waits[mirror]
 
     def start(self) -> None:
         """Once all models are loaded; on the service's loop."""
-        if self._changes is None:
+        if not self.on and not self._fetches:
             return
         loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._keep_following(self._changes)))
+        changes = Changes(
+            self._catalog.repository, self._settings.reload_settle_s, self._catalog.served_versions
+        )
+        self._tasks = [loop.create_task(self._keep_following(changes))]
+        self._tasks += [loop.create_task(self._keep_fetching(mirror)) for mirror in self._fetches]
         if self._settings.reload == "watch":
             self._tasks.append(loop.create_task(self._keep_watching()))
 
+    def ask(self) -> None:
+        """To have the repository looked at now."""
+        for event in (self._look, *self._fetches.values()):
+            event.set()
+
     async def stop(self) -> None:
         """No load begins any more; one that has begun goes on."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._first_fetches.values()]
+        for task in tasks:
             task.cancel()
-        for task in self._tasks:
+        for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
         self._places.stop()
@@ -103,23 +132,36 @@ class Reloader:
         begun.add_done_callback(self._begun.discard)
         return await asyncio.wrap_future(begun)
 
+    async def _keep_fetching(self, mirror: Mirror) -> None:
+        asked, fetch = self._fetches[mirror], self._first_fetches.pop(mirror, None)
+        while True:
+            await (fetch or self._run(self._fetching, mirror.synchronise))
+            fetch = None
+            self._look.set()
+            polls = self._settings.reload.startswith(("poll", "watch")) or mirror.empty
+            await _wait(asked, self._settings.reload_interval_s if polls else None)
+
     async def _keep_following(self, changes: Changes) -> None:
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.asked.wait(), self._pause_s(changes))
-            self.asked.clear()
+            await _wait(self._look, self._pause_s(changes))
             try:
-                if self._places.mirrors:
-                    await self._run(self._fetching, self._places.fetch)
-                for change in await asyncio.to_thread(lambda: list(changes.find())):
+                found = await asyncio.to_thread(lambda: list(changes.find()))
+                self._tell_problems()
+                for change in found:
                     await self._follow(changes, change)
             except Exception:
                 log.exception("the repository could not be looked at")
 
+    def _tell_problems(self) -> None:
+        problems = [part.problems for part in self._catalog.repository.parts]
+        if problems != self._problems:
+            self._problems = problems
+            self.on_problems()
+
     def _pause_s(self, changes: Changes) -> float | None:
         """Until the next look, unless one is asked for."""
         how = self._settings.reload
-        polls = how.startswith("poll") or (how == "watch" and (self._places.mirrors or not self._watches))
+        polls = how.startswith("poll") or (how == "watch" and not self._watches)
         pause = self._settings.reload_interval_s if polls else None
         if changes.waiting:
             soon = max(self._settings.reload_settle_s / 4, _LEAST_PAUSE_S)
@@ -140,7 +182,7 @@ class Reloader:
         except Exception as error:
             log.warning("the repository cannot be watched and is polled instead: %s", error)
             self._watches = False
-            self.asked.set()
+            self._look.set()
 
     async def _watch(self) -> None:
         from watchfiles import awatch  # noqa: PLC0415 - an extra
@@ -150,5 +192,11 @@ class Reloader:
         async for changes in awatch(*roots, **options):
             # The first time also without one: it may have come before the watch began.
             if changes or not looked:
-                self.asked.set()
+                self._look.set()
             looked = True
+
+
+async def _wait(event: asyncio.Event, most_s: float | None) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), most_s)
+    event.clear()

@@ -1,8 +1,10 @@
 """A folder that holds what a store does, version by version: each is fetched beside its place, checked, and renamed
-into it. What is in the folder stays when the store cannot be reached. Runs on a thread that may wait."""
+into it. What is in the folder stays when the store cannot be reached. Several servers may share the folder: one of them
+changes it at a time. Runs on a thread that may wait."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
@@ -10,13 +12,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from fused_mlp.models import ModelLoadError
 from fused_mlp.models.checksums import SUM_SUFFIX, check_sum
+from fused_mlp.models.repository import VERSION
 from fused_mlp.models.version_directory import JSON_NAME, inspect_version
 from fused_mlp.service.stores.listing import RemoteFile, Version, list_versions, open_store
 
@@ -26,6 +29,7 @@ SOURCE_NAME = ".source.json"  # what a version was fetched from
 DRAFT, OLD = ".draft", ".old"
 CHUNK_BYTES = 1 << 20
 TELL_EVERY_S = 5.0
+LOCK_NAME, LOCK_POLL_S = ".lock", 0.1
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 300.0
 
@@ -53,15 +57,23 @@ class Mirror:
         self.folder = cache / hashlib.sha256(url.encode()).hexdigest()[:16]
         self._single = single
         self._clock = clock
-        self._failures: dict[
-            Key | None, tuple[int, float, str]
-        ] = {}  # in a row, when to try again, the last one
+        # By version, or None for the store itself: failures in a row, when to try again, the last reason.
+        self._failures: dict[Key | None, tuple[int, float, str]] = {}
+        self._odd: set[Path] = set()  # told of
         self.failed = 0  # since the start
+        self.fetching = ""  # what, and how far it is
+        self.progress_at = clock()
         self.stopping = False  # set by the thread that waits for the end of a fetch
 
     def recover(self) -> None:
-        """After a process that was killed: drafts go, and a version that was about to be replaced comes back."""
-        for path in sorted(self.folder.glob("*/.*")) if self.folder.is_dir() else ():
+        """After a process that was killed: drafts go, and a version that was about to be replaced comes back. What
+        another server is about to do stays."""
+        with suppress(OSError), self.locked() as alone:
+            if alone:
+                self._recover()
+
+    def _recover(self) -> None:
+        for path in sorted([*self.folder.glob(".*"), *self.folder.glob("*/.*")]):
             if (
                 path.name.endswith(OLD)
                 and not (target := path.with_name(path.name[1:].split(".")[0])).exists()
@@ -70,24 +82,67 @@ class Mirror:
             elif path.name.endswith((OLD, DRAFT)):
                 shutil.rmtree(path, ignore_errors=True)
 
+    @contextmanager
+    def locked(self, *, shared: bool = False) -> Iterator[bool]:
+        """Keeps other servers from changing the folder. False: one of them is changing it. The system releases the lock
+        of a process that is killed; where it has no locks each server is alone."""
+        with ExitStack() as stack:
+            alone = True
+            try:
+                file = stack.enter_context((self.folder / LOCK_NAME).open("ab"))
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                alone = False
+            except OSError:
+                pass
+            yield alone
+
     @property
     def empty(self) -> bool:
         return next(self.folder.glob("*/*/" + JSON_NAME), None) is None
 
+    @property
+    def problems(self) -> list[str]:
+        failures = self._failures.copy().items()
+        return [f"{key[0]}/{key[1]}: {reason}" if key else reason for key, (_, _, reason) in failures]
+
+    def missing(self) -> dict[Key, str]:
+        """Versions that could not be fetched, with the reasons."""
+        failures = self._failures.copy().items()
+        return {key: f"it could not be fetched: {reason}" for key, (_, _, reason) in failures if key}
+
     def synchronise(self) -> None:
-        """Fetch what is new or has changed, remove what is gone. What fails is told, and tried again later."""
+        """Fetch what is new or has changed, remove what is gone. What fails is told, and tried again later. While
+        another server does it nothing is done, but the first time its end is waited for."""
         if self._is_pausing(None):
             return
+        self.fetching, self.progress_at = f"listing {self.shown}", self._clock()
         try:
-            store, root = open_store(self._url)
-            there = list_versions(store, root, self._single)
-            if not there:
-                raise ModelLoadError(f"nothing is there: expected <model>/<version>/{JSON_NAME}")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            alone, first = False, self.empty
+            while not alone and not self.stopping:
+                with self.locked() as alone:
+                    if alone:
+                        self._synchronise()
+                if not first:
+                    return
+                if not alone:
+                    self.fetching = f"another server fetches {self.shown} into the same cache"
+                    time.sleep(LOCK_POLL_S)
         except Exception as error:  # each file system has errors of its own
             text = str(error).replace(self._url, self.shown).removeprefix(f"{self.shown}: ")
-            self._report(None, f"{self.shown}: {text or type(error).__name__}")
-            return
-        self._failures.pop(None, None)
+            self._report(None, text or type(error).__name__)
+        finally:
+            self.fetching = ""
+
+    def _synchronise(self) -> None:
+        store, root = open_store(self._url)
+        there = list_versions(store, root, self._single)
+        if not there:
+            raise ModelLoadError(f"nothing is there: expected <model>/<version>/{JSON_NAME}")
+        for key in self._failures.keys() - there.keys():
+            del self._failures[key]  # that of the store too
+        self._recover()
         for key in sorted(there):
             if JSON_NAME in there[key] and len(there[key]) > 1 and not self._is_pausing(key):
                 self._fetch_if_changed(store, key, there[key])
@@ -98,8 +153,10 @@ class Mirror:
         source = {name: [file.size, file.identity] for name, file in sorted(files.items())}
         with suppress(OSError, ValueError):
             if json.loads((target / SOURCE_NAME).read_text()) == source:
+                self._failures.pop(key, None)  # another server has fetched it
                 return
-        draft = target.with_name(f".{target.name}.{os.urandom(8).hex()}{DRAFT}")
+        # Not in the model's folder, which would be a model without a version meanwhile.
+        draft = self.folder / f".{key[0]}.{key[1]}.{os.urandom(8).hex()}{DRAFT}"
         try:
             draft.mkdir(parents=True)
             self._fetch(store, key, files, draft)
@@ -110,7 +167,7 @@ class Mirror:
             _put_in_place(draft, target)
         except Exception as error:
             text = str(error).replace(str(draft), f"{key[0]}/{key[1]}") or type(error).__name__
-            self._report(key, f"{self.shown}: {key[0]}/{key[1]} is not taken: {text}")
+            self._report(key, text)
         else:
             self._failures.pop(key, None)
             log.info("fetched %s/%d from %s", *key, self.shown)
@@ -129,18 +186,24 @@ class Mirror:
                     local.write(chunk)
                     size += len(chunk)
                     _check_size(name, file, size, whole=False)
-                    if self._clock() >= tell_at:
-                        tell_at = self._clock() + TELL_EVERY_S
-                        text = "fetching %s/%d from %s: %.0f of %.0f MB"
-                        log.info(text, *key, self.shown, (done + size) / 1e6, total / 1e6)
+                    self.progress_at = self._clock()
+                    moved = f"{(done + size) / 1e6:.0f} of {total / 1e6:.0f} MB"
+                    self.fetching = f"fetching {key[0]}/{key[1]} from {self.shown}: {moved}"
+                    if self.progress_at >= tell_at:
+                        tell_at = self.progress_at + TELL_EVERY_S
+                        log.info("%s", self.fetching)
                 local.flush()
                 os.fsync(local.fileno())
             _check_size(name, file, size, whole=True)
             done += size
 
-    def _remove_all_but(self, there: Any) -> None:
-        for path in self.folder.glob("*/[1-9]*"):
-            if (path.parent.name, int(path.name)) not in there:
+    def _remove_all_but(self, there: Collection[Key]) -> None:
+        for path in self.folder.glob("*/[!.]*"):
+            if not VERSION.fullmatch(path.name):
+                if path not in self._odd:
+                    log.warning("%s is passed over: it is not a version that was fetched", path)
+                self._odd.add(path)
+            elif (path.parent.name, int(path.name)) not in there:
                 gone = path.with_name(f".{path.name}.{os.urandom(8).hex()}{DRAFT}")
                 path.rename(gone)
                 shutil.rmtree(gone, ignore_errors=True)
@@ -156,7 +219,9 @@ class Mirror:
         self._failures[key] = count + 1, self._clock() + pause, reason
         self.failed += 1
         if reason != before:
-            log.error("%s; what was fetched before stays, next try in %g s", " ".join(reason.split()), pause)
+            what = f"{key[0]}/{key[1]} is not taken: " if key else ""
+            text = "%s: %s%s; what was fetched before stays, next try in %g s"
+            log.error(text, self.shown, what, " ".join(reason.split()), pause)
 
 
 def _check_size(name: str, file: RemoteFile, size: int, *, whole: bool) -> None:
@@ -169,7 +234,8 @@ def _check_size(name: str, file: RemoteFile, size: int, *, whole: bool) -> None:
 
 def _put_in_place(draft: Path, target: Path) -> None:
     """A kill between the two renames is what recover() is for."""
-    old = target.with_name(draft.name.removesuffix(DRAFT) + OLD)
+    target.parent.mkdir(exist_ok=True)
+    old = target.with_name(f".{target.name}.{os.urandom(8).hex()}{OLD}")
     if target.exists():
         target.rename(old)
     draft.rename(target)

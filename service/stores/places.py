@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
-from fused_mlp.models import ModelLoadError, Repository
+from fused_mlp.models import Repository
 from fused_mlp.models.repositories import Repositories
 from fused_mlp.service.settings.settings import Settings
 from fused_mlp.service.stores.mirror import Mirror
-
-log = logging.getLogger(__name__)
+from fused_mlp.service.stores.mirrored import Mirrored
 
 
 class Places:
     def __init__(self, settings: Settings) -> None:
         cache = settings.repository_cache or _usual_cache()
         self.mirrors: list[Mirror] = []
-        parts = []
+        parts: list[Repository] = []
         for place in settings.repositories:
             root, url = Path(place), "://" in place
             single = settings.model_name or (
@@ -27,23 +25,22 @@ class Places:
             if url:
                 mirror = Mirror(place, cache, single=single)
                 self.mirrors.append(mirror)
-                root = mirror.folder
-            parts.append(Repository(root, single))
+                parts.append(Mirrored(mirror, single))
+            else:
+                parts.append(Repository(root, single))
         self.repository = parts[0] if len(parts) == 1 else Repositories(parts)
 
-    def fetch_first(self) -> None:
-        """At a start. What was fetched before is enough; a store that has nothing to give yet, and never had, is an
-        error."""
+    def recover(self) -> None:
         for mirror in self.mirrors:
             mirror.recover()
-        self.fetch()
-        for mirror in self.mirrors:
-            if mirror.empty:
-                raise ModelLoadError(f"{mirror.shown}: no version could be fetched, and none was before")
 
-    def fetch(self) -> None:
-        for mirror in self.mirrors:
-            mirror.synchronise()
+    @property
+    def never_fetched(self) -> list[Mirror]:
+        return [mirror for mirror in self.mirrors if mirror.empty]
+
+    @property
+    def fetching(self) -> str:
+        return "; ".join(mirror.fetching for mirror in self.mirrors if mirror.fetching)
 
     def stop(self) -> None:
         """Ends a fetch that has begun."""

@@ -120,7 +120,7 @@ def test_versions_come_break_and_go(followed: Followed) -> None:
     # A disk that is away has not changed.
     away = root.with_name(root.name + "-away")
     (root / "digits").rename(away)
-    asked(server, lambda: "models are served on as they are" in server.log(), mode)
+    asked(server, lambda: "what is served of it stays" in server.log(), mode)
     assert client.predict("digits", X).version == 1
     away.rename(root / "digits")
     add_version(root, 2)

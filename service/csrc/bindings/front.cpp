@@ -249,6 +249,9 @@ void register_server(nb::module_& m) {
           "stop", [](FrontServer& self) { self.server().stop(); }, unlocked)
       .def(
           "reload_tls", [](FrontServer& self) { self.server().reload_tls(); }, unlocked)
+      .def(
+          "allow_messages", [](FrontServer& self, size_t bytes) { self.server().allow_messages(bytes); },
+          nb::arg("most_bytes"))
       .def("stats", &stats)
       .def("fileno", [](FrontServer& self) { return self.bridge().fileno(); })
       .def(

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 # Metadata of a request: the key of a split, and the requested arm or variant.
 AB_KEY, ARM_KEY, VARIANT_KEY = "x-ab-key", "x-fused-mlp-arm", "x-fused-mlp-variant"
+_WANT_AGAIN_S = 1.0  # a load that no request waits for any more is not begun
 _DECODE, _ENCODE = _engine.TracePhase.decode, _engine.TracePhase.encode
 TRACE_KEY = "traceparent"
 LONGEST_MODEL_TOLD = 128
@@ -154,8 +155,10 @@ class Predictor:
                 if refused.status is not _engine.Status.not_loaded or self._want is None:
                     raise
                 version = refused.version
-            # Shielded: the load is for others too, and goes on when this caller gives up.
-            await asyncio.shield(asyncio.wrap_future(self._want(request.model, version)))
+            # Not cancelled when this caller gives up: the load is for others too.
+            await asyncio.wait(
+                [asyncio.wrap_future(self._want(request.model, version))], timeout=_WANT_AGAIN_S
+            )
 
     def _trace_decode(self, started: int, rows: int, lane: _engine.Lane, caller: _engine.TraceContext) -> int:
         """The number under which the request is traced from here on."""

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -43,13 +44,20 @@ class PythonFront:
         self._answering.set()
         self._listen = listen or Listen(settings.host, settings.grpc_port)
         self._credentials = Credentials(settings) if settings.tls_certificate else None
-        keepalive_ms = int(settings.limits.keepalive_s * 1000)
-        keepalive_timeout_ms = int(settings.limits.keepalive_timeout_s * 1000) or _NO_LIMIT_MS
-        self._server = aio.server(
+        self._settings = settings
+        self._handlers = _Handlers({rpc.path: self._wrap(rpc) for rpc in rpcs})
+        self._max_message_bytes = max_message_bytes
+        self._server = self._make_server()
+
+    def _make_server(self) -> aio.Server:
+        limits = self._settings.limits
+        keepalive_ms = int(limits.keepalive_s * 1000)
+        keepalive_timeout_ms = int(limits.keepalive_timeout_s * 1000) or _NO_LIMIT_MS
+        server = aio.server(
             options=[
-                ("grpc.max_receive_message_length", max_message_bytes),
+                ("grpc.max_receive_message_length", self._max_message_bytes),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.max_concurrent_streams", settings.limits.max_concurrent_streams),
+                ("grpc.max_concurrent_streams", limits.max_concurrent_streams),
                 ("grpc.keepalive_time_ms", keepalive_ms),
                 ("grpc.keepalive_timeout_ms", keepalive_timeout_ms),
                 # The one that ends a silent connection with an open call; 60 s unless set.
@@ -64,7 +72,8 @@ class PythonFront:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        self._server.add_generic_rpc_handlers((_Handlers({rpc.path: self._wrap(rpc) for rpc in rpcs}),))
+        server.add_generic_rpc_handlers((self._handlers,))
+        return server
 
     async def start(self) -> int:
         """Listen; returns the port."""
@@ -82,7 +91,16 @@ class PythonFront:
                 f"set {self._listen.setting} or _HOST"
             )
         await self._server.start()
+        self._listen = replace(self._listen, port=int(port))
         return int(port)
+
+    async def allow_messages(self, most_bytes: int) -> None:
+        """grpc takes the size when a server is made: another one takes its place."""
+        if most_bytes > self._max_message_bytes:
+            self._max_message_bytes = most_bytes
+            await self._server.stop(0)
+            self._server = self._make_server()
+            await self.start()
 
     async def stop(self, grace_s: float) -> None:
         """Send clients elsewhere, let calls that have begun end within the time, then cancel them."""

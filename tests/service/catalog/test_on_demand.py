@@ -226,6 +226,25 @@ def test_a_waiting_caller_has_its_deadline_and_may_give_up(lazy: Lazy, gate: Gat
     assert gate.built == 1
 
 
+def test_a_load_that_no_caller_waits_for_any_more_is_not_begun(
+    front: str, root: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_demand, "MOST_THREADS", 1)
+    with Lazy(front, root) as lazy, ThreadPoolExecutor(2) as callers:
+        gate.open.clear()
+        first = callers.submit(lazy.predict, "m000")
+        assert gate.entered.acquire(timeout=30)
+        monkeypatch.setattr(on_demand, "WANTED_FOR_S", 0.0)
+        with pytest.raises(PredictError):
+            lazy.predict("m001", timeout_s=0.1)
+        gate.open.set()
+        first.result(30)
+        lazy.wait_for(lambda: not lazy.service.catalog.on_demand._loads)
+        assert (gate.built, lazy.states()["m001"][0]) == (1, "UNAVAILABLE")
+        monkeypatch.setattr(on_demand, "WANTED_FOR_S", 3.0)
+        assert lazy.predict("m001").shape == (1, 3)  # the next caller has it loaded
+
+
 def test_a_failing_load_answers_its_caller_and_is_tried_again_when_mended(
     lazy: Lazy, root: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

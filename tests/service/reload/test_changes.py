@@ -29,7 +29,9 @@ class Followed:
         self.root, self.clock = root, Clock()
         models.save(tiny_mlp(), root / "tiny" / "1")
         self.served: dict[str, list[int]] = {}
-        self._changes = Changes(Repository(root), SETTLE_S, lambda: self.served, self.clock)
+        repository = Repository(root)
+        repository.scan()
+        self._changes = Changes(repository, SETTLE_S, lambda: self.served, self.clock)
 
     def find(self, after_s: float = 0) -> list[tuple[str, set[int]]]:
         """Names and held versions; all of it counts as followed."""
@@ -133,4 +135,4 @@ def test_a_repository_that_is_away_or_empty_has_not_changed(
             followed.root.rmdir()
         away.rename(followed.root)
         assert followed.find() == []
-    assert len([r for r in caplog.records if "served on as they are" in r.getMessage()]) == 2
+    assert len([r for r in caplog.records if "what is served of it stays" in r.getMessage()]) == 2

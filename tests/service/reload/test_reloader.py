@@ -9,17 +9,19 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fused_mlp.models import save
 from fused_mlp.service import app
 from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.errors import InvalidInput
 from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.settings import Settings
-from tests.support.fleet import make_fleet, tiny_mlp
+from tests.support.fleet import WIDTH, make_fleet, tiny_mlp
 from tests.support.puppet import PuppetService
-from tests.support.server import environment
+from tests.support.server import environment, free_port
 
 
 def test_a_model_that_is_refused_holds_up_no_other(
@@ -84,6 +86,7 @@ LOADS_FOR_EVER = """
 import threading
 from fused_mlp.service import app
 from fused_mlp.service.catalog.catalog import Catalog
+from fused_mlp.service.catalog.loading import Loader
 from fused_mlp.service.settings.settings import load_settings
 
 def refresh(*_):
@@ -91,14 +94,25 @@ def refresh(*_):
     threading.Event().wait()
 
 Catalog.refresh = refresh
+if load_settings().load == "lazy":
+    Loader.load_version = refresh
 app.MOST_WAIT_FOR_LOADS_S = 0.1
 raise SystemExit(app.serve(load_settings()))
 """
 
 
-def test_a_load_does_not_hold_up_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("load", ["eager", "lazy"])
+def test_a_load_does_not_hold_up_the_end(tmp_path: Path, load: str) -> None:
+    """One of a version that came, or one that a request waits for."""
     make_fleet(tmp_path, 1)
-    settings = environment(model_repository=tmp_path, reload="poll:0.05")
+    port, drain_timeout_s = free_port(), 0.2
+    settings = environment(
+        model_repository=tmp_path,
+        reload="poll:0.05",
+        load=load,
+        grpc_port=port,
+        drain_timeout_s=drain_timeout_s,
+    )
     with subprocess.Popen(
         [sys.executable, "-c", LOADS_FOR_EVER], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as server:
@@ -106,7 +120,11 @@ def test_a_load_does_not_hold_up_the_end(tmp_path: Path) -> None:
             assert server.stdout is not None
             assert server.stderr is not None
             assert any("try " in line.decode() for line in server.stdout)  # the end of the banner
-            save(tiny_mlp(), tmp_path / "m001" / "1")
+            if load == "eager":
+                save(tiny_mlp(), tmp_path / "m001" / "1")
+            else:
+                with Client(f"127.0.0.1:{port}") as client, pytest.raises(PredictError):
+                    client.predict("m000", np.zeros((1, WIDTH), np.float32), timeout_s=0.2)
             assert b"loading\n" in server.stdout
             server.send_signal(signal.SIGTERM)
             assert server.wait(10) == 0

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from fused_mlp import models
 from fused_mlp.models import Repository
 from fused_mlp.service.stores.mirror import Mirror
+from fused_mlp.service.stores.mirrored import Mirrored as MirroredRepository
 from tests.service.stores import lying_store
 from tests.support.fleet import tiny_mlp
 
@@ -51,7 +52,7 @@ class Mirrored:
         return {model.name: [v.version for v in model.versions] for model in repository.scan()}
 
     def drafts(self) -> list[Path]:
-        return list(self.mirror.folder.glob("*/.*"))
+        return [*self.mirror.folder.glob("*/.*"), *self.mirror.folder.glob(".*.draft")]
 
 
 @pytest.fixture
@@ -97,6 +98,47 @@ def test_a_store_that_fails_takes_nothing_away_and_is_asked_less_and_less(
     assert mirrored.versions() == {"tiny": [1, 2]}
 
 
+def test_a_version_that_cannot_be_fetched_is_told_until_it_can(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored.synchronise()
+    repository = MirroredRepository(mirrored.mirror, "tiny")
+    repository.scan()
+    models.save(tiny_mlp(2), mirrored.remote / "tiny" / "2")
+    models.save(tiny_mlp(2), mirrored.remote / "other" / "1")
+    monkeypatch.setenv("LYING_STORE", "truncate")
+    mirrored.synchronise()
+    seen = repository.look()
+    assert {name: sorted(versions) for name, versions in seen.items()} == {"other": [1], "tiny": [1, 2]}
+    found = repository.find("tiny").versions
+    assert [v.problem is None for v in found] == [True, False]
+    assert "it could not be fetched: model.safetensors: expected" in (found[1].problem or "")
+    assert {v.version: v.signature for v in found} == seen["tiny"]
+    assert {model.name for model in repository.scan()} == {"other", "tiny"}
+    assert len(repository.problems) == 2
+    monkeypatch.delenv("LYING_STORE")
+    shutil.rmtree(mirrored.remote / "other")
+    mirrored.synchronise(10)
+    assert [v.problem for v in repository.find("tiny").versions] == [None, None]
+    assert repository.look().keys() == {"tiny"}
+    assert repository.problems == []
+
+
+def test_what_else_lies_in_the_cache_is_passed_over(
+    mirrored: Mirrored, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirrored.synchronise()
+    odd = mirrored.mirror.folder / "tiny" / "7x"
+    odd.mkdir()
+    for number in (2, 3):
+        models.save(tiny_mlp(), mirrored.remote / "tiny" / str(number))
+        mirrored.synchronise()
+    assert mirrored.versions() == {"tiny": [1, 2, 3]}
+    assert caplog.text.count("tiny/7x is passed over") == 1
+    assert odd.is_dir()
+    assert mirrored.mirror.problems == []
+
+
 def test_a_store_with_nothing_in_it_takes_nothing_away(mirrored: Mirrored) -> None:
     mirrored.synchronise()
     shutil.rmtree(mirrored.remote / "tiny")
@@ -127,6 +169,17 @@ def test_a_kill_in_the_middle_leaves_what_was_there(
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "stalled\n"
+    # While it is at it, another server with the same cache leaves it alone.
+    drafts = mirrored.drafts()
+    repository = MirroredRepository(mirrored.mirror, "tiny")
+    repository.scan()
+    (mirrored.mirror.folder / "tiny" / "1").rename(mirrored.mirror.folder / "tiny" / ".1.old")
+    assert repository.look()["tiny"].keys() == {1}
+    (mirrored.mirror.folder / "tiny" / ".1.old").rename(mirrored.mirror.folder / "tiny" / "1")
+    mirrored.mirror.recover()
+    mirrored.synchronise()
+    assert mirrored.drafts() == drafts
+    assert mirrored.mirror.failed == 0
     process.kill()
     process.wait()
     process.stdout.close()

@@ -39,7 +39,7 @@ void Call::begin() {
 }
 
 size_t Call::max_message_bytes() const {
-  return std::min(loop_->limits().max_message_bytes, head_.method()->max_message_bytes());
+  return std::min(loop_->max_message_bytes(), head_.method()->max_message_bytes());
 }
 
 size_t Call::receive(const uint8_t* data, size_t size) {

@@ -21,8 +21,9 @@ class Budget {
 
   bool take(size_t bytes) {
     size_t used = used_.load(std::memory_order_relaxed);
+    const size_t limit = this->limit();
     do {
-      if (used > limit_ || bytes > limit_ - used) return false;
+      if (used > limit || bytes > limit - used) return false;
     } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
     return true;
   }
@@ -30,12 +31,16 @@ class Budget {
   void take_anyway(size_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
   void give_back(size_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  size_t limit() const { return limit_; }
+  size_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  void raise_limit(size_t limit) { limit_.store(std::max(limit, this->limit()), std::memory_order_relaxed); }
   size_t used() const { return used_.load(std::memory_order_relaxed); }  // with what loops have leased
-  size_t left() const { return limit_ - std::min(used(), limit_); }
+  size_t left() const {
+    const size_t limit = this->limit();
+    return limit - std::min(used(), limit);
+  }
 
  private:
-  const size_t limit_;
+  std::atomic<size_t> limit_;
   std::atomic<size_t> used_{0};
 };
 
@@ -144,11 +149,18 @@ class Charge {
 // What all loops share; docs/native-front.md has the table.
 struct Budgets {
   explicit Budgets(const Limits& limits)
-      // In the half that one address may have, a message of the largest size must fit packed and unpacked,
-      // beside what loops have leased and not used.
-      : requests(std::max(limits.max_buffered_bytes, limits.max_message_bytes * 5 + (512u << 10))),
+      : requests(limits.max_buffered_bytes),
         answers(limits.max_total_output_bytes),
-        calls(limits.max_call_bytes) {}
+        calls(limits.max_call_bytes) {
+    allow_messages(limits.max_message_bytes);
+  }
+  // Of this size at least; one thread at a time. In the half of `requests` that one address may have, a
+  // message of the largest size must fit packed and unpacked, beside what loops have leased and not used.
+  void allow_messages(size_t bytes) {
+    requests.raise_limit(bytes * 5 + (512u << 10));
+    max_message_bytes.store(std::max(bytes, max_message_bytes.load()), std::memory_order_relaxed);
+  }
+  std::atomic<size_t> max_message_bytes{0};
   Budget requests;  // bytes of requests that wait: for the rest of their message, for their turn, in slabs
   Budget answers;   // that their peers have not taken
   Budget calls;     // open calls with their headers

@@ -52,6 +52,7 @@ int checked(int fd, const char* what) {
 Loop::Loop(const Limits& limits, Budgets& budgets, unsigned loops, const TlsContext* tls,
            std::function<void()> on_connection_closed, const Clock& clock)
     : limits_(limits),
+      budgets_(budgets),
       tls_(tls),
       on_connection_closed_(std::move(on_connection_closed)),
       epoll_fd_(checked(::epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),

@@ -59,6 +59,7 @@ class Loop final : public CompletionSink {
 
   // From its own thread:
   const Limits& limits() const { return limits_; }
+  size_t max_message_bytes() const { return budgets_.max_message_bytes.load(std::memory_order_relaxed); }
   int64_t now() const { return now_ns_; }  // read once per visit, and before answers go out
   int64_t read_clock() const { return clock_.now(); }
   // As now(), without the time in which this loop was stuck: it must not count against a peer.
@@ -113,6 +114,7 @@ class Loop final : public CompletionSink {
   void on_unassigned(size_t connections) noexcept;
 
   const Limits limits_;
+  const Budgets& budgets_;
   const TlsContext* tls_;
   std::function<void()> on_connection_closed_;
   int epoll_fd_, listen_fd_ = -1, spare_fd_ = -1;

@@ -44,6 +44,7 @@ class Server {
   // Until every connection is closed. False if the time ran out.
   bool wait_drained(std::chrono::nanoseconds timeout);
   void stop();
+  void allow_messages(size_t bytes) { budgets_.allow_messages(bytes); }
   // Calls tick() of every application soon: something that requests wait for has changed.
   void wake_applications();
   // Of TlsContext; from any thread.
