@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator
@@ -184,6 +185,7 @@ def test_changes_of_a_server_of_a_store_outlive_it(tmp_path: Path) -> None:
     for weight in (1, 2):
         service = Service(load_settings(model_repository=f"file://{tmp_path}/remote", **settings))
         service.reloader.prepare()
+        asyncio.run(service.reloader.fetch_first())
         service.catalog.scan()
         service.catalog.load_all()
         assert service.catalog.policy("m000").weight == weight
