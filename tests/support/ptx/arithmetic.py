@@ -43,12 +43,6 @@ def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return (a.astype(np.float64) * b + c).astype(a.dtype)
 
 
-def _fused_down(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    exact = a.astype(np.float64) * b + c
-    result = exact.astype(np.float32)
-    return np.where(result > exact, np.nextafter(result, np.float32(-np.inf)), result)
-
-
 def apply(instruction: Instruction, function: Callable[..., np.ndarray], reads: list[Read]) -> Step:
     """The result of a function of the operands into the first one."""
     target = destination(instruction)
@@ -132,6 +126,12 @@ def _widened(instruction: Instruction, function: Callable[..., np.ndarray]) -> S
     return apply(instruction, lambda a, b, *c: function(a.astype(wide), b.astype(wide), *c), reads)
 
 
+def _fuse(instruction: Instruction) -> Step:
+    if instruction.parts[1] != "rn":
+        raise UnknownInstruction(where(instruction))
+    return elementwise(instruction, fused)
+
+
 def _with_carry(instruction: Instruction) -> Step:
     """mad.lo.cc.u32 sets the carry, madc.hi.u32 adds it: the long multiplication of cos and sin."""
     if instruction.opcode not in ("mad.lo.cc.u32", "madc.hi.u32"):
@@ -155,9 +155,7 @@ def _divide(instruction: Instruction) -> Step:
     """Of integers, towards zero. (Approximate ones are in `approximations`.)"""
     kind = type_of(instruction, instruction.parts[-1])
     if kind in FLOATS:
-        if "rn" not in instruction.parts:
-            raise UnknownInstruction(where(instruction))
-        return elementwise(instruction, np.divide)
+        raise UnknownInstruction(where(instruction))
     reads = [reading(instruction, each, kind) for each in instruction.operands[1:]]
     remainder = instruction.parts[0] == "rem"
 
@@ -222,13 +220,11 @@ def _extract(instruction: Instruction) -> Step:
 def _compare(instruction: Instruction) -> Step:
     name, half = instruction.parts[1], instruction.parts[-1] == "bf16"
     kind = np.uint16 if half else type_of(instruction, instruction.parts[-1])
-    if isinstance(instruction.operands[0], Vector):
+    if isinstance(instruction.operands[0], Vector) or len(instruction.operands) != 3:
         raise UnknownInstruction(where(instruction))
     if name in OPPOSITE:
         opposite = OPPOSITE[name]
         test = lambda a, b: ~opposite(a, b)  # noqa: E731
-    elif name == "nan":
-        test = lambda a, b: np.isnan(a) | np.isnan(b)  # noqa: E731
     elif name == "num":
         test = lambda a, b: ~(np.isnan(a) | np.isnan(b))  # noqa: E731
     elif name == "ne" and (half or kind in FLOATS):  # ordered: false for NaN, unlike numpy's
@@ -238,11 +234,7 @@ def _compare(instruction: Instruction) -> Step:
     else:
         raise UnknownInstruction(where(instruction))
     reads = [reading(instruction, each, kind) for each in instruction.operands[1:3]]
-    if len(instruction.operands) == 3:
-        return apply(instruction, (lambda a, b: test(from_bf16(a), from_bf16(b))) if half else test, reads)
-    join = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[instruction.parts[2]]
-    reads.append(reading(instruction, instruction.operands[3], np.bool_))
-    return apply(instruction, lambda a, b, c: join(test(a, b), c), reads)
+    return apply(instruction, (lambda a, b: test(from_bf16(a), from_bf16(b))) if half else test, reads)
 
 
 def _select(instruction: Instruction) -> Step:
@@ -341,7 +333,7 @@ RULES: dict[str, Callable[[Instruction], Step]] = {
     "mul": _multiply,
     "mad": _multiply_add,
     "madc": _multiply_add,
-    "fma": lambda instruction: elementwise(instruction, _fused_down if "rm" in instruction.parts else fused),
+    "fma": _fuse,
     "div": _divide,
     "rem": _divide,
     "abs": lambda instruction: elementwise(instruction, np.abs),

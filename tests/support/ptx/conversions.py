@@ -42,7 +42,7 @@ def convert(instruction: Instruction) -> Step:
     parts = instruction.parts
     to, source = parts[-2], parts[-1]
     modes = set(parts[1:-2])
-    if not modes <= {*ROUNDINGS, "rn", "ftz", "sat", "rna"} or "relu" in modes:
+    if not modes <= {*ROUNDINGS, "rn", "ftz", "rna"}:
         raise UnknownInstruction(where(instruction))
     if to in ("bf16x2", "f16x2") and source == "f32" and modes == {"rn"}:
         return _pair(instruction, to[:-2])
@@ -63,10 +63,6 @@ def convert(instruction: Instruction) -> Step:
             value = flushed(value)
         for rounding in whole:
             value = rounding(value)
-        if "sat" in modes:
-            if to != "f32":
-                raise UnknownInstruction(where(instruction))
-            return np.where(np.isnan(value), np.float32(0), np.clip(value, 0, 1)).astype(np.float32)
         if value.dtype.kind == "f" and np.dtype(target).kind in "iu":  # what does not fit becomes the nearest
             limits = np.iinfo(target)
             bounded = np.clip(np.nan_to_num(value.astype(np.float64), nan=0.0), limits.min, limits.max)

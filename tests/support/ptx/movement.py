@@ -106,11 +106,10 @@ def _store(instruction: Instruction) -> Step:
 def _copy(instruction: Instruction) -> Step:
     """cp.async: a copy that lands when its group is waited for."""
     parts, what = instruction.parts, where(instruction)
-    if parts[2] in ("commit_group", "wait_group", "wait_all"):
-        keep = instruction.operands[0].value if instruction.operands else 0  # type: ignore[union-attr]
-        return lambda m: (
-            _commit(m, what) if parts[2] == "commit_group" else _wait(m, keep, parts[2] == "wait_all", what)
-        )
+    if parts[2] == "commit_group":
+        return lambda m: _commit(m, what)
+    if parts[2] == "wait_group":
+        return lambda m: _wait(m, instruction.operands[0].value, what)  # type: ignore[union-attr]
     if parts[2] not in ("ca", "cg") or "mbarrier" in parts or "bulk" in parts:
         raise UnknownInstruction(what)
     target = addressing(instruction, instruction.operands[0], np.int64)
@@ -142,9 +141,7 @@ def _commit(m: Machine, what: str) -> None:
     m.copies = []
 
 
-def _wait(m: Machine, keep: int, everything: bool, what: str) -> None:
-    if everything:
-        _commit(m, what)
+def _wait(m: Machine, keep: int, what: str) -> None:
     m.expect_all(what)
     m.finish_copies(keep)
 

@@ -62,8 +62,10 @@ def first_lanes(m: Machine, count: int, what: str) -> np.ndarray | None:
 
 
 def _store_matrix(instruction: Instruction) -> Step:
-    count, transposed = _matrices(instruction), "trans" in instruction.parts
+    count = _matrices(instruction)
     address, what = addressing(instruction, instruction.operands[0], np.int64), where(instruction)
+    if "trans" in instruction.parts:
+        raise UnknownInstruction(what)
     source = instruction.operands[1]
     assert isinstance(source, Vector)
     reads = [reading(instruction, part, np.uint32) for part in source.parts]
@@ -71,11 +73,7 @@ def _store_matrix(instruction: Instruction) -> Step:
     def step(m: Machine) -> None:
         data = np.zeros((m.warps, WARP, 4), np.uint32)
         for index, read in enumerate(reads):
-            matrix = m.by_warp(read(m)).reshape(m.warps, 8, 4)
-            if transposed:
-                halves = np.ascontiguousarray(matrix).view(np.uint16).transpose(0, 2, 1)
-                matrix = np.ascontiguousarray(halves).view(np.uint32)
-            data[:, 8 * index : 8 * index + 8] = matrix
+            data[:, 8 * index : 8 * index + 8] = m.by_warp(read(m)).reshape(m.warps, 8, 4)
         outer = m.active
         m.active = first_lanes(m, 8 * count, what)
         try:
@@ -134,13 +132,8 @@ def _reduce(instruction: Instruction) -> Step:
         first_lanes(m, WARP, what)
         mask = m.by_warp(members(m))
         inside = (mask >> np.arange(WARP, dtype=np.uint32)) & np.uint32(1)
-        if not inside.all() and (mask != mask[:, :1]).any():
-            # Each lane names its own set.
-            values = m.by_warp(value(m))
-            sets = (mask[:, :, None] >> np.arange(WARP, dtype=np.uint32)) & np.uint32(1)
-            neutral = np.float32(-np.inf if parts[2] == "max" else np.inf)
-            m.put(target, function.reduce(np.where(sets, values[:, None, :], neutral), axis=2).reshape(-1))
-            return
+        if (mask != mask[:, :1]).any():
+            raise UnknownInstruction(f"{what}: each lane names a set of its own")
         neutral = np.float32(-np.inf if parts[2] == "max" else np.inf)
         best = function.reduce(np.where(inside, m.by_warp(value(m)), neutral), axis=1)
         m.put(target, np.repeat(best, WARP))
