@@ -235,7 +235,9 @@ def test_names_that_mean_nothing_are_told_once(tmp_path: Path, caplog: pytest.Lo
         service.catalog.refresh("m000")
         service.catalog.set_policy({"weight": 2}, "m000")
         assert caplog.text == ""
-        metrics = b"".join(ModelMetrics(service.engine, service.catalog, 8192, "none").text()).decode()
+        metrics = b"".join(
+            ModelMetrics(service.engine, service.catalog, service.meter, 8192, "none").text()
+        ).decode()
         for field, count in {"version": 1, "arms": 1, "canary": 0}.items():
             labels = {"model": "m000", "field": field}
             assert sum_metric(metrics, "fused_mlp_policy_unknown", labels) == count
