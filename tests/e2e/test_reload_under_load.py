@@ -21,7 +21,7 @@ from fused_mlp.service.fronts.selection import native_front_problem
 from tests.conformance.peer import PREDICT, framed
 from tests.support.server import Server, demo_copy, free_port
 
-CONNECTIONS, RATE, SECONDS = 8, 20_000, 6
+CONNECTIONS, RATE, REQUESTS = 8, 20_000, 80_000
 MOST_ROUNDS = MOST_COUNTED // 2 - 1  # the counters of versions before are not kept
 X = np.random.default_rng(0).random((1, 64), np.float32)
 
@@ -32,10 +32,19 @@ def start_load(server: Server, folder: Path) -> subprocess.Popen[str]:
     body.write_bytes(framed(request.SerializeToString()))
     command = [
         "h2load", "--threads=1", f"--clients={CONNECTIONS}", f"--rps={RATE // CONNECTIONS}",
-        f"--duration={SECONDS}", "--max-concurrent-streams=16", f"--data={body}",
+        f"--requests={REQUESTS}", "--max-concurrent-streams=16", f"--data={body}",
         "--header=content-type: application/grpc", "--header=te: trailers", f"http://{server.target}{PREDICT}",
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def rate_of(load: subprocess.Popen[str]) -> float:
+    """Requests per second, all of which were answered."""
+    output = load.communicate()[0]
+    assert f"{REQUESTS} done, {REQUESTS} succeeded, 0 failed" in output, output
+    rate = re.search(r"finished in \S+, (\S+) req/s", output)
+    assert rate, output
+    return float(rate[1])
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -55,25 +64,27 @@ def churn(root: Path, client: Client, admin: AdminClient, running: Callable[[], 
     newest = 1
     rounds = 0
     while running() and rounds < MOST_ROUNDS:
-        new, broken = newest + 1, newest + 2
+        new, broken = newest + 1, newest + 2  # the broken number is used again
         models.save(good, root / "digits" / str(new))
         wait_for(lambda: states().get(new) == "READY")  # noqa: B023 - called at once
-        weights = root / "digits" / str(broken) / "model.safetensors"
+        weights = root / ".draft" / "model.safetensors"
         models.save(good, weights.parent)
         weights.write_bytes(weights.read_bytes()[:-4])
+        weights.parent.rename(root / "digits" / str(broken))
         assert admin.roll_back("digits").default_version == newest
         assert admin.pin("digits", 0).default_version == new
-        wait_for(lambda: states().get(broken) in ("READY", "UNAVAILABLE"))  # noqa: B023
+        wait_for(lambda: states().get(broken) == "UNAVAILABLE")  # noqa: B023
         shutil.rmtree(root / "digits" / str(newest))
-        shutil.rmtree(weights.parent)
+        shutil.rmtree(root / "digits" / str(broken))
         wait_for(lambda: states().keys() == {new})  # noqa: B023
-        newest, rounds = broken if broken in states() else new, rounds + 1
+        newest, rounds = new, rounds + 1
     return rounds
 
 
 @pytest.mark.skipif(bool(native_front_problem()), reason=native_front_problem())
 @pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
-def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
+def test_no_request_fails_while_versions_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At the rate of the same load without changes, which is RATE unless the machine is busy with other tests."""
     root = demo_copy(tmp_path / "models")
     settings = {
         "reload": "poll:0.05",
@@ -85,14 +96,15 @@ def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
         Client(server.target) as client,
         AdminClient(f"127.0.0.1:{settings['admin_port']}") as admin,
     ):
+        undisturbed = rate_of(start_load(server, tmp_path))
         load = start_load(server, tmp_path)
         rounds = churn(root, client, admin, lambda: load.poll() is None)
-        output = load.communicate()[0]
-        counted = re.search(r"(\d+) total, \d+ started, (\d+) done, (\d+) succeeded, (\d+) failed", output)
-        assert counted, output
-        total, done, succeeded, failed = map(int, counted.groups())
-        assert (total, done, failed) == (succeeded, succeeded, 0), output
+        rate = rate_of(load)
+        with capsys.disabled():
+            print(
+                f" {rounds} rounds of new versions at {rate:,.0f} req/s, {undisturbed:,.0f} without ", end=""
+            )
         assert rounds > 0
-        assert server.metric("fused_mlp_requests_total", code="OK") == succeeded
-        assert server.metric("fused_mlp_requests_total") == succeeded
-        assert succeeded > RATE * SECONDS / 10  # the machine may be busy with other tests
+        assert server.metric("fused_mlp_requests_total", code="OK") == 2 * REQUESTS
+        assert server.metric("fused_mlp_requests_total") == 2 * REQUESTS
+        assert rate > undisturbed / 2

@@ -1,4 +1,5 @@
-// Every limit of the native front, with its default. Plain data: read by all loops, constant after start, but for the size of messages, which may grow (account.hpp).
+// Every limit of the native front, with its default. Plain data: read by all loops, constant after start, but
+// for the size of messages, which may grow (account.hpp).
 #pragma once
 
 #include <cstddef>
