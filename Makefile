@@ -106,7 +106,7 @@ attack: install-dev ## attackers beside a good client: its latency, and the serv
 
 .PHONY: test-kserve
 test-kserve: install-dev ## KServe's storage and client packages, in a venv of 0.6 GB, with the serving runtime
-	$(BIN)/python -m pytest -q tests/kserve
+	$(BIN)/python -m pytest -q --timeout 400 tests/kserve
 
 SOAK_SECONDS ?= 60
 soak: install-dev ## everything at once, reloads and policies too: every request accounted for, memory flat, p99 bounded

@@ -125,16 +125,24 @@ def test_what_is_referred_to_is_there(name: str) -> None:
         assert {
             ("Service", ref["name"]) for rule in each["spec"]["rules"] for ref in rule["backendRefs"]
         } <= named
-    pods = [each["spec"]["template"]["metadata"]["labels"] for each in of_kind(manifests, "Deployment")]
-    for kind, path in (
-        ("Service", "selector"),
-        ("PodDisruptionBudget", "selector"),
-        ("NetworkPolicy", "podSelector"),
-    ):
-        for each in of_kind(manifests, kind):
-            selector = each["spec"][path].get("matchLabels", each["spec"][path])
-            chosen = [labels for labels in pods if selector.items() <= labels.items()]
-            assert len(chosen) == 1, f"{kind} {each['metadata']['name']} selects {chosen}"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_deployments_pods_are_selected_by_one_of_each_kind(name: str) -> None:
+    deployments = of_kind(overlay(name), "Deployment")
+    pods = {each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"] for each in deployments}
+
+    def selected(each: Manifest) -> list[str]:
+        selector = each["spec"].get("selector") or each["spec"]["podSelector"]
+        wanted = selector.get("matchLabels", selector).items()
+        return [name for name, labels in pods.items() if wanted <= labels.items()]
+
+    for each in deployments:
+        assert selected(each) == [each["metadata"]["name"]]
+    for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
+        chosen = [selected(each) for each in of_kind(overlay(name), kind)]
+        assert {name for names in chosen for name in names} == pods.keys(), kind
+        assert {len(names) for names in chosen} == {1}, kind
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
