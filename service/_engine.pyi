@@ -148,6 +148,8 @@ class LaneMetrics:
     @property
     def used(self) -> bool:
         """Whether it has counted anything."""
+    def totals(self, faults: int) -> tuple[int, int, int]:
+        """Requests, those whose gRPC code is a bit of `faults`, and nanoseconds in the kernel."""
     def snapshot(self) -> LaneSnapshot: ...
 
 class ShadowMetrics:

@@ -29,6 +29,7 @@ from fused_mlp.service.observe.banner import banner
 from fused_mlp.service.observe.health import SERVER, Health, Serving
 from fused_mlp.service.observe.http import MetricsServer, Pages
 from fused_mlp.service.observe.http_request import Query
+from fused_mlp.service.observe.load import LoadMeter, model_loads
 from fused_mlp.service.observe.logs import set_up_logging
 from fused_mlp.service.observe.model_metrics import ModelMetrics
 from fused_mlp.service.observe.status import status_json
@@ -126,6 +127,7 @@ class Service:
         self._guard = Guard(self.credentials.admin_callers)
         self._reload_asked = asyncio.Event()
         self.reloader = Reloader(settings, self.catalog, self._places)
+        self.meter = LoadMeter(usable_cores(), lambda: model_loads(self.catalog, settings.queue_rows))
         self._health_is_old = False
         self._canary_looks: asyncio.Task[None] | None = None
 
@@ -135,7 +137,7 @@ class Service:
         check_ports(self.settings)
         await asyncio.to_thread(self.reloader.prepare)
         widest = self.catalog.scan()
-        control = Control(self.settings, self.catalog, self._health, self.reloader, self._guard)
+        control = Control(self.settings, self.catalog, self._health, self.reloader, self.meter, self._guard)
         self.front: Front = make_front(
             self.settings, self.engine, self.router, control_rpcs(control), widest, want=self.catalog.want
         )
@@ -144,7 +146,7 @@ class Service:
             loop.call_later, delay_s, callback
         )
         self._model_metrics = ModelMetrics(
-            self.engine, self.catalog, self.settings.queue_rows, self.front.name
+            self.engine, self.catalog, self.meter, self.settings.queue_rows, self.front.name
         )
         self._admin = make_admin(self.settings, self.engine, admin_rpcs(control))
         pages = Pages(
@@ -174,6 +176,7 @@ class Service:
             self.admin_port = await self._admin.start()
         self.grpc_port = await self.front.start()
         self._reloading = loop.create_task(keep_reloading(self.credentials.reloads, self._reload_asked))
+        self._measuring = loop.create_task(self.meter.run())
         self.catalog.on_change(lambda names: loop.call_soon_threadsafe(self._report_health, names))
         self._stop_listening = listen(lambda: loop.call_soon_threadsafe(lambda: self._health.fail(failure())))
         log.info(
@@ -229,6 +232,8 @@ class Service:
         self._stop_listening()
         self._publish_health()
         self._reloading.cancel()
+        self._measuring.cancel()
+        self.meter.stop()
         if self._canary_looks is not None:
             self._canary_looks.cancel()
         self.engine.on_dispute = None

@@ -32,6 +32,19 @@ class Code(enum.IntEnum):
     UNAUTHENTICATED = 16
 
 
+# What the caller alone is to blame for. A deadline that passed is not: a slow server makes callers give up.
+CALLERS_OWN = frozenset(
+    (
+        Code.OK,
+        Code.CANCELLED,
+        Code.INVALID_ARGUMENT,
+        Code.NOT_FOUND,
+        Code.PERMISSION_DENIED,
+        Code.UNAUTHENTICATED,
+    )
+)
+
+
 class ServiceError(Exception):
     """Base of the errors whose text is sent to the caller, in one line."""
 
@@ -52,6 +65,10 @@ class ModelNotFound(ServiceError):
 
 class NotReady(ServiceError):
     """The model exists but cannot answer."""
+
+
+class Overloaded(ServiceError):
+    """More than the server allows at once. The text says which limit."""
 
 
 class PermissionDenied(ServiceError):
@@ -79,6 +96,7 @@ CODES: dict[type[ServiceError], Code] = {
     InvalidInput: Code.INVALID_ARGUMENT,
     ModelNotFound: Code.NOT_FOUND,
     NotReady: Code.UNAVAILABLE,
+    Overloaded: Code.RESOURCE_EXHAUSTED,
     PermissionDenied: Code.PERMISSION_DENIED,
     Unsupported: Code.FAILED_PRECONDITION,
     Unauthenticated: Code.UNAUTHENTICATED,

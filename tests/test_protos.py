@@ -15,7 +15,15 @@ PROTOS = sorted(path.stem for path in (ROOT / "protos").glob("*.proto"))
 
 
 def test_generated_files_are_up_to_date(tmp_path: Path) -> None:
-    assert PROTOS == ["admin", "fused_mlp", "health", "open_inference", "reflection", "reflection_v1alpha"]
+    assert PROTOS == [
+        "admin",
+        "fused_mlp",
+        "health",
+        "open_inference",
+        "orca",
+        "reflection",
+        "reflection_v1alpha",
+    ]
     descriptors = tmp_path / "descriptors.binpb"
     sources = [f"fused_mlp/protos/{name}.proto" for name in PROTOS]
     arguments = [f"-I{ROOT}", f"--pyi_out={tmp_path}", f"--descriptor_set_out={descriptors}"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.common import BigValueTextMode
 from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
     VariableOption,
@@ -37,6 +38,7 @@ from panels import (
     select,
 )
 
+SCHEMA_VERSION = 42  # Grafana 12's; the builder's is that of Grafana 9, and migrated whenever it is opened
 TARGET = Path(__file__).with_name("fused-mlp.json")
 LATENCY = "fused_mlp_request_duration_seconds"
 SHADOW = "fused_mlp_shadow_compute_seconds_sum"
@@ -138,6 +140,44 @@ def load() -> Iterator[Any]:
         query('sum(rate(fused_mlp_loads_total{job=~"$job"}[$__rate_interval]))', "loads"),
         query('sum(rate(fused_mlp_unloads_total{job=~"$job"}[$__rate_interval]))', "unloads"),
         span=QUARTER,
+    )
+
+
+def fleet() -> Iterator[Any]:
+    """Of all models: how evenly the replicas are used."""
+    each = 'sum by (job, instance) (rate(fused_mlp_requests_total{job=~"$job"}[$__rate_interval]))'
+    busy = 'fused_mlp_utilization{job=~"$job"}'
+    yield number(
+        "Replicas", "Servers that answer scrapes.", "none", 'count(fused_mlp_build_info{job=~"$job"})', 0
+    )
+    yield number(
+        "Spread of requests",
+        "Of the replica with the most, over the mean: 1 is even.",
+        "suffix:x",
+        f"max({each}) / avg({each})",
+        2,
+    )
+    yield number("Utilisation", "Mean of all replicas.", "percentunit", f"avg({busy})", 0)
+    hottest = number("Hottest replica", "And its utilisation.", "percentunit", f"topk(1, {busy})", 0)
+    hottest.targets([query(f"topk(1, {busy})", "{{instance}}").instant()])
+    yield hottest.text_mode(BigValueTextMode.VALUE_AND_NAME)
+    yield lines(
+        "Utilisation by replica",
+        "Share of its cores that a server uses or waits for, plus how full its fullest queue is; and the latter alone.",
+        "percentunit",
+        query(busy, "{{instance}}"),
+        query('fused_mlp_queue_fill{job=~"$job"}', "queue {{instance}}"),
+        span=THIRD,
+    )
+    yield lines(
+        "Requests by replica", "Answered, of all models.", "reqps", query(each, "{{instance}}"), span=THIRD
+    )
+    yield facts(
+        "Versions by replica",
+        "Versions of the model that can answer, and where.",
+        f"max by (instance, version, state) ({select('fused_mlp_model_info')} > 0)",
+        (),
+        THIRD,
     )
 
 
@@ -288,12 +328,20 @@ def render() -> str:
     )
     add_variables(made)
     number_of = count(1)
-    rows = (("Comparison", comparison()), ("Load", load()), ("Trust", trust()), ("Connections", front()))
+    rows = (
+        ("Comparison", comparison()),
+        ("Load", load()),
+        ("Fleet", fleet()),
+        ("Trust", trust()),
+        ("Connections", front()),
+    )
     for title, panels in rows:
         made.with_row(dashboard.Row(title).id(next(number_of)))
         for panel in panels:
             made.with_panel(panel.id(next(number_of)))
-    return JSONEncoder(sort_keys=True, indent=2).encode(made.build()) + "\n"
+    built = made.build()
+    built.schema_version = SCHEMA_VERSION
+    return JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"
 
 
 if __name__ == "__main__":

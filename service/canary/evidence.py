@@ -7,23 +7,12 @@ from math import sqrt
 from typing import NamedTuple
 
 from fused_mlp.service import _engine
-from fused_mlp.service.errors import Code
+from fused_mlp.service.errors import CALLERS_OWN
 from fused_mlp.service.settings.canary import CanaryPlan
 
 # Two-sided 99.9 %: a canary is looked at many times, and each look may be wrong.
 Z = 3.29
 TAIL = 0.01  # p99
-# What the caller alone is to blame for. A deadline that passed is not: a slow arm makes callers give up.
-_CALLERS_OWN = frozenset(
-    (
-        Code.OK,
-        Code.CANCELLED,
-        Code.INVALID_ARGUMENT,
-        Code.NOT_FOUND,
-        Code.PERMISSION_DENIED,
-        Code.UNAUTHENTICATED,
-    )
-)
 
 
 class Fault(NamedTuple):
@@ -44,7 +33,7 @@ class Traffic:
     @classmethod
     def of(cls, lane: _engine.Lane) -> Traffic:
         seen = lane.snapshot().requests
-        failed = sum(count for code, count in seen.codes.items() if code not in _CALLERS_OWN)
+        failed = sum(count for code, count in seen.codes.items() if code not in CALLERS_OWN)
         return cls(sum(seen.codes.values()), failed, tuple(seen.duration.buckets))
 
     def since(self, before: Traffic) -> Traffic:

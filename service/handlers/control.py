@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.fronts.rpc import Rpc
-from fused_mlp.service.handlers import admin, health, open_inference, reflection
+from fused_mlp.service.handlers import admin, health, open_inference, orca, reflection
 from fused_mlp.service.handlers import model_info as inference
 from fused_mlp.service.handlers.guard import Guard
 from fused_mlp.service.observe.health import Health
+from fused_mlp.service.observe.load import LoadMeter
 from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.settings import Settings
 
@@ -17,6 +18,7 @@ SERVED_SERVICES = (
     "fused_mlp.v1.Inference",
     "inference.GRPCInferenceService",
     "grpc.health.v1.Health",
+    "xds.service.orca.v3.OpenRcaService",
 )
 
 
@@ -28,6 +30,7 @@ class Control:
     catalog: Catalog
     health: Health
     reloader: Reloader
+    meter: LoadMeter
     guard: Guard = field(default_factory=Guard)
 
 
@@ -36,6 +39,7 @@ def control_rpcs(control: Control) -> list[Rpc]:
         *health.rpcs(control.health, control.catalog),
         *inference.rpcs(control.catalog),
         *open_inference.rpcs(control.settings, control.catalog, control.health, control.guard),
+        *orca.rpcs(control.meter),
     ]
     if control.settings.reflection:
         rpcs += reflection.rpcs(SERVED_SERVICES)

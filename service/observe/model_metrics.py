@@ -18,6 +18,7 @@ from fused_mlp.service.catalog.ledger import ModelCounters
 from fused_mlp.service.catalog.records import REASONS, ServedModel, ServedVersion
 from fused_mlp.service.errors import Code
 from fused_mlp.service.observe.exposition import PER_PIECE, Counter, Family, Gauge, Histogram, label_text
+from fused_mlp.service.observe.load import LoadMeter, queue_fill
 from fused_mlp.service.settings.policy import Policy
 
 # The model of series that belong to none: requests that named no model we serve, and what holds for those without
@@ -63,6 +64,10 @@ class Scrape:
     def used(self) -> list[ServedVersion]:
         versions = [v for model in self.models for v in model.versions]
         return [v for v in versions if any(lane.used for lane in v.lanes.values())]
+
+    @cached_property
+    def queue_fill(self) -> float:
+        return queue_fill(self.used, self.metrics.queue_rows)
 
     @cached_property
     def counters(self) -> list[tuple[str, ModelCounters]]:
@@ -174,6 +179,14 @@ def _loaded_limit(scrape: Scrape) -> Iterator[tuple[str, float]]:
 
 def _queue_capacity(scrape: Scrape) -> Iterator[tuple[str, float]]:
     yield "", scrape.metrics.queue_rows
+
+
+def _utilization(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield "", scrape.metrics.meter.load.busy + scrape.queue_fill
+
+
+def _queue_fill(scrape: Scrape) -> Iterator[tuple[str, float]]:
+    yield "", scrape.queue_fill
 
 
 def _model_infos(scrape: Scrape) -> Iterator[tuple[str, float]]:
@@ -312,6 +325,12 @@ FAMILIES: tuple[Family[Scrape], ...] = (
         "Rows that may wait, of each lane.",
         _queue_capacity,
     ),
+    Gauge("fused_mlp_queue_fill", "How full the fullest queue is, from 0 to 1.", _queue_fill),
+    Gauge(
+        "fused_mlp_utilization",
+        "Share of the usable cores that was in use, or waited for, over the last 5 s, plus fused_mlp_queue_fill.",
+        _utilization,
+    ),
     Gauge(
         "fused_mlp_in_flight",
         "Requests accepted and not yet answered.",
@@ -445,9 +464,12 @@ class ModelMetrics:
     """Makes text, in pieces. `front`: the name of what speaks gRPC. Which buckets histograms have unless a scrape asks
     for others is decided here, once, by how many versions there are."""
 
-    def __init__(self, engine: _engine.Engine, catalog: Catalog, queue_rows: int, front: str) -> None:
+    def __init__(
+        self, engine: _engine.Engine, catalog: Catalog, meter: LoadMeter, queue_rows: int, front: str
+    ) -> None:
         self.engine = engine
         self.catalog = catalog
+        self.meter = meter
         self.queue_rows = queue_rows
         self.front = front
         versions = sum(len(model.versions) for model in catalog.models())

@@ -188,6 +188,7 @@ def test_reflection(channel: grpc.Channel, version: str) -> None:
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
+        "xds.service.orca.v3.OpenRcaService",
     }
     assert described.file_descriptor_response.file_descriptor_proto
 

@@ -3,6 +3,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -64,6 +65,19 @@ LaneSnapshot snapshot(const LaneMetrics& metrics) {
   return result;
 }
 
+LaneTotals totals(const LaneMetrics& metrics, std::uint32_t faults) {
+  std::uint64_t requests = 0, failed = 0, compute_ns = 0;
+  metrics.counts.each([&](const LaneCounts& each) {
+    for (std::size_t code = 0; code < each.requests.codes.size(); ++code) {
+      const std::uint64_t count = read(each.requests.codes[code]);
+      requests += count;
+      if (faults >> code & 1) failed += count;
+    }
+    compute_ns += static_cast<std::uint64_t>(each.compute_duration.sum());
+  });
+  return {requests, failed, compute_ns};
+}
+
 ShadowSnapshot snapshot(const ShadowMetrics& metrics) {
   ShadowSnapshot result;
   result.batches = {{"compared", read(metrics.compared)},
@@ -105,6 +119,7 @@ void register_metrics(nb::module_& m) {
   nb::class_<LaneMetrics>(m, "LaneMetrics", "What a lane, and those after it, have counted.")
       .def(nb::init<>())
       .def_prop_ro("used", &LaneMetrics::used)
+      .def("totals", &totals, nb::arg("faults"))
       .def("snapshot", [](const LaneMetrics& metrics) { return snapshot(metrics); });
   nb::class_<ShadowMetrics>(m, "ShadowMetrics", "What a shadow, and those after it, have counted.")
       .def(nb::init<>())

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "engine/lane.hpp"
 
@@ -43,5 +44,9 @@ struct ShadowSnapshot {
 RequestSnapshot snapshot(const RequestMetrics& metrics);
 ShadowSnapshot snapshot(const ShadowMetrics& metrics);
 LaneSnapshot snapshot(const LaneMetrics& metrics);
+
+// Requests, those whose gRPC code is a bit of `faults`, and time in the kernel. For one reader per second and lane.
+using LaneTotals = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;
+LaneTotals totals(const LaneMetrics& metrics, std::uint32_t faults);
 
 }  // namespace fused_mlp

@@ -47,10 +47,12 @@ class Histogram {
     return result;
   }
 
+  std::int64_t sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
+
   void add_to(HistogramSnapshot& result) const {
     result.buckets.resize(buckets_.size());
     // A value being recorded may show up in a bucket but not in the sum.
-    result.sum += sum_.load(std::memory_order_relaxed);
+    result.sum += sum();
     for (std::size_t i = 0; i < buckets_.size(); ++i) {
       const std::uint64_t count = buckets_[i].load(std::memory_order_relaxed);
       result.buckets[i] += count;

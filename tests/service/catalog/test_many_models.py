@@ -156,7 +156,7 @@ def test_start_is_told_in_a_summary_with_the_first_broken_versions(
 
 
 def metrics_of(service: Service) -> ModelMetrics:
-    return ModelMetrics(service.engine, service.catalog, 8192, "native")
+    return ModelMetrics(service.engine, service.catalog, service.meter, 8192, "native")
 
 
 def text_of(pieces: Iterable[bytes]) -> str:

@@ -116,7 +116,7 @@ def test_a_fused_kernel_that_cannot_serve_is_a_fallback_from_the_start(
         assert served.fallback is not None
         assert served.fallback.reason == reason
         assert "serving UNFUSED" in caplog.text
-        metrics = ModelMetrics(service.engine, service.catalog, 8192, "none")
+        metrics = ModelMetrics(service.engine, service.catalog, service.meter, 8192, "none")
         text = b"".join(metrics.text()).decode()
         name = "fused_mlp_variant_fallback"
         assert sum_metric(text, name, {"model": "digits", "version": "1", "reason": reason}) == 1

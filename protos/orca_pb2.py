@@ -1,0 +1,5 @@
+"""The messages of orca.proto; their types are in orca_pb2.pyi."""
+
+from fused_mlp.protos.descriptors import names_of
+
+globals().update(names_of("orca.proto"))

@@ -1,0 +1,217 @@
+"""How busy this process is, for balancers and autoscalers. Once a second it reads what the kernel and the engine count
+anyway; requests pay nothing. Lives on the asyncio loop, and scrapes read it from their threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from fused_mlp.service.errors import CALLERS_OWN, Code
+
+if TYPE_CHECKING:
+    from fused_mlp.service.catalog.catalog import Catalog
+    from fused_mlp.service.catalog.records import ServedVersion
+
+SAMPLE_EVERY_S = 1.0
+WINDOW = 5  # samples that a rate spans
+
+
+class ThreadTime(NamedTuple):
+    """`busy`: on a core, or ready to run and waiting for one: another process, or a quota, has it."""
+
+    cpu_ns: int
+    busy_ns: int
+
+
+class Totals(NamedTuple):
+    """Of one model, since the start. `failed`: by the server's fault; `compute_ns`: of its kernel calls."""
+
+    requests: int
+    failed: int
+    compute_ns: int
+
+
+class ModelLoads(NamedTuple):
+    models: Mapping[str, Totals]
+    queue_fill: float  # of the fullest queue, from 0 to 1
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Over the last seconds. `cpu`, `busy` and the second number of a model: as a share of the usable cores. `busy` is
+    over 1 where threads wait for one. Of models: requests per second, and time in kernels."""
+
+    cpu: float = 0.0
+    busy: float = 0.0
+    queue_fill: float = 0.0
+    requests_per_s: float = 0.0
+    errors_per_s: float = 0.0
+    models: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def utilization(self) -> float:
+        """The queue counts too: it fills where not the cores but a GPU is what there is too little of."""
+        return self.busy + self.queue_fill
+
+
+class _Sample(NamedTuple):
+    at_s: float
+    cpu_ns: int
+    busy_ns: int
+    models: ModelLoads | None  # None: nobody watched
+
+
+class LoadMeter:
+    """`models`: read only while someone watches, since there may be thousands."""
+
+    def __init__(
+        self,
+        cores: int,
+        models: Callable[[], ModelLoads],
+        threads: Callable[[], Mapping[int, ThreadTime]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cores = cores
+        self._models = models
+        self._read = threads or thread_times
+        self._clock = clock
+        self._threads: Mapping[int, ThreadTime] = {}
+        self._samples: deque[_Sample] = deque(maxlen=WINDOW + 1)
+        self._next = asyncio.Event()
+        self._stopped = False
+        self.watchers = 0
+        self.load = Load()
+
+    async def run(self) -> None:
+        while True:
+            self.sample()
+            await asyncio.sleep(SAMPLE_EVERY_S)
+
+    def sample(self) -> None:
+        before, self._threads = self._threads, self._read()
+        last = self._samples[-1] if self._samples else _Sample(0.0, 0, 0, None)
+        # Thread by thread: those that have ended take their time with them.
+        none = ThreadTime(0, 0)
+        spent = [(now, before.get(thread, none)) for thread, now in self._threads.items()]
+        self._samples.append(
+            _Sample(
+                self._clock(),
+                last.cpu_ns + sum(max(0, now.cpu_ns - then.cpu_ns) for now, then in spent),
+                last.busy_ns + sum(max(0, now.busy_ns - then.busy_ns) for now, then in spent),
+                self._models() if self.watchers else None,
+            )
+        )
+        self.load = self._over_window()
+        self._wake()
+
+    def _over_window(self) -> Load:
+        first, last = self._samples[0], self._samples[-1]
+        if last.at_s <= first.at_s:
+            return self.load
+        core_ns = (last.at_s - first.at_s) * 1e9 * self._cores
+        cpu, busy = (last.cpu_ns - first.cpu_ns) / core_ns, (last.busy_ns - first.busy_ns) / core_ns
+        counted = next((s for s in self._samples if s.models is not None), last)
+        if last.models is None or counted.models is None or counted is last:
+            return Load(cpu, busy)
+        seconds = last.at_s - counted.at_s
+        rates = dict(_counted_since(counted.models.models, last.models.models))
+        return Load(
+            cpu,
+            busy,
+            last.models.queue_fill,
+            sum(rate.requests for rate in rates.values()) / seconds,
+            sum(rate.failed for rate in rates.values()) / seconds,
+            {
+                name: (rate.requests / seconds, rate.compute_ns / (seconds * 1e9 * self._cores))
+                for name, rate in rates.items()
+            },
+        )
+
+    async def watch(self, interval_s: float) -> AsyncIterator[Load]:
+        """The load, every `interval_s` or as often as it is measured; ends with the service."""
+        with self._watching():
+            due_s = self._clock()
+            while not self._stopped:
+                await self._next.wait()
+                if not self._stopped and self._samples[-1].at_s >= due_s:
+                    due_s = (
+                        self._samples[-1].at_s + interval_s - SAMPLE_EVERY_S / 2
+                    )  # samples come a little late
+                    yield self.load
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        if self.watchers == 0 and self._samples:  # the next sample can tell rates
+            self._samples[-1] = self._samples[-1]._replace(models=self._models())
+        self.watchers += 1
+        try:
+            yield
+        finally:
+            self.watchers -= 1
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._wake()
+
+    def _wake(self) -> None:
+        # A fresh event for each sample: those that wait hold the one before.
+        self._next.set()
+        self._next = asyncio.Event()
+
+
+def _counted_since(before: Mapping[str, Totals], now: Mapping[str, Totals]) -> Iterator[tuple[str, Totals]]:
+    """Of models with traffic meanwhile. One that was forgotten and came back begins at 0."""
+    for name, after in now.items():
+        then = before.get(name, _NOTHING)
+        if after.requests < then.requests:
+            then = _NOTHING
+        if after != then:
+            yield name, Totals(*(a - b for a, b in zip(after, then, strict=True)))
+
+
+_NOTHING = Totals(0, 0, 0)
+_FAULTS = sum(1 << code for code in Code if code not in CALLERS_OWN)
+
+
+def model_loads(catalog: Catalog, queue_rows: int) -> ModelLoads:
+    counted = {}
+    for name, counters in catalog.counters():
+        lanes = [lane.totals(_FAULTS) for lane in list(counters.lanes.values())]
+        # Refused before they had a lane: of a model that cannot be loaded, for one.
+        unserved = counters.unserved.snapshot().codes
+        failed = sum(count for code, count in unserved.items() if code not in CALLERS_OWN)
+        lanes.append((sum(unserved.values()), failed, 0))
+        counted[name] = Totals(*map(sum, zip(*lanes, strict=True)))
+    versions = (version for model in catalog.models() for version in model.versions)
+    return ModelLoads(counted, queue_fill(versions, queue_rows))
+
+
+def queue_fill(versions: Iterable[ServedVersion], queue_rows: int) -> float:
+    """How full the fullest queue is, from 0 to 1."""
+    return max((lane.queued_rows for v in versions for lane in v.lanes.values()), default=0) / queue_rows
+
+
+_TASKS = "/proc/self/task"
+
+
+def thread_times() -> dict[int, ThreadTime]:
+    """Of each thread but those of low priority, which leave the cores to requests. Where the kernel does not tell how
+    long threads waited: the CPU time of the process."""
+    times = {}
+    usual = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    for thread in map(int, os.listdir(_TASKS)):
+        with suppress(OSError, ValueError):  # ended meanwhile
+            if os.getpriority(os.PRIO_PROCESS, thread) <= usual:
+                with open(f"{_TASKS}/{thread}/schedstat", "rb", buffering=0) as file:
+                    cpu, waited, _ = file.read().split()
+                times[thread] = ThreadTime(int(cpu), int(cpu) + int(waited))
+    if not times:
+        cpu_ns = time.process_time_ns()
+        times[0] = ThreadTime(cpu_ns, cpu_ns)
+    return times
