@@ -9,12 +9,12 @@ from pathlib import Path
 from fused_mlp.service.settings.settings import Settings, SettingsError, load_settings
 
 MOST_REPLICAS = 1000
-# The controller and the replicas decide these: several replicas may share a machine, and each is watched over plain HTTP.
+# Replicas decide these: several may share a machine, and each is watched over plain HTTP.
 _OURS = ("grpc_port", "metrics_port", "admin_port", "admin_host", "metrics_host", "metrics_tls", "log_format")
 
 
-class DeploymentError(Exception):
-    """One line: what was expected, what came."""
+class FleetError(Exception):
+    """One line for the person at the command line: what was expected, what came, what to do."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Deployment:
     target_utilisation: float = 0.7
     scale_down_after_s: float = 300
     folder: str | None = None  # for the files of endpoints.py
-    generation: int = 1
+    revision: int = 1  # of this record
+    generation: int = 1  # of the replicas: the revision since which all of them have these settings
 
     @property
     def drain_timeout_s(self) -> float:
@@ -36,36 +37,39 @@ class Deployment:
         return float(self.settings.get("drain_timeout_s", default))
 
     def changed(self, replicas: str | None, settings: dict[str, str]) -> Deployment:
-        """The next generation. Settings that are not named stay; an empty value takes one away."""
+        """Settings that are not named stay; an empty value takes one away. Another number of replicas alone restarts
+        none of them; no change at all restarts each, which reads the repository again. Raises FleetError."""
         fewest, most = read_range(replicas) if replicas else (self.fewest, self.most)
         merged = {name: value for name, value in (self.settings | settings).items() if value}
         check_settings(merged)
-        return replace(self, fewest=fewest, most=most, settings=merged, generation=self.generation + 1)
+        revision = self.revision + 1
+        generation = revision if settings or not replicas else self.generation
+        return replace(
+            self, fewest=fewest, most=most, settings=merged, revision=revision, generation=generation
+        )
 
 
 def read_range(text: str) -> tuple[int, int]:
-    """'2-8' -> (2, 8), '3' -> (3, 3). Raises DeploymentError."""
+    """'2-8' -> (2, 8), '3' -> (3, 3). Raises FleetError."""
     match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", text.strip(), re.ASCII)
     fewest, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= fewest <= most <= MOST_REPLICAS:
-        raise DeploymentError(
+        raise FleetError(
             f"--replicas: expected a number or a range such as 2-8, from 1 to {MOST_REPLICAS}, got {text!r}"
         )
     return fewest, most
 
 
 def read_settings(given: list[str], repository: str | None = None) -> dict[str, str]:
-    """NAME=VALUE each. Files are named as they are found from here. Raises DeploymentError."""
+    """NAME=VALUE each. Files are named as they are found from here. Raises FleetError."""
     settings = {}
     for text in given:
         name, equals, value = text.partition("=")
         name = name.strip().lower().removeprefix("fused_mlp_").replace("-", "_")
         if not equals or name not in Settings.model_fields:
-            raise DeploymentError(
-                f"--set: expected NAME=VALUE with a setting of `fused-mlp serve`, got {text!r}"
-            )
+            raise FleetError(f"--set: expected NAME=VALUE with a setting of `fused-mlp serve`, got {text!r}")
         if name in _OURS:
-            raise DeploymentError(f"--set {name}: replicas choose it themselves, and tell where they listen")
+            raise FleetError(f"--set {name}: replicas choose it themselves, and tell where they listen")
         settings[name] = value
     if repository is not None:
         # A folder has to be the same one on all nodes, and an actor has another working directory.
@@ -74,10 +78,10 @@ def read_settings(given: list[str], repository: str | None = None) -> dict[str, 
 
 
 def check_settings(settings: dict[str, str]) -> None:
-    """As `fused-mlp serve` would, before anything is started. Raises DeploymentError."""
+    """As `fused-mlp serve` would, before anything is started. Raises FleetError."""
     try:
         checked = load_settings(**settings)
     except SettingsError as error:
-        raise DeploymentError(str(error)) from None
+        raise FleetError(str(error)) from None
     if checked.callers.metrics is not None:
-        raise DeploymentError("callers.metrics: replicas read their own metrics port, and have no token for it")
+        raise FleetError("callers.metrics: replicas read their own metrics port, and have no token for it")

@@ -1,5 +1,5 @@
-"""What to do next about the replicas of a fleet: a plain function of what is known of them. Replicas are replaced one by
-one: a new one answers before an old one leaves."""
+"""What to do next about the replicas of a fleet: a plain function of what is known of them. Replicas are replaced one
+by one: a new one answers before an old one leaves."""
 
 from __future__ import annotations
 
@@ -39,24 +39,26 @@ class Plan:
 
 def plan(now: float, wanted: int, generation: int, replicas: Sequence[Known]) -> Plan:
     staying = [replica for replica in replicas if replica.state is not State.LEAVING]
-    new = [replica for replica in staying if replica.generation == generation]
     old = [replica for replica in staying if replica.generation != generation]
-    if not old:
-        missing = wanted - len(new)
-        return Plan(start=max(missing, 0), leave=tuple(_to_leave(new, -missing)) if missing < 0 else ())
     if wanted == 0:
         return Plan(leave=tuple(replica.name for replica in staying))
-    if len(staying) < wanted:  # what died is replaced by what is wanted now
+    if len(staying) < wanted:
         return Plan(start=wanted - len(staying))
-    coming = [replica for replica in new if replica.state is not State.READY]
+    if old:
+        return _replace(now, wanted, staying, old, leaving=len(staying) < len(replicas))
+    return Plan(leave=tuple(_to_leave(staying, len(staying) - wanted)))
+
+
+def _replace(
+    now: float, wanted: int, staying: Sequence[Known], old: Sequence[Known], *, leaving: bool
+) -> Plan:
+    """One more than wanted while an old one leaves; with more than that, old ones leave first."""
+    coming = [r for r in staying if r not in old and r.state is not State.READY]
     if not coming:
-        # One more than wanted while an old one leaves; with more than that, old ones leave first.
-        if len(staying) > wanted:
-            return Plan(leave=tuple(_to_leave(old, 1)))
-        return Plan(start=1)
-    unplaced = [replica for replica in coming if not replica.node and now - replica.since > PLACED_WITHIN_S]
+        return Plan(leave=tuple(_to_leave(old, 1))) if len(staying) > wanted else Plan(start=1)
+    unplaced = any(not replica.node and now - replica.since > PLACED_WITHIN_S for replica in coming)
     answering = sum(replica.state is State.READY for replica in staying)
-    if unplaced and answering > 1 and not any(replica.state is State.LEAVING for replica in replicas):
+    if unplaced and answering > 1 and not leaving:
         return Plan(leave=tuple(_to_leave(old, 1)))
     return Plan()
 

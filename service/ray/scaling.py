@@ -22,7 +22,7 @@ class Scaler:
 
     def wanted(self, now: float, current: int, fewest: int, most: int, loads: Sequence[float]) -> int:
         """`loads`: the utilisation of each replica that answers, of `current` that are there or being started. More
-        replicas if all looks of the last UP_AFTER_S ask for them, fewer if all of the last `down_after_s` do without."""
+        replicas if all looks of the last UP_AFTER_S ask for them, fewer if all of the last `down_after_s` allow it."""
         current = min(max(current, fewest), most)
         if not loads:  # none has answered yet, or none can be heard: nothing is known
             return current
@@ -31,10 +31,10 @@ class Scaler:
             self._needed.popleft()
         up = self._within(now, UP_AFTER_S)
         if up and min(up) > current:
-            return min(min(up), most)
+            return min(*up, most)
         down = self._within(now, self.down_after_s)
         if down and max(down) < current:
-            return max(max(down), fewest)
+            return max(*down, fewest)
         return current
 
     def _look(self, current: int, total: float) -> int:
