@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -100,9 +101,11 @@ def _on_signal(number: int, service: Service, stopping: asyncio.Event) -> None:
         # Nothing was accepted yet, and a kernel in the middle of being built cannot be interrupted.
         log.info("stopped while loading")
         os._exit(128 + number)
-    if stopping.is_set():
+    if stopping.is_set() and service.leave_now.is_set():
         log.warning("second signal: exit without waiting")
         os._exit(128 + number)
+    if stopping.is_set():
+        service.leave_now.set()
     stopping.set()
 
 
@@ -129,6 +132,9 @@ class Service:
         self.reloader = Reloader(settings, self.catalog, self._places)
         self.meter = LoadMeter(usable_cores(), lambda: model_loads(self.catalog, settings.queue_rows))
         self._health_is_old = False
+        self.leave_now = asyncio.Event()  # no waiting for balancers, or no more
+        if settings.drain_delay_s == 0:
+            self.leave_now.set()
         self._canary_looks: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -227,10 +233,13 @@ class Service:
 
     async def stop(self) -> bool:
         """Turn unhealthy, answer what was accepted, then release. False: a load goes on, on its thread."""
-        log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
-        self._health.drain()
         self._stop_listening()
+        self._health.drain()
         self._publish_health()
+        if not self.leave_now.is_set():
+            await self._wait_for_balancers(self.settings.drain_delay_s)
+        log.info("stopping: answering what was accepted, at most %g s", self.settings.drain_timeout_s)
+        self._health.close()
         self._reloading.cancel()
         self._measuring.cancel()
         self.meter.stop()
@@ -248,6 +257,13 @@ class Service:
         ended = await self.reloader.ended(MOST_WAIT_FOR_LOADS_S)
         log.info("stopped" if ended else "stopped, but a load has not ended")
         return ended
+
+    async def _wait_for_balancers(self, delay_s: float) -> None:
+        """Some have not heard that it leaves, and still open connections."""
+        log.info("not ready any more: serving on for %g s; a second signal ends that", delay_s)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.leave_now.wait(), delay_s)
+        self.leave_now.set()
 
     def close(self) -> None:
         self.reloader.close()

@@ -13,7 +13,7 @@ from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos import health_pb2
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client.calls import ONCE, UNTIL_READY, Calls, HealthStatus, read_health
-from fused_mlp.service.client.channel import Tls, channel_options
+from fused_mlp.service.client.channel import Balancing, Tls, channel_options
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.model_info import ModelInfo, read_model
 from fused_mlp.service.client.prediction import Prediction, StreamItem, build_request, read_prediction
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """A connection to one server. Methods and options are those of `Client`.
+    """A connection to a server, or to several. Methods and options are those of `Client`.
 
     async with AsyncClient("127.0.0.1:8001") as client:
         print((await client.predict("digits", x)).output)
@@ -40,9 +40,10 @@ class AsyncClient:
         retry: RetryPolicy | None = None,
         tls: Tls | None = None,
         metadata: Mapping[str, str] | None = None,
+        balancing: Balancing = "pick_first",
     ) -> None:
         self._calls = Calls(target, timeout_s, retry or RetryPolicy(), metadata or {}, tls is not None)
-        options = channel_options(tls)
+        options = channel_options(tls, balancing)
         self._channel = (
             grpc.aio.secure_channel(target, tls.credentials(), options)
             if tls

@@ -1,11 +1,15 @@
-"""How a client connects: channel options and TLS. The same for the sync and the asyncio channel."""
+"""How a client connects: channel options, balancing and TLS. The same for the sync and the asyncio channel."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 import grpc
+
+Balancing = Literal["pick_first", "round_robin", "weighted_round_robin"]
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # The server limits requests, and the size of an answer follows from its request.
@@ -47,15 +51,35 @@ def token_metadata(path: Path | None) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-def channel_options(tls: Tls | None) -> list[tuple[str, int | str]]:
+def service_config(balancing: Balancing) -> dict[str, Any]:
+    """How gRPC spreads calls over the servers that a target names. Those that are not healthy get none. Retries are the
+    client's own: see retry.py."""
+    policies: list[dict[str, Any]] = [{balancing: {}}]
+    if balancing == "weighted_round_robin":
+        # The servers tell their load apart from requests; a gRPC that does not know the policy takes the next one.
+        policies = [
+            {balancing: {"enableOobLoadReport": True, "oobReportingPeriod": "5s"}},
+            {"round_robin": {}},
+        ]
+    return {
+        "loadBalancingConfig": policies,
+        "healthCheckConfig": {"serviceName": "fused_mlp.v1.Inference"},
+    }
+
+
+def channel_options(tls: Tls | None, balancing: Balancing = "pick_first") -> list[tuple[str, int | str]]:
     options: list[tuple[str, int | str]] = list(CHANNEL_OPTIONS)
+    if balancing not in get_args(Balancing):
+        raise ValueError(f"balancing: expected one of {', '.join(get_args(Balancing))}; got {balancing!r}")
+    if balancing != "pick_first":
+        options.append(("grpc.service_config", json.dumps(service_config(balancing))))
     if tls and tls.server_name:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
     return options
 
 
-def open_channel(target: str, tls: Tls | None) -> grpc.Channel:
-    options = channel_options(tls)
+def open_channel(target: str, tls: Tls | None, balancing: Balancing = "pick_first") -> grpc.Channel:
+    options = channel_options(tls, balancing)
     if tls:
         return grpc.secure_channel(target, tls.credentials(), options)
     return grpc.insecure_channel(target, options)

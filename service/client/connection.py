@@ -1,4 +1,4 @@
-"""One channel to one server, and calls over it with deadline, retries and metadata: what the blocking clients share."""
+"""One channel, and calls over it with deadline, retries and metadata: what the blocking clients share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 import grpc
 
 from fused_mlp.service.client.calls import Calls
-from fused_mlp.service.client.channel import Tls, open_channel
+from fused_mlp.service.client.channel import Balancing, Tls, open_channel
 from fused_mlp.service.client.retry import RetryPolicy
 
 
@@ -21,9 +21,11 @@ class Connection:
         retry: RetryPolicy,
         tls: Tls | None,
         metadata: Mapping[str, str] | None,
+        *,
+        balancing: Balancing = "pick_first",
     ) -> None:
         self._calls = Calls(target, timeout_s, retry, metadata or {}, tls is not None)
-        self._channel = open_channel(target, tls)
+        self._channel = open_channel(target, tls, balancing)
 
     @property
     def target(self) -> str:

@@ -13,7 +13,7 @@ from fused_mlp.protos import fused_mlp_pb2 as pb
 from fused_mlp.protos import health_pb2
 from fused_mlp.protos.stubs import Stub
 from fused_mlp.service.client.calls import ONCE, UNTIL_READY, HealthStatus, read_health
-from fused_mlp.service.client.channel import Tls
+from fused_mlp.service.client.channel import Balancing, Tls
 from fused_mlp.service.client.connection import Connection
 from fused_mlp.service.client.errors import PredictError
 from fused_mlp.service.client.model_info import ModelInfo, read_model
@@ -27,12 +27,16 @@ if TYPE_CHECKING:
 
 
 class Client(Connection):
-    """A connection to one server.
+    """A connection to a server, or to several.
 
         with Client("127.0.0.1:8001") as client:
             print(client.predict("digits", x).output)
 
     `timeout_s` is the deadline of a call that names none, retries included; None means no deadline.
+
+    With several servers, `target` is a name that resolves to all of them (`dns:///models.internal:8001`) or their
+    addresses (`ipv4:10.0.0.1:8001,10.0.0.2:8001`), and `balancing` says which gets a call: "pick_first", all to one;
+    "round_robin", each in turn; "weighted_round_robin", the busy ones fewer. docs/balancing.md.
     """
 
     def __init__(
@@ -43,8 +47,9 @@ class Client(Connection):
         retry: RetryPolicy | None = None,
         tls: Tls | None = None,
         metadata: Mapping[str, str] | None = None,
+        balancing: Balancing = "pick_first",
     ) -> None:
-        super().__init__(target, timeout_s, retry or RetryPolicy(), tls, metadata)
+        super().__init__(target, timeout_s, retry or RetryPolicy(), tls, metadata, balancing=balancing)
         self._inference = Stub(self._channel, pb, "Inference")
         self._health = Stub(self._channel, health_pb2, "Health")
 

@@ -24,6 +24,7 @@ class Health:
         self._changed = asyncio.Event()
         self._on_change: Callable[[], object] = lambda: None
         self.draining = False
+        self._closed = False
         self.failure = ""  # why this process can compute no more
 
     def set(self, name: str, status: Serving) -> None:
@@ -41,6 +42,11 @@ class Health:
     def drain(self) -> None:
         self.draining = True
         self._statuses = dict.fromkeys(self._statuses, Serving.NOT_SERVING)
+        self._notify()
+
+    def close(self) -> None:
+        """Ends the watchers: they must not hold up the exit."""
+        self._closed = True
         self._notify()
 
     def fail(self, reason: str) -> None:
@@ -65,13 +71,13 @@ class Health:
         """The status now, and again whenever it changes."""
         last: Serving | None = None
         while True:
-            changed, draining = self._changed, self.draining
+            changed, closed = self._changed, self._closed
             status = self._statuses.get(name, Serving.SERVICE_UNKNOWN)
             if status is not last:
                 last = status
                 yield status
-            if draining:
-                return  # a watcher must not hold up the exit
+            if closed:
+                return
             await changed.wait()
 
     def _notify(self) -> None:

@@ -193,8 +193,14 @@ class Settings(BaseModel):
         description="limits of requests, connections, frames and timeouts, as JSON: "
         '{"max_connections": 5000, "idle_timeout_s": 300}; docs/native-front.md lists the fields',
     )
+    drain_delay_s: float = Field(
+        0.0,
+        ge=0,
+        description="on SIGTERM, how long to serve on while health says no, so that balancers stop sending first; "
+        "Kubernetes wants about 5",
+    )
     drain_timeout_s: float = Field(
-        15.0, ge=0, description="on SIGTERM, how long accepted requests may take before the exit"
+        15.0, ge=0, description="then how long accepted requests may take before the exit"
     )
 
     # Operation

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 import numpy as np
+import pytest
 
 from fused_mlp.protos import orca_pb2
 from fused_mlp.protos.stubs import Stub
-from fused_mlp.service.client import Client
+from fused_mlp.service.client import AsyncClient, Client
+from fused_mlp.service.client.channel import service_config
 from tests.conformance.peer import PREDICT, good_request
 from tests.support.server import Server
 
@@ -34,7 +38,7 @@ def busy(server: Server) -> Iterator[None]:
     stop = threading.Event()
 
     def work() -> None:
-        rows = np.zeros((4096, 64), np.float32)
+        rows = np.zeros((2048, 64), np.float32)  # of both threads together less than a queue holds
         with Client(server.target) as client:
             while not stop.is_set():
                 client.predict("digits", rows)
@@ -59,15 +63,11 @@ def test_weighted_round_robin_spares_the_busy_server(front: str) -> None:
             share = 0.5
             while share > 0.4:
                 assert time.monotonic() < until, f"the busy server got {share:.0%} of the calls"
-                before = small_requests(other)
+                before = answered(other)
                 for _ in range(300):
                     predict(good_request(), wait_for_ready=True)
-                share = 1 - (small_requests(other) - before) / 300
+                share = 1 - (answered(other) - before) / 300
     assert one.process.returncode == other.process.returncode == 0
-
-
-def small_requests(server: Server) -> float:
-    return server.metric("fused_mlp_requests_total", code="OK")
 
 
 def test_load_is_told_on_the_port_of_requests_and_on_metrics(front: str) -> None:
@@ -90,3 +90,63 @@ def test_load_is_told_on_the_port_of_requests_and_on_metrics(front: str) -> None
             pass
         assert reports.code() is grpc.StatusCode.OK
         assert server.wait() == 0
+
+
+def answered(server: Server) -> float:
+    return server.metric("fused_mlp_requests_total", code="OK")
+
+
+def test_client_takes_each_server_in_turn_and_leaves_out_those_that_are_not_well() -> None:
+    with Server() as one, Server(drain_delay_s=600) as other:
+        target = f"ipv4:{one.target},{other.target}"
+        with Client(target, balancing="round_robin") as client:
+            client.ready()
+            until_both(client, one, other)
+            before = answered(one), answered(other)
+            for _ in range(100):
+                client.predict("digits", [0.0] * 64)
+            assert (answered(one) - before[0], answered(other) - before[1]) == (50, 50)
+            other.signal(signal.SIGTERM)  # it would still answer, but says that it leaves
+            until = time.monotonic() + 30
+            while True:
+                before = answered(one), answered(other)
+                for _ in range(20):
+                    client.predict("digits", [0.0] * 64)
+                if answered(other) == before[1]:
+                    break
+                assert time.monotonic() < until, "calls still go to the server that leaves"
+            assert answered(one) == before[0] + 20
+        other.signal(signal.SIGTERM)
+        assert other.wait() == 0
+
+
+def until_both(client: Client, *servers: Server) -> None:
+    """gRPC uses a server once it is connected."""
+    until = time.monotonic() + 30
+    while not all(map(answered, servers)):
+        assert time.monotonic() < until, "one of the servers got no call"
+        client.predict("digits", [0.0] * 64)
+
+
+async def test_asyncio_client_balances_by_load_with_the_documented_service_config() -> None:
+    with Server() as one, Server() as other:
+        target = f"ipv4:{one.target},{other.target}"
+        async with AsyncClient(target, balancing="weighted_round_robin") as client:
+            until = time.monotonic() + 30
+            while not (answered(one) and answered(other)):
+                assert time.monotonic() < until, "one of the servers got no call"
+                await client.predict("digits", [0.0] * 64)
+        page = (Path(__file__).parents[2] / "docs" / "balancing.md").read_text()
+        (documented,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+        config = json.loads(documented)
+        ours = service_config("weighted_round_robin")
+        assert ours.items() <= config.items()
+        with grpc.insecure_channel(target, [("grpc.service_config", documented)]) as channel:
+            before = answered(one) + answered(other)
+            channel.unary_unary(PREDICT)(good_request(), wait_for_ready=True, timeout=30)
+            assert answered(one) + answered(other) == before + 1
+
+
+def test_unknown_way_of_balancing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected one of pick_first, round_robin, .*; got 'random'"):
+        Client("127.0.0.1:1", balancing="random")  # type: ignore[arg-type]

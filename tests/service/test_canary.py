@@ -128,7 +128,9 @@ def test_a_worse_arm_is_taken_back_at_once(
         in caplog.text
     )
     assert "changed by the canary to 2" in caplog.text
-    metrics = b"".join(ModelMetrics(rig.service.engine, rig.service.catalog, rig.service.meter, 8192, "none").text()).decode()
+    metrics = b"".join(
+        ModelMetrics(rig.service.engine, rig.service.catalog, rig.service.meter, 8192, "none").text()
+    ).decode()
     labels = {"model": "m", "to": "2", "state": "rolled_back", "reason": reason}
     assert sum_metric(metrics, "fused_mlp_canary_info", labels) == 1
 

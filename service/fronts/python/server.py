@@ -54,6 +54,11 @@ class PythonFront:
                 ("grpc.keepalive_timeout_ms", keepalive_timeout_ms),
                 # The one that ends a silent connection with an open call; 60 s unless set.
                 ("grpc.http2.ping_timeout_ms", keepalive_timeout_ms),
+                # Calls go on after it; gRPC itself varies it by a tenth.
+                (
+                    "grpc.max_connection_age_ms",
+                    int(settings.limits.max_connection_age_s * 1000) or _NO_LIMIT_MS,
+                ),
                 ("grpc.http2.min_ping_interval_without_data_ms", min(10_000, keepalive_ms)),
                 # Without this a second server would share the port and take half of the calls, silently.
                 ("grpc.so_reuseport", 0),

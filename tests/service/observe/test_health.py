@@ -14,13 +14,15 @@ async def test_watcher_hears_the_state_now_and_each_change() -> None:
     assert await anext(watch) is Serving.SERVICE_UNKNOWN
 
 
-async def test_drain_tells_watchers_and_ends_them() -> None:
+async def test_drain_tells_watchers_and_close_ends_them() -> None:
     health = Health()
     health.set("", Serving.SERVING)
     watch = health.watch("")
     assert await anext(watch) is Serving.SERVING
     health.drain()
-    assert [status async for status in watch] == [Serving.NOT_SERVING]
+    assert await anext(watch) is Serving.NOT_SERVING
+    health.close()
+    assert [status async for status in watch] == []
     health.set("", Serving.SERVING)
     assert not health.ready
 
