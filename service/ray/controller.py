@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from fused_mlp.service.local.child_server import ServerDidNotStart
 from fused_mlp.service.ray.deployment import Deployment
@@ -46,7 +46,8 @@ class Controller:
         self._next_start = 0.0
         self._members: dict[str, Member] = {}
         self._endpoints: list[Endpoint] | None = None
-        self._restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        context = ray.get_runtime_context()
+        self._node, self._restarted = context.get_node_id(), context.was_current_actor_reconstructed
         self._lock = threading.Lock()
         self._recover()
         self._scaler = Scaler(self._deployment.target_utilisation, self._deployment.scale_down_after_s)
@@ -62,7 +63,7 @@ class Controller:
                 "wanted": self._wanted,
                 "rollout": self._deployment.generation != self._settled.generation,
                 "error": self._error,
-                "restarted": self._restarted,
+                "controller": {"node": self._node, "restarted": self._restarted},
                 "replicas": [_described(member, now) for member in self._members.values()],
             }
 
@@ -127,6 +128,8 @@ class Controller:
                 member.calls["stop"] = member.handle.stop.remote()
             if "report" not in member.calls:
                 member.calls["report"] = member.handle.report.remote(self._deployment)
+            if "ended" not in member.calls:
+                member.calls["ended"] = member.handle.ended.remote()
 
     def _scale(self, now: float) -> None:
         if self._down:
@@ -157,7 +160,7 @@ class Controller:
             .remote(deployment)
         )
         member = self._members[name] = Member(name, handle, now, now, deployment.generation)
-        member.calls = {"start": handle.start.remote(), "ended": handle.ended.remote()}
+        member.calls["start"] = handle.start.remote()
 
     def _listen(self, until: float) -> None:
         """Take answers as they come, for a period, or until a replica has ended."""
@@ -181,9 +184,11 @@ class Controller:
         try:
             answer = ray.get(ref)
         except ServerDidNotStart as error:
-            self._failed(member, str(error), for_certain=True)
+            self._failed(member, str(error.cause), for_certain=True)  # type: ignore[attr-defined] # Ray adds it
             self._give_up(member)
             return False
+        except ActorUnavailableError:  # it may be back; until then it is silent
+            return True
         except RayActorError as error:
             if member.state(time.monotonic()) is State.STARTING:
                 self._failed(member, f"a replica ended while it started: {str(error).splitlines()[0]}")
@@ -241,7 +246,6 @@ class Controller:
             with suppress(RayError):
                 first[ref].hear(now, ray.get(ref))
         for member in self._members.values():
-            member.calls = {"ended": member.handle.ended.remote()}
             if member.report and member.report.deployment.revision > self._deployment.revision:
                 self._deployment = member.report.deployment
         staying = [member for member in self._members.values() if member.leaving_since is None]

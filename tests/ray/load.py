@@ -56,11 +56,16 @@ class Load:
     def calls(self) -> int:
         return sum(self.ok)
 
+    def told(self) -> str:
+        return f"{len(self.failures)} of {self.calls() + len(self.failures):,} calls failed"
+
     def wait_for(self, more: int) -> None:
         """Until that many more calls have been answered."""
         wanted, began = self.calls() + more, time.monotonic()
         while self.calls() < wanted:
-            assert time.monotonic() - began < 60, f"only {self.calls()} of {wanted} calls, {self.failures[-3:]}"
+            assert time.monotonic() - began < 60, (
+                f"only {self.calls()} of {wanted} calls, {self.failures[-3:]}"
+            )
             time.sleep(0.02)
 
     def __enter__(self) -> Self:
