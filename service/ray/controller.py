@@ -21,7 +21,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from fused_mlp.service.local.child_server import ServerDidNotStart
 from fused_mlp.service.ray.deployment import Deployment
 from fused_mlp.service.ray.endpoints import Endpoint, write_endpoints
-from fused_mlp.service.ray.fleet import LEAVE_GRACE_S, Member, choose_endpoints
+from fused_mlp.service.ray.fleet import LEAVE_GRACE_S, SILENT_AFTER_S, Member, choose_endpoints
 from fused_mlp.service.ray.plan import State, plan
 from fused_mlp.service.ray.replica import Replica
 from fused_mlp.service.ray.report import Report
@@ -96,8 +96,9 @@ class Controller:
             os._exit(1)
 
     def _turn(self, now: float) -> None:
+        heard = any(now - member.heard < SILENT_AFTER_S for member in self._members.values() if member.report)
         for member in list(self._members.values()):
-            if reason := member.lost(now):
+            if reason := member.lost(now, heard):
                 if not member.was_ready and member.leaving_since is None:
                     self._failed(member, f"a replica was {reason}")
                 else:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-CLUSTER = "fused_mlp"  # its name in deploy/envoy.yaml
+CLUSTER = "fused-mlp"  # its name in deploy/envoy/envoy.yaml
 
 
 @dataclass(frozen=True)

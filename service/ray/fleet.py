@@ -12,8 +12,8 @@ from fused_mlp.service.ray.report import Report
 
 # A replica that has not answered for this long gets no requests; its node may be gone, or stand still.
 SILENT_AFTER_S = 3.0
-# ... and for this long is given up. Ray itself takes a while longer to declare a node dead.
-LOST_AFTER_S = 15.0
+# ... and for this long is given up. Ray itself takes about 15 s to declare a node dead.
+LOST_AFTER_S = 8.0
 # From the begin of its start: loading a repository takes its time.
 READY_WITHIN_S = 300.0
 # Between leaving the endpoints and SIGTERM: Envoy and clients read the files meanwhile.
@@ -53,9 +53,10 @@ class Member:
         node = self.report.node if self.report else ""
         return Known(self.name, self.generation, self.state(now), self.since, node)
 
-    def lost(self, now: float) -> str:
-        """Why it is given up; empty while it is not. One that waits for a place is none of these."""
-        if self.report is not None and now - self.heard > LOST_AFTER_S:
+    def lost(self, now: float, others_heard: bool) -> str:
+        """Why it is given up; empty while it is not. One that waits for a place is none of these. `others_heard`: if
+        none is heard of, it is the controller that hears nothing."""
+        if self.report is not None and others_heard and now - self.heard > LOST_AFTER_S:
             return f"not heard of for {LOST_AFTER_S:g} s"
         if self.report is not None and not self.was_ready and now - self.since > READY_WITHIN_S:
             return f"not ready within {READY_WITHIN_S:g} s"

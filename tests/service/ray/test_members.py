@@ -30,15 +30,16 @@ def test_a_replica_is_what_it_last_said_and_silent_after_a_while() -> None:
     one = member("a")
     assert one.state(1) is State.READY
     assert one.state(SILENT_AFTER_S + 1) is State.SILENT
-    assert not one.lost(LOST_AFTER_S - 1)
-    assert "not heard of" in one.lost(LOST_AFTER_S + 1)
+    assert not one.lost(LOST_AFTER_S - 1, True)
+    assert not one.lost(LOST_AFTER_S + 1, False)  # none is heard of
+    assert "not heard of" in one.lost(LOST_AFTER_S + 1, True)
     assert one.report is not None
     one.hear(2, replace(one.report, ready=False))
     assert one.state(2) is State.UNREADY
     one.hear(3, replace(one.report, leaving=True))
     assert one.state(3) is State.LEAVING
     late = member("late", heard=READY_WITHIN_S + 1, ready=False)
-    assert "not ready within" in late.lost(READY_WITHIN_S + 1)
+    assert "not ready within" in late.lost(READY_WITHIN_S + 1, True)
 
 
 def test_requests_go_to_those_that_are_ready() -> None:
