@@ -54,7 +54,7 @@ def up(
     given: Given = None,
     endpoints: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to write eds.json, prometheus.json and endpoints.json."),
+        typer.Option(metavar="DIR", help="Where to write endpoints.yaml, prometheus.json and replicas.json."),
     ] = None,
     cpus: Annotated[float, typer.Option(min=0.1, help="Cores of each replica.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of each replica.")] = 0,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else each start warns of a change in Ray
 
@@ -27,6 +29,9 @@ POLL_S = 0.2
 def connected(address: str) -> Iterator[None]:
     """To a cluster that runs; none is started. Raises FleetError."""
     try:
+        place = urlsplit(address if "://" in address else f"//{address}")
+        if place.hostname and place.port:  # Ray itself would try for minutes
+            socket.create_connection((place.hostname, place.port), ANSWERS_WITHIN_S).close()
         ray.init(
             address=address,
             namespace=NAMESPACE,
@@ -34,7 +39,7 @@ def connected(address: str) -> Iterator[None]:
             logging_level=logging.ERROR,
             configure_logging=False,
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         what = str(error).strip().splitlines() or [type(error).__name__]
         raise FleetError(
             f"no Ray cluster at {address}: {what[0]}; start one with `ray start --head`, or name one with --address"

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import uuid
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fused_mlp.service.local.child_server import ServerDidNotStart
 from fused_mlp.service.ray.deployment import Deployment
@@ -29,6 +31,7 @@ from fused_mlp.service.ray.scaling import Scaler
 
 PERIOD_S = 0.5
 LONGEST_BACKOFF_S = 60.0
+SUSPECT_FOR_S = 60.0
 FAILURES_OF_A_ROLLOUT = 3  # replicas that die while they start, before all goes back
 _AT_ONCE = 8  # methods of a replica that may run side by side: reports, its start, its stop, its end
 
@@ -45,6 +48,7 @@ class Controller:
         self._failures = 0  # starts in a row that failed
         self._next_start = 0.0
         self._members: dict[str, Member] = {}
+        self._suspects: dict[str, float] = {}  # nodes, and when a replica was lost there
         self._endpoints: list[Endpoint] | None = None
         context = ray.get_runtime_context()
         self._node, self._restarted = context.get_node_id(), context.was_current_actor_reconstructed
@@ -103,6 +107,8 @@ class Controller:
                     self._failed(member, f"a replica was {reason}")
                 else:
                     log.error("%s is given up: %s", member.name, reason)
+                if member.report:
+                    self._suspects[member.report.node] = now
                 self._give_up(member)
         known = [member.known(now) for member in self._members.values()]
         # A rollout has ended when no older replica is left.
@@ -154,7 +160,7 @@ class Controller:
                 lifetime="detached",  # it outlives this process, which may be restarted
                 num_cpus=deployment.cpus,
                 num_gpus=deployment.gpus,
-                scheduling_strategy="SPREAD",
+                scheduling_strategy=self._place(now),
                 max_restarts=0,
                 max_concurrency=_AT_ONCE,
             )
@@ -162,6 +168,15 @@ class Controller:
         )
         member = self._members[name] = Member(name, handle, now, now, deployment.generation)
         member.calls["start"] = handle.start.remote()
+
+    def _place(self, now: float) -> Any:
+        """Spread over the nodes. Ray goes on placing on a node that is gone until it has declared it dead: while a
+        replica was lost a moment ago, the other node with the fewest replicas is named."""
+        suspects = {node for node, since in self._suspects.items() if now - since < SUSPECT_FOR_S}
+        used = Counter(member.report.node for member in self._members.values() if member.report)
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]] if suspects else []
+        nodes = sorted((node for node in nodes if node not in suspects), key=lambda node: used[node])
+        return NodeAffinitySchedulingStrategy(nodes[0], soft=True) if nodes else "SPREAD"
 
     def _listen(self, until: float) -> None:
         """Take answers as they come, for a period, or until a replica has ended."""

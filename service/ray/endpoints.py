@@ -23,12 +23,12 @@ class Endpoint:
 
 
 def write_endpoints(folder: Path, fleet: str, endpoints: Sequence[Endpoint]) -> None:
-    """eds.json, prometheus.json, endpoints.json, and endpoints.txt with an address per line."""
+    """endpoints.yaml, prometheus.json, replicas.json, and endpoints.txt with an address per line."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        "eds.json": json.dumps(eds(endpoints), indent=1),
+        "endpoints.yaml": json.dumps(eds(endpoints), indent=1),
         "prometheus.json": json.dumps(scrape_targets(fleet, endpoints), indent=1),
-        "endpoints.json": json.dumps([asdict(endpoint) for endpoint in endpoints], indent=1),
+        "replicas.json": json.dumps([asdict(endpoint) for endpoint in endpoints], indent=1),
         "endpoints.txt": "".join(f"{endpoint.address}\n" for endpoint in endpoints),
     }
     for name, text in texts.items():
@@ -38,7 +38,7 @@ def write_endpoints(folder: Path, fleet: str, endpoints: Sequence[Endpoint]) -> 
 
 
 def eds(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """A DiscoveryResponse as Envoy reads it from a file."""
+    """A DiscoveryResponse as Envoy reads it from a file; JSON is YAML, too."""
     return {
         "resources": [
             {

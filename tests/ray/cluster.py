@@ -88,5 +88,5 @@ def runs(pid: int) -> bool:
 
 
 def read_endpoints(folder: Path) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = json.loads((folder / "endpoints.json").read_text())
+    found: list[dict[str, str]] = json.loads((folder / "replicas.json").read_text())
     return found

@@ -57,7 +57,7 @@ def test_replicas_are_spread_over_the_nodes_and_told_to_envoy_prometheus_and_cli
     assert len({replica["node"] for replica in status["replicas"]}) == 3
     addresses = {replica["address"] for replica in status["replicas"]}
     assert set((folder / "endpoints.txt").read_text().split()) == addresses
-    (resource,) = json.loads((folder / "eds.json").read_text())["resources"]
+    (resource,) = json.loads((folder / "endpoints.yaml").read_text())["resources"]
     (group,) = resource["endpoints"]
     sockets = [each["endpoint"]["address"]["socket_address"] for each in group["lb_endpoints"]]
     assert {f"{s['address']}:{s['port_value']}" for s in sockets} == addresses

@@ -61,7 +61,7 @@ def test_if_all_are_silent_at_once_those_that_were_known_stay() -> None:
 def test_endpoints_are_written_whole_and_in_every_form(tmp_path: Path) -> None:
     endpoint = Endpoint("[fe80::1]:8001", "http://[fe80::1]:9", "fleet/replica-1-a", "n1")
     write_endpoints(tmp_path / "new", "fleet", [endpoint])
-    (resource,) = json.loads((tmp_path / "new" / "eds.json").read_text())["resources"]
+    (resource,) = json.loads((tmp_path / "new" / "endpoints.yaml").read_text())["resources"]
     (each,) = resource["endpoints"][0]["lb_endpoints"]
     assert each["endpoint"]["address"]["socket_address"] == {"address": "fe80::1", "port_value": 8001}
     (scraped,) = json.loads((tmp_path / "new" / "prometheus.json").read_text())
@@ -69,9 +69,9 @@ def test_endpoints_are_written_whole_and_in_every_form(tmp_path: Path) -> None:
     write_endpoints(tmp_path / "new", "fleet", [])
     assert (tmp_path / "new" / "endpoints.txt").read_text() == ""
     assert {path.name for path in (tmp_path / "new").iterdir()} == {
-        "eds.json",
+        "endpoints.yaml",
         "prometheus.json",
-        "endpoints.json",
+        "replicas.json",
         "endpoints.txt",
     }
 
