@@ -100,16 +100,7 @@ class Controller:
             os._exit(1)
 
     def _turn(self, now: float) -> None:
-        heard = any(now - member.heard < SILENT_AFTER_S for member in self._members.values() if member.report)
-        for member in list(self._members.values()):
-            if reason := member.lost(now, heard):
-                if not member.was_ready and member.leaving_since is None:
-                    self._failed(member, f"a replica was {reason}")
-                else:
-                    log.error("%s is given up: %s", member.name, reason)
-                if member.report:
-                    self._suspects[member.report.node] = now
-                self._give_up(member)
+        self._drop_lost(now)
         known = [member.known(now) for member in self._members.values()]
         # A rollout has ended when no older replica is left.
         ready = any(k.state is State.READY for k in known)
@@ -125,12 +116,26 @@ class Controller:
             for _ in range(todo.start):
                 self._start(now)
         self._publish(now)
+        self._ask(now)
+
+    def _drop_lost(self, now: float) -> None:
+        heard = any(now - member.heard < SILENT_AFTER_S for member in self._members.values() if member.report)
+        for member in list(self._members.values()):
+            if not (reason := member.lost(now, heard)):
+                continue
+            if not member.was_ready and member.leaving_since is None:
+                self._failed(member, f"a replica was {reason}")
+            else:
+                log.error("%s is given up: %s", member.name, reason)
+            if member.report:
+                self._suspects[member.report.node] = now
+            self._give_up(member)
+
+    def _ask(self, now: float) -> None:
+        """What is asked of a replica again once it is answered; and that it stops, when it has left for long enough."""
         for member in self._members.values():
-            if (
-                member.leaving_since is not None
-                and not member.stopping
-                and now - member.leaving_since > LEAVE_GRACE_S
-            ):
+            left_s = 0.0 if member.leaving_since is None else now - member.leaving_since
+            if left_s > LEAVE_GRACE_S and not member.stopping:
                 member.stopping = True
                 member.calls["stop"] = member.handle.stop.remote()
             if "report" not in member.calls:
