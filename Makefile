@@ -25,7 +25,7 @@ test: install-dev test-cpp ## build what is needed and run the whole test suite
 .PHONY: test-kernels test-service test-rest
 test-kernels: PART := tests/kernels tests/models
 test-service: PART := tests/service tests/conformance
-test-rest: PART := $(patsubst %,--ignore=tests/%,attack conformance kernels models packaging ray service)
+test-rest: PART := $(patsubst %,--ignore=tests/%,attack cluster conformance kernels models packaging ray service)
 test-kernels test-service test-rest: install-dev
 	@mkdir -p build
 	@$(BIN)/python -m pytest $(PART) >build/$@.log 2>&1; status=$$?; cat build/$@.log; exit $$status
@@ -111,6 +111,15 @@ attack: install-dev ## attackers beside a good client: its latency, and the serv
 SOAK_SECONDS ?= 60
 soak: install-dev ## everything at once, reloads and policies too: every request accounted for, memory flat, p99 bounded
 	$(BIN)/python -m tests.conformance.soak --seconds $(SOAK_SECONDS)
+
+.PHONY: cluster test-cluster
+N ?= 3
+cluster: install-dev ## Envoy, N servers and Prometheus on this machine, until Ctrl-C; WEIGHTED=1 balances by reported load
+	@$(BIN)/python -m deploy.cluster --replicas $(N) $(if $(WEIGHTED),--weighted)
+
+# In network namespaces, as root; apart from the suite, since it takes every core.
+test-cluster: install-dev ## three replicas behind Envoy: killed, hung, cut off, restarted, joined by another, under load
+	$(BIN)/python -m pytest -q -s tests/cluster
 
 install: $(VENV)/.installed ## venv, build, install
 install-dev: $(VENV)/.installed-dev

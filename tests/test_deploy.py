@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.cluster.envoy import configure, write_endpoints
+from fused_mlp.service.settings.limits import Limits
 from fused_mlp.service.settings.settings import ENV_PREFIX, Settings
+from tests.conformance.foreign_clients import install_envoy
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -177,3 +180,31 @@ def test_every_alert_is_unit_tested():
         if case["exp_alerts"]
     }
     assert tested == alerts
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"weighted": True}, {"upstream_tls": True}], ids=["", "weighted", "tls"]
+)
+def test_envoy_accepts_its_configuration(options, tmp_path, certificates):
+    files = certificates.server_files()
+    for source, name in (
+        (files.certificate, "tls.pem"),
+        (files.key, "tls.key"),
+        (certificates.ca, "replicas-ca.pem"),
+    ):
+        shutil.copy(source, tmp_path / name)
+    path = configure(tmp_path, **options)
+    write_endpoints(tmp_path, ["127.0.0.1:8001"])
+    command = [str(install_envoy()), "--mode", "validate", "--log-level", "warning", "-c", str(path)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "deprecated" not in result.stderr
+
+
+def test_envoys_limits_are_those_of_the_server():
+    (cluster,) = read_yaml("envoy/envoy.yaml")["static_resources"]["clusters"]
+    (options,) = cluster["typed_extension_protocol_options"].values()
+    http2 = options["explicit_http_config"]["http2_protocol_options"]
+    assert http2["max_concurrent_streams"] == Limits().max_concurrent_streams
+    (breakers,) = cluster["circuit_breakers"]["thresholds"]
+    assert breakers["max_requests"] > 3 * Settings.model_fields["queue_rows"].default

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 import numpy as np
@@ -70,6 +71,11 @@ def verify(system: System, repository: Path, model: str, rows: int) -> None:
     np.testing.assert_allclose(answered, expected, rtol=1e-4, atol=1e-5, err_msg=system.name)
 
 
+class Target(Protocol):
+    name: str
+    port: int
+
+
 @dataclass(frozen=True)
 class Load:
     """What h2load sends, and how."""
@@ -80,8 +86,9 @@ class Load:
     priority: bool = False
     cores: str | None = None
     headers: tuple[str, ...] = ()
+    scheme: str = "http"
 
-    def run(self, system: System, requests: int, log: str | None = None) -> tuple[int, float]:
+    def run(self, system: Target, requests: int, log: str | None = None) -> tuple[int, float]:
         """Sends about so many requests; how many it were, and how many per second."""
         if shutil.which("h2load") is None:
             raise SystemExit("h2load is missing (Debian: nghttp2-client)")
@@ -93,7 +100,7 @@ class Load:
             f"--clients={self.connections}", f"--max-concurrent-streams={self.streams}",
             f"--data={self.frame}", "--header=content-type: application/grpc", "--header=te: trailers",
             *(f"--header={header}" for header in self.headers),
-            *([f"--log-file={log}"] if log else []), f"http://127.0.0.1:{system.port}{PREDICT}",
+            *([f"--log-file={log}"] if log else []), f"{self.scheme}://127.0.0.1:{system.port}{PREDICT}",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         rate = re.search(r"finished in \S+, (\S+) req/s", done.stdout)

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Self
 
 from fused_mlp.service.local import child_process
@@ -31,12 +31,19 @@ class ServerDidNotStart(Exception):
 
 class ChildServer:
     """It answers when the constructor returns. `environment` is all that it gets; `folder` is deleted when it ends.
-    `log`: the file that it logs into."""
+    `prefix` is put before its command, to start it elsewhere: `taskset -c 3`, `ip netns exec NAME`. `log`: the file that
+    it logs into."""
 
-    def __init__(self, environment: Mapping[str, str], folder: str = "", log: IO[str] | None = None) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        folder: str = "",
+        prefix: Sequence[str] = (),
+        log: IO[str] | None = None,
+    ) -> None:
         self._log = log or tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fused_mlp.service.cli.attached", folder],
+            [*prefix, sys.executable, "-m", "fused_mlp.service.cli.attached", folder],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -64,6 +71,10 @@ class ChildServer:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
 
     def log(self) -> str:
         """What it has logged so far."""

@@ -1,4 +1,5 @@
-"""Proxies as people put them in front of gRPC servers: the few lines that gRPC needs, defaults otherwise."""
+"""Proxies as people put them in front of gRPC servers: the few lines that gRPC needs, defaults otherwise; Envoy as in
+deploy/envoy."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.cluster.envoy import Envoy, configure, write_endpoints
 from tests.conformance.foreign_clients import install_envoy
 from tests.support.server import free_port
 
@@ -56,41 +58,6 @@ backend models
   server one {target} proto h2
 """
 
-ENVOY = """
-static_resources:
-  listeners:
-  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: grpc
-          codec_type: HTTP2
-          route_config:
-            virtual_hosts:
-            - name: all
-              domains: ["*"]
-              routes:
-              - match: {{prefix: "/"}}
-                route: {{cluster: models, timeout: 0s}}
-          http_filters:
-          - name: envoy.filters.http.router
-            typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
-  clusters:
-  - name: models
-    type: STATIC
-    load_assignment:
-      cluster_name: models
-      endpoints:
-      - lb_endpoints:
-        - endpoint: {{address: {{socket_address: {{address: {host}, port_value: {target_port}}}}}}}
-    typed_extension_protocol_options:
-      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-        explicit_http_config: {{http2_protocol_options: {{}}}}
-"""
-
 
 def _nginx(file: Path) -> list[str]:
     return [_find("nginx"), "-p", str(file.parent), "-c", str(file)]
@@ -98,19 +65,6 @@ def _nginx(file: Path) -> list[str]:
 
 def _haproxy(file: Path) -> list[str]:
     return [_find("haproxy"), "-db", "-f", str(file)]
-
-
-def _envoy(file: Path) -> list[str]:
-    return [
-        str(install_envoy()),
-        "--disable-hot-restart",
-        "--concurrency",
-        "1",
-        "-l",
-        "error",
-        "-c",
-        str(file),
-    ]
 
 
 def _find(name: str) -> str:
@@ -121,24 +75,29 @@ def _find(name: str) -> str:
     return found
 
 
-PROXIES: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
+_CONFIGURED: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "nginx": (NGINX, _nginx),
     "haproxy": (HAPROXY, _haproxy),
-    "envoy": (ENVOY, _envoy),
 }
+PROXIES = (*_CONFIGURED, "envoy")
 
 
 @contextmanager
 def running(name: str, target: str) -> Iterator[str]:
     """The address of a proxy in front of `target`."""
-    template, command = PROXIES[name]
-    host, _, target_port = target.rpartition(":")
+    if name == "envoy":
+        with tempfile.TemporaryDirectory() as folder:
+            configure(Path(folder), any_ports=True)
+            write_endpoints(Path(folder), [target])
+            with Envoy(install_envoy(), Path(folder)) as envoy:
+                envoy.set_replicas([target])
+                yield envoy.target
+        return
+    template, command = _CONFIGURED[name]
     port = free_port()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
         file = Path(folder) / "config.yaml"
-        file.write_text(
-            template.format(folder=folder, port=port, target=target, host=host, target_port=target_port)
-        )
+        file.write_text(template.format(folder=folder, port=port, target=target))
         process = subprocess.Popen(command(file), stdout=log, stderr=log)
         try:
             _wait_for(port, process)

@@ -1,4 +1,5 @@
-// Many Predicts at once with stock grpc-go: `load TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON object.
+// Many Predicts at once with stock grpc-go: `load TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON object. SIGTERM ends it
+// early: calls that are under way are waited for. Several targets, with commas between them, take turns.
 package main
 
 import (
@@ -6,14 +7,19 @@ import (
 	"encoding/json"
 	"net"
 	"os"
+	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	pb "fused_mlp/v1"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 )
 
@@ -23,6 +29,7 @@ type report struct {
 	Failed      map[string]int `json:"failed"`
 	Text        string         `json:"text"` // of the last failure
 	Connections int64          `json:"connections"`
+	SlowestMs   int64          `json:"slowest_ms"`
 }
 
 func number(i int) int {
@@ -40,7 +47,18 @@ func main() {
 		atomic.AddInt64(&result.Connections, 1)
 		return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	}
-	connection, err := grpc.Dial(os.Args[1], grpc.WithInsecure(), grpc.WithContextDialer(dial))
+	target, options := os.Args[1], []grpc.DialOption{grpc.WithInsecure(), grpc.WithContextDialer(dial)}
+	if targets := strings.Split(target, ","); len(targets) > 1 {
+		list := manual.NewBuilderWithScheme("list")
+		state := resolver.State{}
+		for _, each := range targets {
+			state.Addresses = append(state.Addresses, resolver.Address{Addr: each})
+		}
+		list.InitialState(state)
+		roundRobin := grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`)
+		target, options = "list:///servers", append(options, grpc.WithResolvers(list), roundRobin)
+	}
+	connection, err := grpc.Dial(target, options...)
 	if err != nil {
 		panic(err)
 	}
@@ -61,6 +79,12 @@ func main() {
 	}
 
 	var next int64
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	go func() {
+		<-stop
+		atomic.AddInt64(&next, int64(calls))
+	}()
 	var lock sync.Mutex
 	var workers sync.WaitGroup
 	for i := 0; i < atOnce; i++ {
@@ -72,9 +96,14 @@ func main() {
 				if id > int64(calls) {
 					return
 				}
+				begin := time.Now()
 				code, text := predict(strconv.FormatInt(id, 10))
+				took := time.Since(begin).Milliseconds()
 				lock.Lock()
 				result.Sent++
+				if took > result.SlowestMs {
+					result.SlowestMs = took
+				}
 				if code == "" {
 					result.Ok++
 				} else {

@@ -1,0 +1,1 @@
+"""Replicas behind Envoy as local processes: `make cluster`, and the tests in tests/cluster."""

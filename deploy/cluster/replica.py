@@ -1,0 +1,67 @@
+"""One `fused-mlp serve` of a cluster: a child process at a given place, which keeps its address over restarts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fused_mlp.service.local.child_server import ADDRESSES, PREFIX, ChildServer
+
+# Of the caller's own settings: what every replica would need one of its own of.
+_DROPPED = ("TLS_", "METRICS_TLS", "ADMIN_", "TARGET")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The address that a replica listens on, and what to put before its command."""
+
+    host: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+
+
+class Replica:
+    """It answers when the constructor returns."""
+
+    def __init__(self, place: Place, settings: Mapping[str, object] | None = None) -> None:
+        self._place = place
+        self._settings = dict(settings or {})
+        self._start()
+        # The next start has the same ports: Envoy and Prometheus know it by them.
+        self._settings |= {"grpc_port": _port(self.target), "metrics_port": _port(self.metrics_url)}
+
+    def _start(self) -> None:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(tuple(PREFIX + rest for rest in _DROPPED))
+        }
+        wanted: dict[str, object] = {name.lower(): value for name, value in ADDRESSES.items()}
+        wanted |= {"host": self._place.host, "metrics_host": self._place.host} | self._settings
+        given = {PREFIX + name.upper(): str(value) for name, value in wanted.items()}
+        self._server = ChildServer(kept | given, prefix=self._place.prefix)
+        self.target, self.metrics_url = self._server.target, self._server.metrics_url
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
+    @property
+    def running(self) -> bool:
+        return self._server.running
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def restart(self) -> None:
+        """SIGTERM if it still runs, and once it has answered what it accepted, a successor at the same place."""
+        self.stop()
+        self._start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
