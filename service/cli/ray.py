@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fused_mlp.service.ray.cluster import Fleet
 
 POLL_S = 0.3
+TELL_AFTER_S = 10.0
 FAILED = 3  # exit code of a rollout that went back
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich")
@@ -97,14 +98,7 @@ def up(
             fleet = create(deployment)
             if not wait:
                 return
-            status = fleet.status()
-            while _count(status, "ready") < fewest:
-                if status["error"] and not _count(status, "ready"):
-                    fleet.down()
-                    fail(f"no replica started: {status['error']}")
-                time.sleep(POLL_S)
-                status = fleet.status()
-            _show(status)
+            _show(_wait_for(fleet, fewest))
 
 
 @app.command()
@@ -157,6 +151,27 @@ def down(name: Name = "fused-mlp", address: Address = "auto") -> None:
     """End a fleet: all replicas answer what they accepted, then stop."""
     with _explained(), _fleet(name, address) as fleet:
         fleet.down()
+
+
+def _wait_for(fleet: Fleet, fewest: int) -> dict[str, Any]:
+    """Until as many are ready. If none can start, the fleet is ended."""
+    began, told = time.monotonic(), False
+    status = fleet.status()
+    while _count(status, "ready") < fewest:
+        if status["error"] and not _count(status, "ready"):
+            fleet.down()
+            fail(f"no replica started: {status['error']}")
+        waiting = sum(not replica["node"] for replica in status["replicas"])
+        if waiting and not told and time.monotonic() - began > TELL_AFTER_S:
+            told = True
+            typer.echo(
+                f"{waiting} replicas wait for a place: no node has {status['deployment']['cpus']:g} CPUs "
+                f"and {status['deployment']['gpus']:g} GPUs free (`ray status`)",
+                err=True,
+            )
+        time.sleep(POLL_S)
+        status = fleet.status()
+    return status
 
 
 @contextmanager

@@ -31,8 +31,8 @@ class ServerDidNotStart(Exception):
 
 class ChildServer:
     """It answers when the constructor returns. `environment` is all that it gets; `folder` is deleted when it ends.
-    `prefix` is put before its command, to start it elsewhere: `taskset -c 3`, `ip netns exec NAME`. `log`: the file that
-    it logs into."""
+    `prefix` is put before its command, to start it elsewhere: `taskset -c 3`, `ip netns exec NAME`. `log`: the file
+    that it logs into."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """Load as a client without a proxy makes it: gRPC's own round robin over the addresses in endpoints.txt, which is read
-again when it changes. No call is tried again, so each that fails is seen."""
+again when it changes. Or to one address, that of a proxy. No call is tried again, so each that fails is seen."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ONCE = RetryPolicy(attempts=1)
 
 
 class Load:
-    def __init__(self, folder: Path, threads: int = 4, rows: int = 1, pause_s: float = 0.002) -> None:
-        self._file = folder / "endpoints.txt"
+    def __init__(self, place: Path | str, threads: int = 4, rows: int = 1, pause_s: float = 0.002) -> None:
+        self._place = place
         self._text = ""
         self._clients: list[Client] = []
         self._stopped = threading.Event()
@@ -33,7 +33,7 @@ class Load:
             thread.start()
 
     def _follow(self) -> None:
-        text = self._file.read_text()
+        text = self._place if isinstance(self._place, str) else (self._place / "endpoints.txt").read_text()
         if text != self._text:
             self._text = text
             target = "ipv4:" + ",".join(text.split())

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import ray
 
+from deploy.cluster.envoy import Envoy, configure
 from fused_mlp.service.client import Client
 from fused_mlp.service.ray.cluster import Fleet
+from tests.conformance.foreign_clients import install_envoy
 from tests.ray.cluster import Nodes, read_endpoints, runs, until
 from tests.ray.load import Load
 
@@ -124,17 +126,22 @@ def test_the_replicas_of_a_dead_node_are_replaced_on_others(nodes: Nodes, fleet:
 
 
 def test_a_rollout_replaces_all_and_fails_nothing(nodes: Nodes, fleet: Fleet, folder: Path) -> None:
+    """Seen by clients that read the endpoints, and by others behind Envoy, which reads them too."""
     before = pids(fleet)
-    with Load(folder) as load:
-        load.wait_for(200)
+    configure(folder, any_ports=True)
+    with Envoy(install_envoy(), folder) as envoy, Load(folder) as load, Load(envoy.target, 2) as behind_envoy:
+        for each in load, behind_envoy:
+            each.wait_for(200)
         nodes.command("rollout", "--set", "variant=unfused")
-        load.wait_for(200)
+        for each in load, behind_envoy:
+            each.wait_for(200)
+        assert envoy.replicas().keys() == {endpoint["address"] for endpoint in read_endpoints(folder)}
     assert not before.keys() & pids(fleet).keys()
     assert not any(map(runs, before.values()))
-    assert load.failures == []
+    assert load.failures == behind_envoy.failures == []
     with Client(read_endpoints(folder)[0]["address"]) as client:
         assert client.predict("digits", [0.0] * 64).variant == "unfused"
-    print(f"\nrollout: {load.told()}")
+    print(f"\nrollout: {load.told()}, behind Envoy {behind_envoy.told()}")
 
 
 def test_a_rollout_that_cannot_start_goes_back(
