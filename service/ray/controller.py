@@ -244,6 +244,8 @@ class Controller:
         endpoints = choose_endpoints(now, list(self._members.values()), self._endpoints or [])
         if endpoints == self._endpoints:
             return
+        if self._restarted and self._endpoints is None and not endpoints and self._members:
+            return  # the files of the controller before this one stand until a replica is heard of
         try:
             if self._deployment.folder:
                 write_endpoints(Path(self._deployment.folder), self._deployment.name, endpoints)
