@@ -38,7 +38,9 @@ class Load:
             self._text = text
             target = "ipv4:" + ",".join(text.split())
             # Those of before stay open until the end: closing them would cancel their calls.
-            self._clients.append(Client(target, retry=ONCE, balancing="round_robin"))
+            # Through a proxy gRPC would watch the health of one replica behind it, and give up the proxy with that one.
+            balancing = "pick_first" if isinstance(self._place, str) else "round_robin"
+            self._clients.append(Client(target, retry=ONCE, balancing=balancing))
 
     def _keep_following(self) -> None:
         while not self._stopped.wait(0.05):
