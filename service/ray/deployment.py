@@ -32,9 +32,10 @@ class Deployment:
     generation: int = 1  # of the replicas: the revision since which all of them have these settings
 
     @property
-    def drain_timeout_s(self) -> float:
-        default: float = Settings.model_fields["drain_timeout_s"].default
-        return float(self.settings.get("drain_timeout_s", default))
+    def drain_s(self) -> float:
+        """How long a server may take from SIGTERM to its exit."""
+        fields = ("drain_delay_s", "drain_timeout_s")
+        return sum(float(self.settings.get(name, Settings.model_fields[name].default)) for name in fields)
 
     def changed(self, replicas: str | None, settings: dict[str, str]) -> Deployment:
         """Settings that are not named stay; an empty value takes one away. Another number of replicas alone restarts

@@ -16,6 +16,8 @@ SILENT_AFTER_S = 3.0
 LOST_AFTER_S = 8.0
 # From the begin of its start: loading a repository takes its time.
 READY_WITHIN_S = 300.0
+# One that says for this long that it is not ready, and was: a GPU that is lost, for one.
+UNREADY_FOR_S = 60.0
 # Between leaving the endpoints and SIGTERM: Envoy and clients read the files meanwhile.
 LEAVE_GRACE_S = 2.0
 STOP_GRACE_S = 20.0  # beyond the server's own drain
@@ -30,13 +32,15 @@ class Member:
     generation: int
     report: Report | None = None
     was_ready: bool = False
+    last_ready: float = 0.0
     leaving_since: float | None = None
     stopping: bool = False
     calls: dict[str, Any] = field(default_factory=dict)  # what was asked -> the reference of its answer
 
     def hear(self, now: float, report: Report) -> None:
         self.heard, self.report, self.generation = now, report, report.generation
-        self.was_ready |= report.ready
+        if report.ready:
+            self.was_ready, self.last_ready = True, now
         if report.leaving and self.leaving_since is None:  # told so by a controller before this one
             self.leaving_since = now
 
@@ -60,7 +64,9 @@ class Member:
             return f"not heard of for {LOST_AFTER_S:g} s"
         if self.report is not None and not self.was_ready and now - self.since > READY_WITHIN_S:
             return f"not ready within {READY_WITHIN_S:g} s"
-        drain_s = self.report.deployment.drain_timeout_s if self.report else 0.0
+        if self.was_ready and self.leaving_since is None and self.heard - self.last_ready > UNREADY_FOR_S:
+            return f"not ready for {UNREADY_FOR_S:g} s"
+        drain_s = self.report.deployment.drain_s if self.report else 0.0
         if (
             self.leaving_since is not None
             and now - self.leaving_since > LEAVE_GRACE_S + drain_s + STOP_GRACE_S

@@ -68,7 +68,7 @@ class Replica:
         self._leaving = True
         if self._child is None:
             os._exit(0)
-        self._child.stop(self._deployment.drain_timeout_s + KILL_AFTER_S)
+        self._child.stop(self._deployment.drain_s + KILL_AFTER_S)
 
     def ended(self) -> None:
         """Does not return: the caller's answer is the end of the actor."""
@@ -83,6 +83,7 @@ def server_environment(deployment: Deployment, node_ip: str) -> dict[str, str]:
         "HOST": node_ip,
         "METRICS_HOST": node_ip,
         "THREADS": str(max(1, int(deployment.cpus))),
+        "DEVICE": "auto" if deployment.gpus else "cpu",  # a GPU of the node may be another's
         **{name.upper(): value for name, value in deployment.settings.items()},
     }
     return kept | {PREFIX + name: value for name, value in wanted.items()}

@@ -10,7 +10,14 @@ import pytest
 
 from fused_mlp.service.ray.deployment import Deployment, FleetError, read_range, read_settings
 from fused_mlp.service.ray.endpoints import Endpoint, write_endpoints
-from fused_mlp.service.ray.fleet import LOST_AFTER_S, READY_WITHIN_S, SILENT_AFTER_S, Member, choose_endpoints
+from fused_mlp.service.ray.fleet import (
+    LOST_AFTER_S,
+    READY_WITHIN_S,
+    SILENT_AFTER_S,
+    UNREADY_FOR_S,
+    Member,
+    choose_endpoints,
+)
 from fused_mlp.service.ray.plan import State
 from fused_mlp.service.ray.report import Report
 
@@ -36,6 +43,9 @@ def test_a_replica_is_what_it_last_said_and_silent_after_a_while() -> None:
     assert one.report is not None
     one.hear(2, replace(one.report, ready=False))
     assert one.state(2) is State.UNREADY
+    assert not one.lost(2, True)
+    one.hear(UNREADY_FOR_S + 3, replace(one.report, ready=False))
+    assert "not ready for" in one.lost(UNREADY_FOR_S + 3, True)
     one.hear(3, replace(one.report, leaving=True))
     assert one.state(3) is State.LEAVING
     late = member("late", heard=READY_WITHIN_S + 1, ready=False)
