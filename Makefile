@@ -25,7 +25,7 @@ test: install-dev test-cpp ## build what is needed and run the whole test suite
 .PHONY: test-kernels test-service test-rest
 test-kernels: PART := tests/kernels tests/models
 test-service: PART := tests/service tests/conformance
-test-rest: PART := $(patsubst %,--ignore=tests/%,attack cluster conformance kernels kserve models packaging service)
+test-rest: PART := $(patsubst %,--ignore=tests/%,attack cluster conformance kernels kserve models packaging ray service)
 test-kernels test-service test-rest: install-dev
 	@mkdir -p build
 	@$(BIN)/python -m pytest $(PART) >build/$@.log 2>&1; status=$$?; cat build/$@.log; exit $$status
@@ -44,6 +44,10 @@ wheel: $(VENV)/.build-tools ## dist/: the sdist, and a manylinux wheel with its 
 test-wheel: wheel ## install the wheel into empty venvs, beside other packages, and use it
 	@$(PIP) 'pytest>=8' 'pytest-asyncio>=1.0' 'pytest-timeout>=2.3' grpcio protobuf numpy
 	$(BIN)/python -m pytest -s --timeout 900 tests/packaging
+
+.PHONY: test-ray
+test-ray: install-dev ## a fleet on a Ray cluster of three raylets: kills, a rollout and scaling under load
+	@python=$$($(BIN)/python -m tests.ray.venv) && $$python -m pytest -q tests/ray
 
 # One build per sanitizer, of the C++ tests alone: no Python, no torch.
 test-cpp: test-cpp-thread test-cpp-address,undefined ## the C++ tests under ThreadSanitizer and AddressSanitizer

@@ -15,8 +15,9 @@ _EXTRAS = {
     "ml_dtypes": "serve",
     "torch": "torch",
     "onnx": "onnx",
+    "ray": "ray",
 }
-_NAMES = {"serve": "the server", "torch": "PyTorch", "onnx": "ONNX"}
+_NAMES = {"serve": "the server", "torch": "PyTorch", "onnx": "ONNX", "ray": "Ray"}
 # By shared library, without its version: the Debian package.
 _LIBRARIES = {
     "libnghttp2.so": "libnghttp2-14",

@@ -60,6 +60,7 @@ ONLY_IN = {
     ),
     "pydantic": ("models/*.py", "service/settings/*.py"),
     "typer": ("service/cli/*.py",),
+    "ray": ("service/ray/*.py",),
 }
 
 
@@ -213,6 +214,7 @@ EXTRAS = {
     "service/csrc/*/tests/*": ("serve", "torch", "dev"),
     "service/reload/*": ("serve", "watch"),
     "service/stores/*": ("serve", "s3"),
+    "service/ray/*": ("serve", "ray"),
     "*": ("serve", "torch"),
 }
 

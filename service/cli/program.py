@@ -43,6 +43,10 @@ COMMANDS = {
         "canary",
         "Move the traffic of a model to another arm step by step, and back at once if that is worse.",
     ),
+    "ray": (
+        "ray",
+        "Run replicas of the server on a Ray cluster: places them, restarts the dead, scales by utilisation.",
+    ),
 }
 
 

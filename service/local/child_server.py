@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import IO, Self
 
 from fused_mlp.service.local import child_process
 
@@ -31,10 +31,17 @@ class ServerDidNotStart(Exception):
 
 class ChildServer:
     """It answers when the constructor returns. `environment` is all that it gets; `folder` is deleted when it ends.
-    `prefix` is put before its command, to start it elsewhere: `taskset -c 3`, `ip netns exec NAME`."""
+    `prefix` is put before its command, to start it elsewhere: `taskset -c 3`, `ip netns exec NAME`. `log`: the file
+    that it logs into."""
 
-    def __init__(self, environment: Mapping[str, str], folder: str = "", prefix: Sequence[str] = ()) -> None:
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        folder: str = "",
+        prefix: Sequence[str] = (),
+        log: IO[str] | None = None,
+    ) -> None:
+        self._log = log or tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "fused_mlp.service.cli.attached", folder],
             env=environment,
@@ -74,9 +81,13 @@ class ChildServer:
         self._log.seek(0)
         return self._log.read()
 
-    def stop(self) -> None:
+    def wait(self) -> int:
+        """Until it ends; returns its exit code."""
+        return self._process.wait()
+
+    def stop(self, patience_s: float = 20) -> None:
         """Let it end what it answers, and wait for that. May be called again."""
-        child_process.end(self._process)
+        child_process.end(self._process, patience_s)
         self._log.close()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

@@ -115,6 +115,7 @@ def test_help_needs_nothing_heavy():
             ["profile", "--dims", "4,3"],
             "fused-mlp profile needs PyTorch: pip install 'fused-mlp[torch]'",
         ),
+        ("ray", ["ray", "status"], "fused-mlp ray needs Ray: pip install 'fused-mlp[ray]'"),
     ],
 )
 def test_a_missing_extra_is_one_line(missing, arguments, says):

@@ -1,0 +1,102 @@
+"""One replica: an actor of Ray with a server as its child process, to which requests go directly. Each ends with the
+other, whatever ends it: the child when its stdin is closed (cli/attached.py), the actor when the child has ended."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import ray
+
+from fused_mlp.kernels.cores import usable_cores
+from fused_mlp.service.local.child_server import ADDRESSES, PREFIX, ChildServer
+from fused_mlp.service.ray.deployment import Deployment
+from fused_mlp.service.ray.load import read_load
+from fused_mlp.service.ray.report import Report
+
+# Beyond the time that the server itself gives to accepted requests.
+KILL_AFTER_S = 10.0
+
+
+class Replica:
+    """Its methods run on several threads of the actor."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = self._newest = deployment
+        self._node = ray.get_runtime_context().get_node_id()
+        self._child: ChildServer | None = None
+        self._leaving = False
+
+    def start(self) -> None:
+        """Raises ServerDidNotStart."""
+        log = _log_file().open("w+")  # closed when the child is stopped
+        self._child = ChildServer(
+            server_environment(self._deployment, ray.util.get_node_ip_address()), log=log
+        )
+        threading.Thread(target=self._end_with_child, args=(self._child,), name="child", daemon=True).start()
+
+    def _end_with_child(self, child: ChildServer) -> None:
+        child.wait()
+        os._exit(0 if self._leaving else 1)
+
+    def report(self, newest: Deployment | None = None) -> Report:
+        if newest is not None:
+            self._newest = newest
+        if (child := self._child) is None:
+            return Report(self._newest, self._deployment.generation, self._node, leaving=self._leaving)
+        load = read_load(child.metrics_url)
+        return Report(
+            self._newest,
+            self._deployment.generation,
+            self._node,
+            address=_reached(child.target),
+            metrics_url=child.metrics_url.replace("//0.0.0.0:", f"//{ray.util.get_node_ip_address()}:"),
+            pid=child.pid,
+            ready=load.ready and not self._leaving,
+            leaving=self._leaving,
+            # The server takes all cores of its node for its own; it was given some of them.
+            utilisation=load.utilisation * usable_cores() / (self._deployment.cpus or 1),
+        )
+
+    def leave(self) -> None:
+        """It is out of the endpoints from now on, also for a controller that starts again."""
+        self._leaving = True
+
+    def stop(self) -> None:
+        """SIGTERM: accepted requests are answered first. Ends the actor."""
+        self._leaving = True
+        if self._child is None:
+            os._exit(0)
+        self._child.stop(self._deployment.drain_s + KILL_AFTER_S)
+
+    def ended(self) -> None:
+        """Does not return: the caller's answer is the end of the actor."""
+        threading.Event().wait()
+
+
+def server_environment(deployment: Deployment, node_ip: str) -> dict[str, str]:
+    """All that a server gets: of the node's own environment everything but our variables."""
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
+    wanted = {
+        **ADDRESSES,
+        "HOST": node_ip,
+        "METRICS_HOST": node_ip,
+        "THREADS": str(max(1, int(deployment.cpus))),
+        "DEVICE": "auto" if deployment.gpus else "cpu",  # a GPU of the node may be another's
+        **{name.upper(): value for name, value in deployment.settings.items()},
+    }
+    return kept | {PREFIX + name: value for name, value in wanted.items()}
+
+
+def _reached(target: str) -> str:
+    """A server that listens everywhere is reached at the node's address."""
+    host, _, port = target.rpartition(":")
+    return f"{ray.util.get_node_ip_address()}:{port}" if host in ("0.0.0.0", "[::]") else target
+
+
+def _log_file() -> Path:
+    """Beside the logs of Ray's own processes, where `ray logs` finds it."""
+    context = ray.get_runtime_context()
+    name = f"{context.get_actor_name().replace('/', '-')}.log"
+    return Path(context.get_temp_dir(), context.get_session_name(), "logs", name)
