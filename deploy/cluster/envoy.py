@@ -103,7 +103,10 @@ class Envoy:
         return False
 
     def _serves(self) -> bool:
-        return bool(self._get("server_info")["state"] == "LIVE") or self._ended()
+        try:
+            return not self._ended() and bool(self._get("server_info")["state"] == "LIVE")
+        except OSError:  # the administration answers before the listeners are there, and Envoy may end for want of one
+            return False
 
     @property
     def target(self) -> str:
