@@ -61,6 +61,8 @@ class Replica:
         self._start()
 
     def stop(self) -> None:
+        if self.running:
+            self.signal(signal.SIGCONT)  # it may have been stopped, to see what happens
         self._server.stop()
 
 
