@@ -82,7 +82,7 @@ class Envoy:
         self._process = subprocess.Popen(
             [*ENDS_WITH_US, *prefix, str(binary), "--disable-hot-restart", "--concurrency", str(workers),
              "--log-level", "warning", "--admin-address-path", str(address), "-c", str(folder / "envoy.yaml")],
-            stdout=self._log, stderr=self._log,
+            stdout=self._log, stderr=self._log, start_new_session=True,
         )  # fmt: skip
         try:
             wait_for(lambda: self._ended() or address.exists(), "Envoy listens")

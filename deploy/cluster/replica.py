@@ -54,12 +54,15 @@ class Replica:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
-    def restart(self) -> None:
+    def restart(self, **changed: object) -> None:
         """SIGTERM if it still runs, and once it has answered what it accepted, a successor at the same place."""
         self.stop()
+        self._settings |= changed
         self._start()
 
     def stop(self) -> None:
+        if self.running:
+            self.signal(signal.SIGCONT)  # it may have been stopped, to see what happens
         self._server.stop()
 
 

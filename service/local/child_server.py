@@ -49,6 +49,7 @@ class ChildServer:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            start_new_session=True,  # Ctrl-C is for the parent, which stops it in its own time
         )
         try:
             self.target, self.metrics_url = self._read_addresses()

@@ -4,6 +4,7 @@ anyway; requests pay nothing. Lives on the asyncio loop, and scrapes read it fro
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections import deque
@@ -17,6 +18,8 @@ from fused_mlp.service.errors import CALLERS_OWN, Code
 if TYPE_CHECKING:
     from fused_mlp.service.catalog.catalog import Catalog
     from fused_mlp.service.catalog.records import ServedVersion
+
+log = logging.getLogger(__name__)
 
 SAMPLE_EVERY_S = 1.0
 WINDOW = 5  # samples that a rate spans
@@ -90,7 +93,10 @@ class LoadMeter:
 
     async def run(self) -> None:
         while True:
-            self.sample()
+            try:
+                self.sample()
+            except Exception:
+                log.exception("the load could not be measured")
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     def sample(self) -> None:
@@ -139,10 +145,9 @@ class LoadMeter:
             due_s = self._clock()
             while not self._stopped:
                 await self._next.wait()
-                if not self._stopped and self._samples[-1].at_s >= due_s:
-                    due_s = (
-                        self._samples[-1].at_s + interval_s - SAMPLE_EVERY_S / 2
-                    )  # samples come a little late
+                at_s = self._samples[-1].at_s
+                if at_s >= due_s and not self._stopped:
+                    due_s = at_s + interval_s - SAMPLE_EVERY_S / 2  # samples come a little late or early
                     yield self.load
 
     @contextmanager
@@ -198,16 +203,18 @@ def queue_fill(versions: Iterable[ServedVersion], queue_rows: int) -> float:
 
 
 _TASKS = "/proc/self/task"
+_LOWEST, _WORKERS_NICER = 19, 5  # csrc/engine/background.hpp
 
 
 def thread_times() -> dict[int, ThreadTime]:
-    """Of each thread but those of low priority, which leave the cores to requests. Where the kernel does not tell how
-    long threads waited: the CPU time of the process."""
+    """Of each thread but those of the lowest priority, which leave the cores to requests. Where the kernel does not say
+    how long threads waited: the CPU time of the process."""
     times = {}
-    usual = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    # In a process of low priority workers, which are nicer than loops, cannot be told from the background.
+    all_count = os.getpriority(os.PRIO_PROCESS, os.getpid()) + _WORKERS_NICER >= _LOWEST
     for thread in map(int, os.listdir(_TASKS)):
         with suppress(OSError, ValueError):  # ended meanwhile
-            if os.getpriority(os.PRIO_PROCESS, thread) <= usual:
+            if all_count or os.getpriority(os.PRIO_PROCESS, thread) < _LOWEST:
                 with open(f"{_TASKS}/{thread}/schedstat", "rb", buffering=0) as file:
                     cpu, waited, _ = file.read().split()
                 times[thread] = ThreadTime(int(cpu), int(cpu) + int(waited))

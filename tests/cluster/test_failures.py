@@ -88,15 +88,25 @@ def test_no_call_is_lost_with_a_replica(
     assert meanwhile > 200 * int(left), "the other replicas do not go on"
 
 
-def test_no_call_is_lost_when_every_replica_restarts_in_turn(envoy: Envoy, replicas: list[Replica]) -> None:
+@pytest.mark.parametrize("delay_s", [0, 2])
+def test_no_call_is_lost_when_every_replica_restarts_in_turn(
+    delay_s: float, envoy: Envoy, replicas: list[Replica]
+) -> None:
+    for replica in replicas:
+        replica.restart(drain_delay_s=delay_s)
+    wait_for(lambda: all(envoy.replicas().values()), "every replica is healthy")
+    retried = envoy.stat("upstream_rq_retry")
     with Load(envoy.target) as load:
         wait_for_answers(replicas, 500)
         for replica in replicas:
-            replica.restart()
+            replica.restart(drain_delay_s=0)
             wait_for(lambda replica=replica: envoy.replicas()[replica.target], "Envoy finds the successor")
             wait_for_answers(replicas, 500)
         report = load.end()
+    retried = envoy.stat("upstream_rq_retry") - retried
+    print(f"restarted in turn, each {delay_s} s after it said so: {report['sent']} calls, {retried} retried")
     assert (report["ok"], report["failed"]) == (report["sent"], {}), report
+    assert retried == 0 or delay_s == 0, "Envoy knew of each before it stopped"
 
 
 def test_a_replica_that_joins_takes_its_share_and_one_that_leaves_gets_nothing(

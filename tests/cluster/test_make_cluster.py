@@ -15,7 +15,7 @@ from deploy.cluster.envoy import wait_for
 
 def test_the_cluster_works_as_it_says_and_leaves_nothing() -> None:
     command = [sys.executable, "-m", "deploy.cluster", "--replicas", "2", "--any-ports"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     try:
         said = "".join(iter(process.stdout.readline, "  stop        Ctrl-C\n"))
@@ -30,11 +30,12 @@ def test_the_cluster_works_as_it_says_and_leaves_nothing() -> None:
         replicas = [int(pid) for pid in re.findall(r"replica \d .*pid (\d+)", said)]
         assert len(replicas) == 2
         os.kill(replicas[0], signal.SIGKILL)
+        os.kill(replicas[1], signal.SIGSTOP)
         assert process.stdout.readline() == "replica 0 has ended: Envoy sends its calls to the others\n"
         children = children_of(process.pid)
         assert len(children) >= 3
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.wait(10) == 0
         assert not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""Every expression of the dashboard, the rules and the alerts against a real Prometheus that scrapes a live server
+"""Every expression of the dashboard, the rules and the alerts against a real Prometheus that scrapes three live servers
 under load: each must parse, name only metrics that exist, and return data."""
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import threading
 import time
 import urllib.error
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from tests.support.server import Server
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 # What Grafana puts in for its variables; every way to compare is tried.
 GROUPINGS = ("variant", "variant, version", "variant, instance", "variant, job")
+REPLICAS = 3
 SCRAPES = 9  # more than the windows hold
 COMPARISON = re.compile(r"\s*(?:[<>]=?|[!=]=)\s*[\d.]+\s*$")
 _KEYWORDS = {
@@ -95,7 +98,7 @@ class Load:
         self._thread.start()
 
     def _run(self, target: str, tls: Tls) -> None:
-        with Client(target, tls=tls) as client:
+        with Client(target, tls=tls, balancing="round_robin") as client:
             example = np.asarray(client.model("digits").versions[-1].example, np.float32)
             turn = 0
             while not self._stop.wait(0.01):
@@ -112,7 +115,7 @@ class Load:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Prometheus]:
-    """Of a server with everything that has metrics: also int8, TLS, and a token for the scrape."""
+    """Of servers with everything that has metrics: also int8, TLS, and a token for the scrape."""
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "ca.pem").write_bytes(certificates.ca.read_bytes())
     (folder / "token").write_text("read-only")
@@ -121,20 +124,20 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, certificates: Certifica
         "dashboard", days=30
     )  # one that is about to expire would be told
     settings = {"tls_certificate": certificate, "tls_key": key, "metrics_tls": 1, "precision": "int8"}
-    with Server(
-        split=0.3, shadow=0.5, callers=json.dumps({"metrics": str(folder / "callers")}), **settings
-    ) as server:
-        load = Load(server.target, Tls(root_ca=certificates.ca))
-        try:
-            target = server.metrics_url.removeprefix("https://")
-            with Prometheus(folder, target) as running:
-                until = time.monotonic() + 60
-                while not scraped(running):
-                    assert time.monotonic() < until, "Prometheus did not come up"
-                    time.sleep(0.2)
-                yield running
-        finally:
-            load.close()
+    settings |= {"split": 0.3, "shadow": 0.5, "callers": json.dumps({"metrics": str(folder / "callers")})}
+    with ExitStack() as stack:
+        with ThreadPoolExecutor(REPLICAS) as starting:
+            started = [starting.submit(Server, **settings) for _ in range(REPLICAS)]
+        servers = [stack.enter_context(each.result()) for each in started]
+        target = f"ipv4:{','.join(server.target for server in servers)}"
+        stack.callback(Load(target, Tls(root_ca=certificates.ca, server_name="localhost")).close)
+        scrapes = [server.metrics_url.removeprefix("https://") for server in servers]
+        running = stack.enter_context(Prometheus(folder, *scrapes))
+        until = time.monotonic() + 60
+        while not scraped(running):
+            assert time.monotonic() < until, "Prometheus did not come up"
+            time.sleep(0.2)
+        yield running
 
 
 def scraped(prometheus: Prometheus) -> bool:
@@ -142,7 +145,7 @@ def scraped(prometheus: Prometheus) -> bool:
         found = prometheus.query("count_over_time(fused_mlp_build_info[1m])")
     except (urllib.error.URLError, ValueError):
         return False
-    return bool(found) and float(found[0]["value"][1]) >= SCRAPES
+    return len(found) == REPLICAS and all(float(each["value"][1]) >= SCRAPES for each in found)
 
 
 def problem(prometheus: Prometheus, expr: str) -> str:
@@ -183,6 +186,18 @@ def test_no_alert_fires_while_all_is_well(prometheus: Prometheus) -> None:
     groups = prometheus.get("rules")["groups"]
     assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
     assert prometheus.get("alerts")["alerts"] == []
+
+
+def test_fleet_row_has_each_replica_and_an_even_spread(prometheus: Prometheus) -> None:
+    panels = {name: expr for name, expr in EXPRESSIONS if name.startswith("panel ")}
+    (replicas,) = prometheus.query(panels["panel Replicas 0 by variant"])
+    assert float(replicas["value"][1]) == REPLICAS
+    for title in ("Utilisation by replica", "Requests by replica", "Versions by replica"):
+        found = prometheus.query(panels[f"panel {title} 0 by variant"])
+        assert len({each["metric"]["instance"] for each in found}) == REPLICAS, title
+    (spread,) = prometheus.query(panels["panel Spread of requests 0 by variant"])
+    # Each gets every third request; scrapes within the short window are not at the same moment.
+    assert 1 <= float(spread["value"][1]) < 1.3
 
 
 def test_every_metric_of_the_service_is_looked_at(prometheus: Prometheus) -> None:

@@ -38,8 +38,8 @@ def test_server_serves_on_after_sigterm_until_the_delay_or_a_second_signal_ends_
         assert server.wait() == 0
 
 
-def test_delay_ends_by_itself(front: str) -> None:
-    with Server(front=front, drain_delay_s=0.2) as server:
+def test_delay_ends_by_itself() -> None:
+    with Server(drain_delay_s=0.2) as server:
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
         assert "serving on for 0.2 s" in server.log()

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes a server under test every second, with the project's own rules."""
+"""A real Prometheus that scrapes servers under test every second, with the project's own rules."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def hasten(text: str) -> str:
 class Prometheus:
     """The files ca.pem and token, which the project's own configuration names, are in the folder."""
 
-    def __init__(self, folder: Path, target: str) -> None:
+    def __init__(self, folder: Path, *targets: str) -> None:
         binary = shutil.which("prometheus")
         assert binary, "prometheus is missing: `apt-get install prometheus` (make test does it)"
         for name in ("rules.yaml", "alerts.yaml"):
             (folder / name).write_text(hasten((RULES / name).read_text()))
         settings = yaml.safe_load((RULES / "prometheus-tls.yaml").read_text())
         settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        settings["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+        settings["scrape_configs"][0]["static_configs"] = [{"targets": list(targets)}]
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

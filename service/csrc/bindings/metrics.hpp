@@ -45,7 +45,8 @@ RequestSnapshot snapshot(const RequestMetrics& metrics);
 ShadowSnapshot snapshot(const ShadowMetrics& metrics);
 LaneSnapshot snapshot(const LaneMetrics& metrics);
 
-// Requests, those whose gRPC code is a bit of `faults`, and time in the kernel. For one reader per second and lane.
+// Requests, those whose gRPC code is a bit of `faults`, and time in the kernel. For one reader per second and
+// lane.
 using LaneTotals = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>;
 LaneTotals totals(const LaneMetrics& metrics, std::uint32_t faults);
 
