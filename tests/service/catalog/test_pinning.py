@@ -105,16 +105,18 @@ def test_versions_that_a_policy_names_are_served_at_once(puppet: PuppetService, 
     assert served(puppet) == {2, 3}
 
 
-def test_a_refused_change_retires_nothing(puppet: PuppetService, admin: AdminClient) -> None:
+def test_a_refused_change_leaves_the_versions_as_they_were(puppet: PuppetService, admin: AdminClient) -> None:
     with pytest.raises(Exception, match="arms: 9 of m cannot answer: there is no such version"):
-        admin.set_policy("m", versions="latest:1", arms={"9": 0.5})
+        admin.set_policy("m", versions="latest:1", arms={"1": 0.5, "9": 0.5})
+    puppet.wait_for(lambda: served(puppet) == {2, 3})  # 1 was loaded for it
+    assert puppet.service.catalog.policy("m").versions == "latest:2"
     with pytest.raises(Exception, match="versions: m has none of 8,9"):
         admin.set_policy("m", versions="8,9")
     assert served(puppet) == {2, 3}
 
 
 def test_a_rollback_works_while_the_repository_is_away(
-    root: Path, puppet: PuppetService, admin: AdminClient, tmp_path: Path
+    root: Path, puppet: PuppetService, admin: AdminClient
 ) -> None:
     admin.set_policy("m", version=2)
     (root / "m").rename(root / ".away")
