@@ -106,7 +106,7 @@ class LivePolicies:
         edit: _Edit = lambda now: now.changed(changes, name)  # noqa: E731
         return self._edit(edit, name, changes.keys(), PolicyChanged(time.time(), by, name, what), unkept)
 
-    def unset(self, fields: Collection[str], name: str = "", *, by: str = "") -> list[ServedModel]:
+    def unset(self, fields: Collection[str], name: str = "", *, by: str = "the program") -> list[ServedModel]:
         """Take changes back: the fields are again what the settings say, or the changes for all models."""
         if unknown := set(fields) - Policy.model_fields.keys():
             known = ", ".join(Policy.model_fields)
@@ -218,6 +218,10 @@ class LivePolicies:
                     with self._changing:
                         for each in incomplete:
                             built.build(each, policies[each], strict=bool(name))
+        except BaseException:
+            for each in looked:  # what was loaded for a policy that is refused
+                self.later(self._retire, each)
+            raise
         finally:
             built.release()
         pairs = list(zip(before, changed, strict=True))
@@ -232,10 +236,10 @@ class LivePolicies:
     def _wants_more(self, name: str, policy: Policy) -> bool:
         """Whether it may need versions that are not served."""
         old = self.of(name)
-        if policy is old:
-            return False
+        if policy.versions != old.versions or not policy.names_something:
+            return policy.versions != old.versions
         served = {v.version for v in self._table.models[name].versions}
-        return policy.versions != old.versions or bool(policy.named - old.named - served)
+        return bool(policy.named - old.named - served)
 
     def _retire_unchosen(self, changed: list[tuple[ServedModel, ServedModel]]) -> None:
         """Versions that only the old policy chose. What is told to retire some is answered when that is done; what only

@@ -12,7 +12,7 @@ import pytest
 
 from fused_mlp.models import Mlp, save
 from fused_mlp.models.repository import FoundVersion, Repository
-from fused_mlp.service.client import Client
+from fused_mlp.service.client import Client, PredictError
 from fused_mlp.service.client.admin import AdminClient
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 from tests.support.puppet import PuppetService
@@ -105,22 +105,24 @@ def test_versions_that_a_policy_names_are_served_at_once(puppet: PuppetService, 
     assert served(puppet) == {2, 3}
 
 
-def test_a_refused_change_retires_nothing(puppet: PuppetService, admin: AdminClient) -> None:
-    with pytest.raises(Exception, match="arms: 9 of m cannot answer: there is no such version"):
-        admin.set_policy("m", versions="latest:1", arms={"9": 0.5})
-    with pytest.raises(Exception, match="versions: m has none of 8,9"):
+def test_a_refused_change_leaves_the_versions_as_they_were(puppet: PuppetService, admin: AdminClient) -> None:
+    with pytest.raises(PredictError, match="arms: 9 of m cannot answer: there is no such version"):
+        admin.set_policy("m", versions="latest:1", arms={"1": 0.5, "9": 0.5})
+    puppet.wait_for(lambda: served(puppet) == {2, 3})  # 1 was loaded for it
+    assert puppet.service.catalog.policy("m").versions == "latest:2"
+    with pytest.raises(PredictError, match="versions: m has none of 8,9"):
         admin.set_policy("m", versions="8,9")
     assert served(puppet) == {2, 3}
 
 
 def test_a_rollback_works_while_the_repository_is_away(
-    root: Path, puppet: PuppetService, admin: AdminClient, tmp_path: Path
+    root: Path, puppet: PuppetService, admin: AdminClient
 ) -> None:
     admin.set_policy("m", version=2)
     (root / "m").rename(root / ".away")
     assert admin.pin("m", 3).default_version == 3
     assert admin.roll_back("m").default_version == 2
-    with pytest.raises(Exception, match="no version below 2 to go back to"):
+    with pytest.raises(PredictError, match="no version below 2 to go back to"):
         admin.roll_back("m")
     assert served(puppet) == {2, 3}
 
