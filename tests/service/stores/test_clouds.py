@@ -1,4 +1,4 @@
-"""`gs://`, against an emulator of it."""
+"""`gs://` against an emulator, `hf://` against a stand-in for the hub."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fused_mlp import models
 from fused_mlp.models import Repository
-from tests.conformance.foreign_clients import install_gcs
+from tests.conformance.foreign_clients import install_stores
 from tests.support.fleet import tiny_mlp
 from tests.support.server import free_port
 
 
-def test_a_repository_in_google_storage_is_mirrored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["gs", "hf"])
+def test_a_repository_in_another_store_is_mirrored(tmp_path: Path, kind: str) -> None:
     models.save(tiny_mlp(), tmp_path / "local" / "tiny" / "1")
-    program = Path(__file__).with_name("gcs_case.py")
-    arguments = [install_gcs(), tmp_path / "local", tmp_path / "cache", free_port()]
+    program = Path(__file__).with_name("cloud_case.py")
+    arguments = [install_stores(), kind, tmp_path / "local", tmp_path / "cache", free_port()]
     run = subprocess.run(
         [sys.executable, program, *map(str, arguments)], capture_output=True, text=True, timeout=100
     )
     assert run.returncode == 0, run.stderr
     first, second, folder = run.stdout.splitlines()
-    assert first.endswith(" []"), run.stdout
+    assert first.endswith("] []"), run.stdout
     assert second == first  # it is fetched once
     assert Repository(folder).load("tiny").spec == tiny_mlp().spec
