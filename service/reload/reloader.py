@@ -39,6 +39,7 @@ class Reloader:
         self.on_problems: Callable[[], object] = lambda: None
         self._problems: list[list[str]] = []
         self._look = asyncio.Event()
+        self._watch_again = asyncio.Event()  # a folder that was away is another one when it comes back
         self._fetches = {mirror: asyncio.Event() for mirror in places.mirrors}  # set: one is asked for
         self._first_fetches: dict[Mirror, asyncio.Future[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -156,12 +157,13 @@ class Reloader:
         problems = [part.problems for part in self._catalog.repository.parts]
         if problems != self._problems:
             self._problems = problems
+            self._watch_again.set()
             self.on_problems()
 
     def _pause_s(self, changes: Changes) -> float | None:
         """Until the next look, unless one is asked for."""
         how = self._settings.reload
-        polls = how.startswith("poll") or (how == "watch" and not self._watches)
+        polls = how.startswith("poll") or (how == "watch" and (not self._watches or any(self._problems)))
         pause = self._settings.reload_interval_s if polls else None
         if changes.waiting:
             soon = max(self._settings.reload_settle_s / 4, _LEAST_PAUSE_S)
@@ -178,7 +180,9 @@ class Reloader:
     async def _keep_watching(self) -> None:
         """Polls where the system does not let it watch: all its watches are taken, or a file system has none."""
         try:
-            await self._watch()
+            while True:
+                self._watch_again.clear()
+                await self._watch()
         except Exception as error:
             log.warning("the repository cannot be watched and is polled instead: %s", error)
             self._watches = False
@@ -188,7 +192,12 @@ class Reloader:
         from watchfiles import awatch  # noqa: PLC0415 - an extra
 
         roots, looked = self._catalog.repository.roots, False
-        options = {"watch_filter": None, "rust_timeout": 500, "yield_on_timeout": True}
+        options = {
+            "watch_filter": None,
+            "rust_timeout": 500,
+            "yield_on_timeout": True,
+            "stop_event": self._watch_again,
+        }
         async for changes in awatch(*roots, **options):
             # The first time also without one: it may have come before the watch began.
             if changes or not looked:

@@ -214,6 +214,7 @@ class Mirror:
         return key in self._failures and self._clock() < self._failures[key][1]
 
     def _report(self, key: Key | None, reason: str) -> None:
+        reason = " ".join(reason.split())  # in one line
         count, _, before = self._failures.get(key, (0, 0.0, ""))
         pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(count, 16))
         self._failures[key] = count + 1, self._clock() + pause, reason
@@ -221,7 +222,7 @@ class Mirror:
         if reason != before:
             what = f"{key[0]}/{key[1]} is not taken: " if key else ""
             text = "%s: %s%s; what was fetched before stays, next try in %g s"
-            log.error(text, self.shown, what, " ".join(reason.split()), pause)
+            log.error(text, self.shown, what, reason, pause)
 
 
 def _check_size(name: str, file: RemoteFile, size: int, *, whole: bool) -> None:

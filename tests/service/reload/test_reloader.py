@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,3 +132,20 @@ def test_a_load_does_not_hold_up_the_end(tmp_path: Path, load: str) -> None:
             assert "a load has not ended" in server.stderr.read().decode()
         finally:
             server.kill()
+
+
+def test_a_watched_repository_that_was_away_is_followed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells of no changes in a folder that is another one than before."""
+    monkeypatch.setattr(Settings, "reload_interval_s", 0.02)
+    root = tmp_path / "root"
+    make_fleet(root, 1)
+    with PuppetService(model_repository=root, reload="watch", backend="auto") as puppet:
+        shutil.rmtree(root)
+        puppet.wait_for(lambda: bool(puppet.service.catalog.repository.problems))
+        make_fleet(root, 1)
+        save(tiny_mlp(), root / "m001" / "1")
+        puppet.wait_for(lambda: "m001" in puppet.service.catalog.served_versions())
+        save(tiny_mlp(), root / "m002" / "1")
+        puppet.wait_for(lambda: "m002" in puppet.service.catalog.served_versions())

@@ -146,6 +146,22 @@ def test_a_store_with_nothing_in_it_takes_nothing_away(mirrored: Mirrored) -> No
     assert mirrored.versions() == {"tiny": [1]}
 
 
+@pytest.mark.parametrize(
+    ("url", "module", "extra"),
+    [("s3://b/x", "s3fs", "s3"), ("gs://b/x", "gcsfs", "gcs"), ("hf://org/x", "huggingface_hub", "hf")],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, module: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    mirror = Mirror(url, tmp_path)
+    mirror.synchronise()
+    (problem,) = mirror.problems
+    assert module in problem
+    assert problem.endswith(f"; pip install 'fused-mlp[{extra}]'")
+    assert "\n" not in problem
+
+
 def test_files_at_the_root_of_a_store_are_one_model(tmp_path: Path) -> None:
     lying_store.register()
     models.save(tiny_mlp(), tmp_path / "remote")
