@@ -3,7 +3,7 @@
 #   docker build -t fused-mlp .                                    lean, without torch: fused kernels on a CPU
 #   docker build -t fused-mlp:torch --target torch .               with torch: unfused too, and the A/B between them
 #   docker build -t fused-mlp:cuda --target cuda .                 for NVIDIA GPUs (run with --gpus all)
-#   docker run --rm -p 8001:8001 -p 8002:8002 fused-mlp
+#   docker run --rm -p 8000:8000 -p 8001:8001 -p 8002:8002 fused-mlp
 #
 # torch comes from pip's default index unless TORCH_INDEX_URL names another. The default wheels carry CUDA and run
 # on CPUs too; PyTorch's index of CPU wheels (its address is on the install page of pytorch.org) makes the torch
@@ -14,7 +14,7 @@ ARG PYTHON_VERSION=3.11
 FROM python:${PYTHON_VERSION}-slim-bookworm AS build
 RUN apt-get update \
  && apt-get install -y --no-install-recommends \
-      g++ pkg-config libnghttp2-dev libprotozero-dev libssl-dev zlib1g-dev \
+      g++ pkg-config libnghttp2-dev libprotozero-dev libsimdjson-dev libssl-dev node-llhttp zlib1g-dev \
  && rm -rf /var/lib/apt/lists/*
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
@@ -44,7 +44,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 FROM python:${PYTHON_VERSION}-slim-bookworm AS runtime
 RUN apt-get update \
- && apt-get install -y --no-install-recommends libnghttp2-14 libssl3 zlib1g \
+ && apt-get install -y --no-install-recommends libnghttp2-14 libsimdjson14 libssl3 zlib1g \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin fused-mlp \
  && install -d -o 10001 -g 10001 /var/cache/fused-mlp
@@ -59,7 +59,7 @@ ENV PATH=/opt/fused-mlp/bin:$PATH \
     FUSED_MLP_METRICS_HOST=0.0.0.0
 WORKDIR /tmp
 USER 10001:10001
-EXPOSE 8001 8002
+EXPOSE 8000 8001 8002
 STOPSIGNAL SIGTERM
 # Through grpc.health.v1, on the port the server was given. With TLS, say what to trust: FUSED_MLP_TARGET_CA, _NAME.
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \

@@ -50,6 +50,10 @@ class ModelNotFound(ServiceError):
         super().__init__(f"model {name} {what}")
 
 
+class UnknownPath(ServiceError):
+    """Of the REST port."""
+
+
 class NotReady(ServiceError):
     """The model exists but cannot answer."""
 
@@ -78,6 +82,7 @@ class EngineRefused(ServiceError):
 CODES: dict[type[ServiceError], Code] = {
     InvalidInput: Code.INVALID_ARGUMENT,
     ModelNotFound: Code.NOT_FOUND,
+    UnknownPath: Code.NOT_FOUND,
     NotReady: Code.UNAVAILABLE,
     PermissionDenied: Code.PERMISSION_DENIED,
     Unsupported: Code.FAILED_PRECONDITION,

@@ -167,6 +167,7 @@ def service(
         priority=priority,
         cores=cores,
         grpc_port=0,
+        rest_port="off",
         metrics_port=0,
         model_repository=repository,
         **settings,

@@ -21,6 +21,7 @@ bool Call::attach(Connection& connection, int32_t stream_id) {
   accounts_ = &connection.accounts();
   if (!memory_.resize(accounts_->calls, kBytes)) return false;
   connection_ = &connection;
+  rest_ = connection.rest();
   peer_ = reinterpret_cast<uintptr_t>(&connection);
   stream_id_ = stream_id;
   return true;
@@ -64,6 +65,10 @@ bool Call::begin_control(size_t bytes, size_t most_bytes) {
 void Call::reject() {
   const Rejection rejection = *std::move(rejection_);
   rejection_.reset();
+  if (rejection.code == kOk) {  // a browser asks whether it may ask
+    http_status_ = rejection.http_status;
+    return finish();
+  }
   if (head_.encoding() == Encoding::unknown) {
     trailers_ = {{"grpc-accept-encoding", "identity,gzip"}};
     has_trailers_ = true;
@@ -74,7 +79,7 @@ void Call::reject() {
 void Call::refuse_read(ReadError error) {
   switch (error) {
     case ReadError::too_large:
-      return refuse(kResourceExhausted,
+      return refuse(rest_ ? 413 : 200, kResourceExhausted,
                     "message: expected at most " + std::to_string(max_message_bytes()) + " bytes");
     case ReadError::no_memory_left:
       report_shortage(Shortage::requests);
@@ -96,7 +101,10 @@ void Call::refuse(int http_status, int code, std::string_view text) {
   code_ = code;
   text_ = text;
   drop_request();
-  if (started_) {
+  if (rest_) {
+    if (http_status != 200) http_status_ = http_status;
+    send_rest();
+  } else if (started_) {
     send();
   } else {
     out_.clear();
@@ -128,7 +136,7 @@ void Call::sweep() {
 
 // ---- The answer goes out ----
 
-uint8_t* Call::add_message(size_t size) { return begin_message(out_, size); }
+uint8_t* Call::add_message(size_t size) { return rest_ ? out_.extend(size) : begin_message(out_, size); }
 
 void Call::add_framed(ByteBuffer& framed) {
   if (out_.empty()) {
@@ -164,6 +172,7 @@ void Call::abort() noexcept {
 }
 
 void Call::send() {
+  if (rest_) return send_rest();
   if (!out_.empty()) stall_.start(loop_->timer_now());
   count_parked();
   if (started_) {
@@ -265,6 +274,7 @@ void Call::reset() {
   half_closed_ = started_ = finished_ = has_message_ = refused_ = answered_early_ = aborted_ = false;
   arrival_ns_ = deadline_ns_ = sent_after_ns_ = waiting_since_ns_ = idle_since_ns_ = 0;
   stall_ = {};
+  http_status_ = 0;
   withheld_bytes_ = 0;
   head_.reset();
   rejection_.reset();
