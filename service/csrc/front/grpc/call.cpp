@@ -76,11 +76,14 @@ void Call::reject() {
   refuse(rejection.http_status, rejection.code, rejection.text);
 }
 
+std::string Call::too_large_text() const {
+  return "message: expected at most " + std::to_string(max_message_bytes()) + " bytes";
+}
+
 void Call::refuse_read(ReadError error) {
   switch (error) {
     case ReadError::too_large:
-      return refuse(rest_ ? 413 : 200, kResourceExhausted,
-                    "message: expected at most " + std::to_string(max_message_bytes()) + " bytes");
+      return refuse(rest_ ? 413 : 200, kResourceExhausted, too_large_text());
     case ReadError::no_memory_left:
       report_shortage(Shortage::requests);
       return refuse(kResourceExhausted, "too many unfinished messages; retry later");
@@ -127,7 +130,7 @@ void Call::sweep() {
   } else if (deadline_ns_ != 0 && loop_->now() > deadline_ns_) {
     refuse(kDeadlineExceeded, "the deadline passed before the answer was ready");
   } else if (elapsed(waiting_since_ns_, limits.receive_timeout_s, now_ns)) {
-    refuse(kDeadlineExceeded, "the rest of the message did not come in time");
+    refuse(rest_ ? 408 : 200, kDeadlineExceeded, "the rest of the message did not come in time");
   } else if (idle_since_ns_ != 0 &&
              elapsed(idle_since_ns_, head_.method()->idle_timeout_s(!has_message_), now_ns)) {
     refuse(kDeadlineExceeded, "no request came on this stream for too long");

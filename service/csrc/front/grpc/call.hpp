@@ -129,6 +129,7 @@ class Call {
   void refuse(int http_status, int code, std::string_view text);
   void refuse_read(ReadError error);
   size_t max_message_bytes() const;
+  std::string too_large_text() const;
   void send();
   void send_status_only(int http_status);
   void stop_request();

@@ -21,6 +21,9 @@ void Call::begin() {
     report_shortage(Shortage::calls);
     rejection_ = Rejection{200, kResourceExhausted, "too many open calls; retry later"};
   }
+  if (rest_ && !rejection_ && head_.rest().content_length > static_cast<int64_t>(max_message_bytes())) {
+    rejection_ = Rejection{413, kResourceExhausted, too_large_text()};
+  }
   if (rejection_) return;  // sent when the request has ended, or by a later sweep
   if (head_.timeout_ns() >= 0) {
     deadline_ns_ = arrival_ns_ + head_.timeout_ns();

@@ -118,7 +118,7 @@ std::optional<Rejection> RequestHead::check_rest(const Limits& limits) const {
   if (rest_.path.infer && rest_.verb != Verb::post) {
     return Rejection{405, kUnimplemented, "expected method POST"};
   }
-  if (rest_.path.broken) return invalid("path: expected %XX with two hexadecimal digits");
+  if (rest_.path.broken) return invalid("path: expected UTF-8, with two hexadecimal digits after each %");
   if (rest_.bad_length) return invalid("content-length: expected a whole number");
   if (rest_.bad_json_bytes) return invalid("inference-header-content-length: expected a whole number");
   if (encoding_ == Encoding::unknown) {

@@ -1,5 +1,7 @@
 #include "front/rest/rest_path.hpp"
 
+#include "codec/predict_input.hpp"
+
 namespace fused_mlp::front {
 namespace {
 
@@ -64,7 +66,7 @@ RestPath read_rest_path(std::string_view target) {
   path.infer = verb == "infer" && rest.empty() && !model.empty();
   if (!path.infer) return path;
   auto name = percent_decode(model), number = percent_decode(version);
-  path.broken = !name || !number;
+  path.broken = !name || !number || !is_utf8(*name) || !is_utf8(*number);
   path.model = std::move(name).value_or("");
   path.version = std::move(number).value_or("");
   return path;

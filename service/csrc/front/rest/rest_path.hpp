@@ -15,7 +15,7 @@ const char* verb_name(Verb verb);
 // Where a request goes. Predictions are answered here, everything else by Python, which reads the path again.
 struct RestPath {
   bool infer = false;
-  bool broken = false;         // percent-encoding that cannot be read
+  bool broken = false;         // percent-encoding that cannot be read, or is not UTF-8
   std::string model, version;  // of a prediction, decoded; version empty: the default
 };
 
