@@ -104,6 +104,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> dict[
 
 if __name__ == "__main__":
     _install("triton", TRITON_PACKAGES)
+    _install("triton-http", HTTP_PACKAGES)
     _install("perf-analyzer", PERF_ANALYZER_PACKAGES)
     install_envoy()
     install_node()

@@ -55,15 +55,15 @@ def test_alpn_chooses_the_protocol(
     over_tls: int, certificates: Certificates, option: str, version: str
 ) -> None:
     done = subprocess.run(
-        ["curl", "-sS", "--cacert", str(certificates.ca), option, "-o", "/dev/null", "-w", "%{http_version} %{http_code}",
-         f"https://localhost:{over_tls}/v2"],
+        ["curl", "-sS", "--cacert", str(certificates.ca), option, "-o", "/dev/null",
+         "-w", "%{http_version} %{http_code}", f"https://localhost:{over_tls}/v2"],
         capture_output=True, text=True, check=True, timeout=20,
     )  # fmt: skip
     assert done.stdout == f"{version} 200"
 
 
 def test_client_certificates_as_for_grpc(certificates: Certificates) -> None:
-    files, own = certificates.server_files(), certificates.client_files()
+    files = certificates.server_files()
     settings: dict[str, Path] = {
         "tls_certificate": files.certificate,
         "tls_key": files.key,
@@ -71,7 +71,7 @@ def test_client_certificates_as_for_grpc(certificates: Certificates) -> None:
     }
     with Server(front="native", rest_port=0, **settings) as server:
         curl = ["curl", "-sS", "--cacert", str(certificates.ca), f"https://localhost:{rest_port(server)}/v2"]
-        shown = ["--cert", str(own.certificate), "--key", str(own.key)]
+        shown = ["--cert", str(certificates.client), "--key", str(certificates.client_key)]
         assert subprocess.run([*curl, *shown], capture_output=True, check=True, timeout=20).stdout
         refused = subprocess.run(curl, capture_output=True, check=False, timeout=20)
         assert (refused.returncode != 0, refused.stdout) == (True, b"")
