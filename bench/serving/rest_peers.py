@@ -1,6 +1,6 @@
-"""Other people's ways to serve a model over HTTP with JSON: FastAPI with torch, an afternoon's work, and mosec, with its
-dynamic batches. In a venv of their own that borrows torch from ours. `rest_peers.py fastapi|mosec REPOSITORY MODEL PORT`
-is one of them as a program."""
+"""Other people's ways to serve a model over HTTP with JSON: FastAPI with torch, an afternoon's work, and mosec, with
+its dynamic batches. In a venv of their own that borrows torch from ours. `rest_peers.py fastapi|mosec REPOSITORY MODEL
+PORT` is one of them as a program."""
 
 from __future__ import annotations
 
