@@ -49,7 +49,7 @@ void Connection::on_readable() {
   SlabPool& slabs = loop_.slabs();
   for (int i = 0; i < kReadsPerTurn && !out_.full() && !must_not_read(); ++i) {
     uint8_t* place = slabs.place();
-    const size_t room = slabs.room();
+    const size_t room = http1_ == nullptr ? slabs.room() : std::min(slabs.room(), http1_->most_read());
     const bool resumed = has_rest();
     const IoResult result = read(place, room);
     if (result.state == Io::blocked) return;

@@ -13,13 +13,13 @@ namespace fused_mlp::front {
 namespace {
 
 constexpr size_t kPiece = 64u << 10;  // of an answer, to the output at once
-constexpr size_t kLineOverhead = 4;   // ": " and CRLF
 
 }  // namespace
 
-bool HeadLines::scan(const uint8_t* data, size_t size) {
+bool HeadLines::scan(const uint8_t* data, size_t size, size_t most) {
   for (size_t i = 0; i < size && !ended_; ++i) {
     const uint8_t byte = data[i];
+    if (++bytes_ > most) return false;
     if (after_cr_ != (byte == '\n')) return false;
     if (byte == '\n') {
       ended_ = line_empty_ && !first_line_;
@@ -53,7 +53,7 @@ struct Http1::Parser {
   template <std::string Http1::*Text>
   static int append(llhttp_t* parser, const char* at, size_t size) {
     return guarded(parser, [&](Http1& http1) {
-      if (!http1.count(size)) return false;
+      if (!http1.in_head_) return true;  // a trailer, which means nothing here
       (http1.*Text).append(at, size);
       return true;
     });
@@ -68,7 +68,10 @@ struct Http1::Parser {
       s.on_header_field = append<&Http1::name_>;
       s.on_header_value = append<&Http1::value_>;
       s.on_header_value_complete = [](llhttp_t* p) {
-        return guarded(p, [](Http1& h) { return h.end_field(); });
+        return guarded(p, [](Http1& h) {
+          h.end_field();
+          return true;
+        });
       };
       s.on_headers_complete = [](llhttp_t* p) {
         p->upgrade = 0;  // to h2c, say: not taken up
@@ -106,14 +109,6 @@ Http1::~Http1() = default;
 
 // ---- A request comes in ----
 
-bool Http1::count(size_t bytes) {
-  head_bytes_ += bytes;
-  if (head_bytes_ <= connection_.loop_.limits().max_header_bytes) return true;
-  problem_ = 431;
-  problem_text_ = "headers: more than max_header_bytes";
-  return false;
-}
-
 bool Http1::on_begin() {
   if (connection_.streams_.empty()) connection_.set_idle_since(0);
   if (connection_.streams_.open(connection_, ++requests_ & 0x7fffffff) != nullptr) return true;
@@ -123,12 +118,8 @@ bool Http1::on_begin() {
   return false;
 }
 
-bool Http1::end_field() {
-  if (!in_head_) {  // a trailer of a chunked body: counted, not used
-    name_.clear();
-    value_.clear();
-    return true;
-  }
+void Http1::end_field() {
+  if (!in_head_) return;  // a trailer of a chunked body
   Call* call = connection_.streams_.calls().first();
   Loop& loop = connection_.loop_;
   if (!url_.empty()) {
@@ -146,11 +137,10 @@ bool Http1::end_field() {
   }
   name_.clear();
   value_.clear();
-  return count(kLineOverhead);
 }
 
 bool Http1::on_head_end() {
-  if (!end_field()) return false;
+  end_field();
   in_head_ = false;
   head_since_ns_ = 0;
   const llhttp_t& parser = parser_->state;
@@ -160,6 +150,7 @@ bool Http1::on_head_end() {
     problem_text_ = "expected HTTP/1.1 and a Host header";
     return false;
   }
+  chunked_ = (parser.flags & F_CHUNKED) != 0;
   // Known now: a call that is refused before its body has come must say so in its answer.
   closes_ = draining_ || parser.http_minor == 0 || llhttp_should_keep_alive(&parser) == 0;
   call->begin();
@@ -179,7 +170,12 @@ void Http1::on_request_end() {
 size_t Http1::process(const uint8_t* data, size_t size) {
   if (size == 0 || request_ended_) return 0;
   if (in_head_ && head_since_ns_ == 0) head_since_ns_ = connection_.loop_.timer_now();
-  if (in_head_ && !lines_.scan(data, size)) {
+  const size_t most = connection_.loop_.limits().max_header_bytes;
+  if (in_head_ && !lines_.scan(data, size, most)) {
+    if (lines_.bytes() > most) {
+      fail(End::headers, 431, "headers: expected at most " + std::to_string(most) + " bytes");
+      return size;
+    }
     fail(End::protocol, 400, "expected lines that end in CRLF, and none that continues another");
     return size;
   }
@@ -190,7 +186,7 @@ size_t Http1::process(const uint8_t* data, size_t size) {
   if (failed_) {
     connection_.fail();
   } else if (problem_ != 0) {
-    fail(problem_ == 431 ? End::headers : End::protocol, problem_, problem_text_);
+    fail(End::protocol, problem_, problem_text_);
   } else {
     fail(End::protocol, 400,
          std::string("expected HTTP/1.1, got something else: ") + llhttp_get_error_reason(&parser_->state));
@@ -239,9 +235,8 @@ void Http1::end_answer() {
   if (closes_) return connection_.leave(draining_ ? End::done : End::peer);
   llhttp_reset(&parser_->state);
   lines_.restart();
-  head_bytes_ = 0;
   in_head_ = true;
-  request_ended_ = expects_continue_ = false;
+  request_ended_ = expects_continue_ = chunked_ = false;
 }
 
 void Http1::reset(End why) {

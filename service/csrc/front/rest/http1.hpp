@@ -22,11 +22,13 @@ class RestHead;
 // ends.
 class HeadLines {
  public:
-  // Looks at bytes up to the end of the head. False: they are not such lines.
-  bool scan(const uint8_t* data, size_t size);
+  // Looks at bytes up to the end of the head. False: they are not such lines, or more than `most` bytes.
+  bool scan(const uint8_t* data, size_t size, size_t most);
+  size_t bytes() const { return bytes_; }
   void restart() { *this = {}; }
 
  private:
+  size_t bytes_ = 0;
   bool after_cr_ = false, line_empty_ = true, first_line_ = true, ended_ = false;
 };
 
@@ -40,6 +42,9 @@ class Http1 {
   // Why a build has no HTTP/1.1; null: it has.
   static const char* missing();
 
+  // The most bytes to read at once: what costs more than copying is cut into pieces, for others to have their
+  // turn.
+  size_t most_read() const { return in_head_ || chunked_ ? kCostlyRead : SIZE_MAX; }
   // Returns how many bytes were dealt with: up to the end of a request.
   size_t process(const uint8_t* data, size_t size);
   // A request has been read and is not answered: nothing more is processed.
@@ -55,14 +60,14 @@ class Http1 {
   void fail(End why, int status, std::string_view text);
 
  private:
+  static constexpr size_t kCostlyRead = 16u << 10;
   struct Parser;
   friend struct Parser;
   // What llhttp found, in the order of a request.
   bool on_begin();
   bool on_head_end();
   void on_request_end();
-  bool end_field();
-  bool count(size_t bytes);
+  void end_field();
   bool answer_taken();
   void end_answer();
 
@@ -70,14 +75,13 @@ class Http1 {
   std::unique_ptr<Parser> parser_;
   HeadLines lines_;
   std::string url_, name_, value_;  // as far as they have come
-  size_t head_bytes_ = 0;
   int32_t requests_ = 0;
   int64_t head_since_ns_ = 0;  // 0: no head has begun
   Call* answering_ = nullptr;  // its head is on its way
   int problem_ = 0;            // the HTTP status of what a callback found
   const char* problem_text_ = "";
   bool in_head_ = true, request_ended_ = false, closes_ = false, draining_ = false, failed_ = false;
-  bool expects_continue_ = false;
+  bool expects_continue_ = false, chunked_ = false;
   End end_ = End::peer;  // of reset()
   bool ending_ = false;
 };

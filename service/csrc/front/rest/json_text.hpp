@@ -8,6 +8,7 @@
 
 namespace fused_mlp::front {
 
+inline void append(ByteBuffer& out, std::string_view text) { out.append(text.data(), text.size()); }
 // With quotes; `text` is UTF-8.
 void write_json_text(std::string_view text, ByteBuffer& out);
 // Separated by commas. JSON has no NaN and no infinities: they become "NaN", "Infinity" and "-Infinity", in

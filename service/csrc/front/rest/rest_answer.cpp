@@ -53,8 +53,6 @@ std::string_view reason_phrase(int status) {
   }
 }
 
-void append(ByteBuffer& out, std::string_view text) { out.append(text.data(), text.size()); }
-
 }  // namespace
 
 int http_status_of(int code) noexcept {

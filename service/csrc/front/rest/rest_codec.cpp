@@ -8,9 +8,7 @@
 namespace fused_mlp::front {
 namespace {
 
-void append(ByteBuffer& out, std::string_view text) { out.append(text.data(), text.size()); }
-
-void append(ByteBuffer& out, uint64_t number) {
+void append_number(ByteBuffer& out, uint64_t number) {
   char text[24];
   const auto end = std::to_chars(text, text + sizeof text, number).ptr;
   out.append(text, static_cast<size_t>(end - text));
@@ -53,18 +51,18 @@ void append_output(ByteBuffer& out, const PredictInput& input, const RouteEntry&
   append(out, dtype_name(input.dtype));
   append(out, "\",\"shape\":[");
   if (input.leading <= 1) {
-    append(out, outcome.rows);
+    append_number(out, outcome.rows);
     append(out, ",");
   } else {
     for (size_t i = 0; i < input.leading; ++i) {
-      append(out, static_cast<uint64_t>(input.dimensions[i]));
+      append_number(out, static_cast<uint64_t>(input.dimensions[i]));
       append(out, ",");
     }
   }
-  append(out, head.width);
+  append_number(out, head.width);
   if (wants_bytes(input, head)) {
     append(out, "],\"parameters\":{\"binary_data_size\":");
-    append(out, size_t{outcome.rows} * head.width * dtype_size(input.dtype));
+    append_number(out, size_t{outcome.rows} * head.width * dtype_size(input.dtype));
     append(out, "}}");
   } else {
     append(out, "],\"data\":[");
@@ -85,7 +83,7 @@ class RestCodec final : public Codec {
                 const Results& results, ByteBuffer& out) const override {
     append_text(out, "{\"model_name\":", entry.model);
     append(out, ",\"model_version\":\"");
-    append(out, static_cast<uint64_t>(entry.version));
+    append_number(out, static_cast<uint64_t>(entry.version));
     append(out, "\"");
     if (!input.request_id.empty()) append_text(out, ",\"id\":", input.request_id);
     append(out, ",\"parameters\":{\"variant\":\"");

@@ -30,6 +30,8 @@ constexpr int64_t kRound_ns = kMillisecond / 2;     // for reading, before epoll
 constexpr int64_t kCompute_ns = kMillisecond / 10;  // for computing: a batch that takes longer is a worker's
 constexpr int64_t kNewConnectionCost_ns =
     kMillisecond;  // a new connection comes after those that have cost little
+// HTTP/1.1 is cheap to open and to fill, and many callers come on a new connection each time.
+constexpr int64_t kNewRestConnectionCost_ns = 4 * kMillisecond;
 constexpr int64_t kUnnoticed_ns = 50 * kMillisecond;  // a longer step is a stall of ours
 constexpr int kIdleTick_ms = 1000;
 constexpr int kBusyTick_ms = 50;  // while calls are open: how late a deadline may be noticed
@@ -152,7 +154,7 @@ void Loop::add(Socket socket, std::shared_ptr<Seat> seat, Speech speech) {
   reserve(connections_.size() + closed_.size() + 1);
   auto connection = std::make_unique<Connection>(*this, std::move(socket), tls_, std::move(seat), speech);
   Connection* raw = connection.get();
-  raw->spent_ns = kNewConnectionCost_ns;
+  raw->spent_ns = speech == Speech::rest ? kNewRestConnectionCost_ns : kNewConnectionCost_ns;
   try {
     connections_.emplace(raw, std::move(connection));
   } catch (const std::exception&) {
