@@ -3,7 +3,7 @@
 #   docker build -t fused-mlp .                                    lean, without torch: fused kernels on a CPU
 #   docker build -t fused-mlp:torch --target torch .               with torch: unfused too, and the A/B between them
 #   docker build -t fused-mlp:cuda --target cuda .                 for NVIDIA GPUs (run with --gpus all)
-#   docker run --rm --init -p 8001:8001 -p 8002:8002 fused-mlp
+#   docker run --rm --init -p 8000:8000 -p 8001:8001 -p 8002:8002 fused-mlp
 #
 # torch, the other dependencies and the application are layers of their own: a change of the code pushes the last alone.
 # pip's own configuration, with an index of yours, is a secret: --secret id=pip,src=/etc/pip.conf. torch comes from pip's
@@ -20,7 +20,7 @@ FROM base AS build
 # Where the base's Python is Debian's, its headers are a package.
 RUN apt-get update \
  && apt-get install -y --no-install-recommends \
-      g++ pkg-config libnghttp2-dev libprotozero-dev libssl-dev zlib1g-dev \
+      g++ pkg-config libnghttp2-dev libprotozero-dev libsimdjson-dev libssl-dev node-llhttp zlib1g-dev \
       $(test -x /usr/local/bin/python3 || echo python3-dev) \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 WORKDIR /src
@@ -42,7 +42,7 @@ print(*sorted({r for r in p['dependencies'] + extras if not r.startswith('fused-
 
 FROM base AS runtime
 RUN apt-get update \
- && apt-get install -y --no-install-recommends libnghttp2-14 libssl3 zlib1g \
+ && apt-get install -y --no-install-recommends libnghttp2-14 libsimdjson14 libssl3 zlib1g \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
  && groupadd --system --gid 10001 fused-mlp \
  && useradd --system --uid 10001 --gid 10001 --no-create-home --shell /usr/sbin/nologin fused-mlp \
@@ -59,7 +59,7 @@ ENV PATH=/opt/app/bin:/opt/fused-mlp/bin:$PATH \
     FUSED_MLP_HOST=0.0.0.0 \
     FUSED_MLP_METRICS_HOST=0.0.0.0
 WORKDIR /tmp
-EXPOSE 8001 8002
+EXPOSE 8000 8001 8002
 STOPSIGNAL SIGTERM
 # Through grpc.health.v1, on the port the server was given. With TLS, say what to trust: FUSED_MLP_TARGET_CA, _NAME.
 # Images in OCI's format (buildah's and podman's default) have no such probe, and Kubernetes never reads it: name it there.

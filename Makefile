@@ -89,11 +89,11 @@ test-server-sanitized: sanitized-address build-cpp-thread ## load clients and a 
 
 FUZZ_SECONDS ?= 60
 FUZZ_BUILD := build/cpp-fuzzer-no-link,address,undefined
-FUZZ_NAMES := connection session decoders
+FUZZ_NAMES := connection session decoders rest
 FUZZERS := $(FUZZ_BUILD)/service/csrc/front/tests
 fuzz: install-dev ## the fuzzers of the native front side by side, for FUZZ_SECONDS
 	@mkdir -p build/fuzz
-	@$(BIN)/cmake -S . -B $(FUZZ_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_CXX_COMPILER=clang++ \
+	@$(BIN)/cmake -S . -B $(FUZZ_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFUSED_MLP_CPP_TESTS=ON \
 	  -DFUSED_MLP_SANITIZE=fuzzer-no-link,address,undefined >build/fuzz/cmake.log || { cat build/fuzz/cmake.log; exit 1; }
 	@$(BIN)/cmake --build $(FUZZ_BUILD) --target $(FUZZ_NAMES:%=fuzz_%)

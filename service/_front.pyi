@@ -116,11 +116,16 @@ class FrontServer:
         crl: str = "",
         purpose: str = "gRPC",
         setting: str = "FUSED_MLP_GRPC_PORT",
+        rest_port: int = -1,
+        cors_origins: Sequence[str] = (),
     ) -> None:
-        """Binds. `rpcs`: what Python answers, as (path, whether callers stream). `purpose` and `setting` are for the
-        text of a port that is taken. Raises RuntimeError."""
+        """Binds; rest_port -1: none. `rpcs`: what Python answers, as (path, whether callers stream). `purpose` and
+        `setting` are for the text of a port that is taken. Raises RuntimeError."""
     @property
     def port(self) -> int: ...
+    @property
+    def rest_port(self) -> int:
+        """0: there is none."""
     def start(self) -> None: ...
     def begin_drain(self) -> None:
         """Stop accepting, say GOAWAY; calls that have begun go on."""
@@ -147,6 +152,9 @@ class FrontServer:
     ) -> None: ...
     def message_done(self, call: int) -> None:
         """A streamed message was dealt with: the caller may send another."""
+
+def rest_missing() -> str:
+    """Why this build has no REST, and what to do; empty if it has."""
 
 def nghttp2_bounds_continuations() -> bool:
     """False: this nghttp2 lacks the fix of CVE-2024-28182."""

@@ -127,7 +127,7 @@ class Service:
         self.engine.on_dispute = self.catalog.referee.report
         self.canaries = Canaries(self.catalog)
         self.loading = True
-        self.grpc_port = self.metrics_port = self.admin_port = 0
+        self.grpc_port = self.rest_port = self.metrics_port = self.admin_port = 0
         self._health = Health()
         self.credentials = ServerCredentials(settings)
         self._guard = Guard(self.credentials.admin_callers)
@@ -189,6 +189,7 @@ class Service:
         if self._admin is not None:
             self.admin_port = await self._admin.start()
         self.grpc_port = await self.front.start()
+        self.rest_port = self.front.rest_port
         self._reloading = loop.create_task(keep_reloading(self.credentials.reloads, self._reload_asked))
         self._measuring = loop.create_task(self.meter.run())
         self.catalog.on_change(lambda names: loop.call_soon_threadsafe(self._report_health, names))
@@ -244,6 +245,7 @@ class Service:
             self.catalog.models(),
             self.front.name,
             grpc_port=self.grpc_port,
+            rest_port=self.rest_port,
             metrics_port=self.metrics_port,
             admin_port=self.admin_port,
         )

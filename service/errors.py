@@ -63,6 +63,10 @@ class ModelNotFound(ServiceError):
         super().__init__(f"model {name} {what}")
 
 
+class UnknownPath(ServiceError):
+    """Of the REST port."""
+
+
 class NotReady(ServiceError):
     """The model exists but cannot answer."""
 
@@ -95,6 +99,7 @@ class EngineRefused(ServiceError):
 CODES: dict[type[ServiceError], Code] = {
     InvalidInput: Code.INVALID_ARGUMENT,
     ModelNotFound: Code.NOT_FOUND,
+    UnknownPath: Code.NOT_FOUND,
     NotReady: Code.UNAVAILABLE,
     Overloaded: Code.RESOURCE_EXHAUSTED,
     PermissionDenied: Code.PERMISSION_DENIED,

@@ -39,7 +39,9 @@ def test_every_setting_named_exists(path):
 def test_the_image_exposes_the_default_ports():
     fields = Settings.model_fields
     exposed = re.search(r"^EXPOSE (.*)$", DOCKERFILE, re.MULTILINE)
-    assert exposed[1].split() == [str(fields[name].default) for name in ("grpc_port", "metrics_port")]
+    assert exposed[1].split() == [
+        str(fields[name].default) for name in ("rest_port", "grpc_port", "metrics_port")
+    ]
 
 
 def test_the_build_context_has_every_package():

@@ -88,6 +88,7 @@ class System:
             cwd=ROOT,
         )
         self.metrics_url: str | None = None
+        self.rest_port: int | None = None
         self.port = self._read_port()
 
     def _read_port(self) -> int:
@@ -97,6 +98,8 @@ class System:
                 return int(line)
             if match := re.search(r"gRPC +\S+:(\d+)", line):
                 port = int(match[1])
+            elif match := re.search(r"REST +\S+:(\d+)/v2", line):
+                self.rest_port = int(match[1])
             elif match := re.search(r"(http://\S+/metrics)", line):
                 self.metrics_url = match[1]
             elif line.lstrip().startswith("model "):
@@ -166,10 +169,7 @@ def service(
         [PYTHON, *program, "serve"],
         priority=priority,
         cores=cores,
-        grpc_port=0,
-        metrics_port=0,
-        model_repository=repository,
-        **settings,
+        **{"grpc_port": 0, "rest_port": "off", "metrics_port": 0, "model_repository": repository, **settings},
     )
 
 

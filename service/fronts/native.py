@@ -12,6 +12,7 @@ from typing import Any
 from fused_mlp.service import _engine, _front
 from fused_mlp.service.errors import Code, answer
 from fused_mlp.service.fronts.listen import Listen
+from fused_mlp.service.fronts.rest import Rest
 from fused_mlp.service.fronts.rpc import Call, CheckAnswer, Rpc, Want, text_metadata
 from fused_mlp.service.settings.settings import Settings, SettingsError
 
@@ -36,11 +37,13 @@ class NativeFront:
         router: _engine.Router | None = None,
         listen: Listen | None = None,
         want: Want | None = None,
+        rest_port: int = -1,
     ) -> None:
         """Without an engine and a router, nothing but `rpcs` is served."""
         listen = listen or Listen(settings.host, settings.grpc_port)
         # Health/Check is answered in C++ where there is an engine: see publish_health.
         self._rpcs = {rpc.path: rpc for rpc in rpcs if engine is None or rpc.path != HEALTH_CHECK}
+        self._rest = Rest(rpcs)
         self._calls: dict[int, _HandedCall] = {}
         self._want = want
         self._handlers: dict[Any, Callable[[_front.CallEvent], None]] = {
@@ -69,6 +72,8 @@ class NativeFront:
                 crl=str(settings.tls_crl or ""),
                 purpose=listen.purpose,
                 setting=listen.setting,
+                rest_port=rest_port,
+                cors_origins=[each.strip() for each in settings.cors_origins.split(",") if each.strip()],
             )
         except RuntimeError as error:
             raise SettingsError(str(error)) from None
@@ -90,6 +95,10 @@ class NativeFront:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def rest_port(self) -> int:
+        return self._server.rest_port
 
     def reload_tls(self) -> None:
         """Read the TLS files again, for new connections. Raises RuntimeError, and keeps what it had."""
@@ -113,7 +122,9 @@ class NativeFront:
             self._handlers[event.kind](event)
 
     def _on_start(self, event: _front.CallEvent) -> None:
-        call = _HandedCall(self._server, event, self._rpcs[event.path])
+        # A path of REST has a verb in front, "GET /v2".
+        rpc = self._rpcs[event.path] if event.path[0] == "/" else self._rest.rpc(event.path)
+        call = _HandedCall(self._server, event, rpc)
         self._calls[event.call] = call
         call.task.add_done_callback(lambda _: self._calls.pop(event.call, None))
 

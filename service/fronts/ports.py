@@ -16,6 +16,9 @@ def check_ports(settings: Settings) -> None:
         (settings.host, settings.grpc_port, "gRPC", "FUSED_MLP_GRPC_PORT or FUSED_MLP_HOST"),
         (settings.metrics_host, settings.metrics_port, "metrics", "FUSED_MLP_METRICS_PORT or _HOST"),
     ]
+    if settings.rest_port != "off" and settings.front != "python":
+        names = "FUSED_MLP_REST_PORT (off: none) or FUSED_MLP_HOST"
+        wanted.append((settings.host, settings.rest_port, "REST", names))
     if settings.admin_port:
         wanted.append((settings.admin_host, settings.admin_port, "admin", "FUSED_MLP_ADMIN_PORT or _HOST"))
     with ExitStack() as held:

@@ -42,6 +42,10 @@ class Front(Protocol):
     def retry_waiting(self) -> None:
         """The routes have changed: look again for models that requests wait for. From any thread."""
 
+    @property
+    def rest_port(self) -> int:
+        """0: there is none."""
+
     def reload_tls(self) -> None:
         """Read the TLS files again, for new connections. Raises in one line, and keeps what it had."""
 
@@ -83,7 +87,9 @@ def make_front(
     if not problem:
         from fused_mlp.service.fronts.native import NativeFront
 
-        return NativeFront(settings, control, limit, engine=engine, router=router, want=want)
+        port = _rest_port(settings)
+        return NativeFront(settings, control, limit, engine=engine, router=router, want=want, rest_port=port)
+    _no_rest(settings, f"it needs the native front: {problem}")
     if settings.front == "native":
         raise SettingsError(f"FUSED_MLP_FRONT=native: {problem}, or take python")
     if settings.tls_crl is not None:
@@ -98,6 +104,27 @@ def make_front(
 
     predictor = Predictor(engine, router, Submitter(engine), want)
     return PythonFront(settings, [*predictor.rpcs(), *control], limit, engine.now)
+
+
+def _rest_port(settings: Settings) -> int:
+    """-1: none."""
+    from fused_mlp.service import _front
+
+    if settings.rest_port == "off":
+        return -1
+    if missing := _front.rest_missing():
+        _no_rest(settings, missing)
+        return -1
+    return settings.rest_port
+
+
+def _no_rest(settings: Settings, why: str) -> None:
+    """Raises SettingsError where REST was asked for."""
+    if settings.rest_port == "off":
+        return
+    if "rest_port" in settings.model_fields_set:
+        raise SettingsError(f"FUSED_MLP_REST_PORT={settings.rest_port}: {why}; or set it to off")
+    log.info("no REST: %s", why)
 
 
 def make_admin(settings: Settings, engine: _engine.Engine, rpcs: Sequence[Rpc]) -> Front | None:

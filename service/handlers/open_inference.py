@@ -21,7 +21,7 @@ from fused_mlp.service.observe.health import Health
 from fused_mlp.service.settings.settings import Settings
 
 PLATFORM = "fused_mlp"
-EXTENSIONS = ("model_configuration", "model_repository", "statistics")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
 
 
 def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard) -> list[Rpc]:

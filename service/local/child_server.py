@@ -17,6 +17,7 @@ PREFIX = "FUSED_MLP_"
 ADDRESSES = {
     "HOST": "127.0.0.1",
     "GRPC_PORT": "0",
+    "REST_PORT": "off",
     "METRICS_HOST": "127.0.0.1",
     "METRICS_PORT": "0",
     "LOG_FORMAT": "text",

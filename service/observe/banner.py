@@ -25,10 +25,11 @@ def banner(
     front: str,
     *,
     grpc_port: int,
+    rest_port: int,
     metrics_port: int,
     admin_port: int,
 ) -> str:
-    """The ports are those that were bound; admin_port 0: there is none."""
+    """The ports are those that were bound; rest_port or admin_port 0: there is none."""
     target = join_address(settings.host, grpc_port)
     pages = "https" if settings.metrics_tls else "http"
     lines = [
@@ -37,6 +38,9 @@ def banner(
         f"  metrics  {pages}://{join_address(settings.metrics_host, metrics_port)}/metrics",
         f"  live     {pages}://{join_address(_reached(settings.metrics_host), metrics_port)}/",
     ]
+    if rest_port:
+        scheme = "https" if settings.tls_certificate else "http"
+        lines.insert(2, f"  REST     {scheme}://{join_address(settings.host, rest_port)}/v2")
     if admin_port:
         lines.append(f"  admin    {join_address(settings.admin_host, admin_port)}")
     versions = [v for model in models for v in model.versions]

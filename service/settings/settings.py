@@ -73,8 +73,18 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # Where it listens
-    host: str = Field("127.0.0.1", description="address of the gRPC port")
+    host: str = Field("127.0.0.1", description="address of the gRPC port and of the REST port")
     grpc_port: Port = Field(8001, description="gRPC port; 0 picks a free one and prints it")
+    rest_port: Port | Literal["off"] = Field(
+        8000,
+        description="native front: port of the Open Inference Protocol over HTTP, on the same address; 0: any; "
+        "off: none; docs/rest.md",
+    )
+    cors_origins: str = Field(
+        "",
+        description="web pages that may call the REST port from a browser: https://a.example,https://b.example, or *; "
+        "default: none",
+    )
     metrics_host: str = Field("127.0.0.1", description="address of the metrics port")
     metrics_port: Port = Field(
         8002, description="port of the live page, /metrics, /status.json, /healthz and /readyz; 0: any"

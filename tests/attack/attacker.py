@@ -50,6 +50,16 @@ class Attacker(Peer):
         except OSError:
             self.cut_off = True
 
+    def write_some(self, data: bytes) -> None:
+        """As much as the server's buffers take at once."""
+        self._socket.setblocking(False)
+        try:
+            self.sent_bytes += self._socket.send(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.cut_off = True
+
     def strike(self, *frames: Frame | bytes) -> bool:
         """Send, and drop what has come back. False: the server has ended the connection."""
         self.write(b"".join(frame if isinstance(frame, bytes) else frame.serialize() for frame in frames))

@@ -15,6 +15,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CACHE = Path(os.environ.get("FUSED_MLP_TEST_CACHE", ROOT / "build" / "test-clients"))
 TRITON_PACKAGES = ("tritonclient[grpc]>=2.50", "numpy")
+# The same over HTTP brings gevent; beside it the two libraries that most people send HTTP with.
+HTTP_PACKAGES = ("tritonclient[http]>=2.50", "numpy", "requests>=2.31", "httpx[http2]>=0.27")
 # The last wheel of tritonclient with perf_analyzer in it, which is linked to a CUDA runtime that it does not use here.
 PERF_ANALYZER_PACKAGES = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
 # Its storage initializer and its client; protobuf below 7 with them.
@@ -30,6 +32,10 @@ class ForeignClients:
     def run_triton(self, *arguments: str, program: str = "triton_cases.py") -> dict[str, object]:
         python = _install("triton", TRITON_PACKAGES) / "bin" / "python"
         return _run([str(python), str(HERE / program), *arguments])
+
+    def run_http(self, *arguments: str) -> dict[str, object]:
+        python = _install("triton-http", HTTP_PACKAGES) / "bin" / "python"
+        return _run([str(python), str(HERE / "triton_http_cases.py"), *arguments])
 
     def run_node(self, *arguments: str) -> dict[str, object]:
         folder = install_node()
@@ -113,6 +119,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> dict[
 if __name__ == "__main__":
     _install("triton", TRITON_PACKAGES)
     install_stores()
+    _install("triton-http", HTTP_PACKAGES)
     _install("perf-analyzer", PERF_ANALYZER_PACKAGES)
     install_envoy()
     install_node()

@@ -64,7 +64,7 @@ class PuppetService:
     """`with PuppetService(front="python", queue_rows=4) as puppet:` then a client on puppet.target."""
 
     def __init__(self, **settings: object) -> None:
-        defaults = {"backend": "puppet", "grpc_port": 0, "metrics_port": 0}
+        defaults = {"backend": "puppet", "grpc_port": 0, "rest_port": "off", "metrics_port": 0}
         self.service = Service(load_settings(**{**defaults, **settings}), workers=1)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)

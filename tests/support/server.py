@@ -135,7 +135,7 @@ def environment(**settings: object) -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("FUSED_MLP_")}
     # A sanitizer build, or a forced instruction set, is meant for the servers under test too.
     kept = {key: os.environ[key] for key in ("FUSED_MLP_ISA", "FUSED_MLP_FRONT") if key in os.environ}
-    wanted: dict[str, object] = {"grpc_port": 0, "metrics_port": 0, **settings}
+    wanted: dict[str, object] = {"grpc_port": 0, "rest_port": "off", "metrics_port": 0, **settings}
     inherited |= sanitized.environment()
     return inherited | kept | {f"FUSED_MLP_{key.upper()}": str(value) for key, value in wanted.items()}
 

@@ -27,10 +27,11 @@ class FrontServer {
  public:
   // Both or neither of engine and router; they outlive this (keep_alive below).
   FrontServer(const ServerOptions& options, PythonEngine* engine, const Router* router,
-              std::vector<PythonRpc> rpcs)
+              std::vector<PythonRpc> rpcs, RestOptions rest)
       : engine_(engine),
         router_(router),
         rpcs_(std::move(rpcs)),
+        rest_(std::move(rest)),
         bridge_(options.limits.max_control_bytes),
         server_(options) {}
   ~FrontServer() {
@@ -43,7 +44,7 @@ class FrontServer {
       if (engine_ == nullptr || router_ == nullptr) {
         return rpcs_.empty() ? make_echo_application() : make_python_application(loop, bridge_, rpcs_);
       }
-      return make_service_application(loop, engine_->engine(), *router_, bridge_, health_, rpcs_);
+      return make_service_application(loop, engine_->engine(), *router_, bridge_, health_, rpcs_, rest_);
     });
   }
   Server& server() { return server_; }
@@ -54,6 +55,7 @@ class FrontServer {
   PythonEngine* engine_;
   const Router* router_;
   std::vector<PythonRpc> rpcs_;
+  RestOptions rest_;
   Bridge bridge_;
   HealthTable health_;
   Server server_;
@@ -205,10 +207,11 @@ void make_server(FrontServer* self, PythonEngine* engine, const Router* router, 
                  uint16_t port, unsigned loops, const Limits& limits,
                  const std::vector<std::pair<std::string, bool>>& rpcs, std::string certificate,
                  std::string key, std::string client_ca, std::string crl, std::string purpose,
-                 std::string setting) {
+                 std::string setting, int rest_port, std::vector<std::string> cors_origins) {
   ServerOptions options{
       std::move(host),
       port,
+      rest_port,
       loops,
       limits,
       TlsFiles{std::move(certificate), std::move(key), std::move(client_ca), std::move(crl)},
@@ -216,7 +219,8 @@ void make_server(FrontServer* self, PythonEngine* engine, const Router* router, 
       std::move(setting)};
   std::vector<PythonRpc> list;
   for (const auto& [path, streams] : rpcs) list.push_back({path, streams});
-  new (self) FrontServer(options, engine, router, std::move(list));
+  new (self) FrontServer(options, engine, router, std::move(list),
+                         RestOptions{rest_port >= 0, std::move(cors_origins)});
 }
 
 void publish_health(FrontServer& self,
@@ -234,8 +238,11 @@ void register_server(nb::module_& m) {
            nb::arg("loops") = 1, nb::arg("limits") = Limits(),
            nb::arg("rpcs") = std::vector<std::pair<std::string, bool>>(), nb::arg("certificate") = "",
            nb::arg("key") = "", nb::arg("client_ca") = "", nb::arg("crl") = "", nb::arg("purpose") = "gRPC",
-           nb::arg("setting") = "FUSED_MLP_GRPC_PORT", nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+           nb::arg("setting") = "FUSED_MLP_GRPC_PORT", nb::arg("rest_port") = -1,
+           nb::arg("cors_origins") = std::vector<std::string>(), nb::keep_alive<1, 2>(),
+           nb::keep_alive<1, 3>())
       .def_prop_ro("port", [](FrontServer& self) { return self.server().port(); })
+      .def_prop_ro("rest_port", [](FrontServer& self) { return self.server().rest_port(); })
       .def("start", &FrontServer::start)
       .def("begin_drain", [](FrontServer& self) { self.server().begin_drain(); })
       .def(
@@ -286,5 +293,9 @@ NB_MODULE(_front, m) {
   fused_mlp::register_limits(m);
   fused_mlp::register_events(m);
   fused_mlp::register_server(m);
+  m.def("rest_missing", [] {
+    const char* missing = fused_mlp::front::Http1::missing();
+    return missing == nullptr ? "" : missing;
+  });
   m.def("nghttp2_bounds_continuations", &fused_mlp::front::nghttp2_bounds_continuations);
 }

@@ -19,11 +19,15 @@ class Codec {
   virtual std::string decode(const uint8_t* data, size_t size, PredictInput& input) const = 0;
   // Appends the response message to `out`: the heads that `input` asks for, in the dtype of the input.
   // `results` has all heads side by side.
-  virtual void encode(const PredictInput& input, const RouteEntry& entry, Variant variant,
-                      const Outcome& outcome, const Results& results, ByteBuffer& out) const = 0;
+  // Returns how many bytes of it are a head in front of binary tensors; 0: it has none.
+  virtual size_t encode(const PredictInput& input, const RouteEntry& entry, Variant variant,
+                        const Outcome& outcome, const Results& results, ByteBuffer& out) const = 0;
   // Appends the response message of one request on a stream that failed.
   virtual void encode_error(std::string_view request_id, int code, std::string_view text,
                             ByteBuffer& out) const = 0;
+
+  // Messages have gRPC's prefix in front.
+  virtual bool framed() const { return true; }
 
  protected:
   ~Codec() = default;

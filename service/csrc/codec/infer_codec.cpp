@@ -70,12 +70,13 @@ class InferCodec final : public Codec {
     return read_infer_request(data, size, input);
   }
 
-  void encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
-              const Results& results, ByteBuffer& out) const override {
+  size_t encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
+                const Results& results, ByteBuffer& out) const override {
     const InferSizes sizes(input, entry, variant, outcome);
     Writer w(out.extend(streaming_ ? bytes_field_size(sizes.total) : sizes.total));
     if (streaming_) w.begin(2, sizes.total);
     write_response(w, sizes, input, entry, outcome, results);
+    return 0;
   }
 
   // This message has no field for a code. The id tells the caller which request failed.

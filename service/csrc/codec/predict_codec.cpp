@@ -149,8 +149,8 @@ class PredictCodec final : public Codec {
     }
   }
 
-  void encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
-              const Results& results, ByteBuffer& out) const override {
+  size_t encode(const PredictInput& input, const RouteEntry& entry, Variant variant, const Outcome& outcome,
+                const Results& results, ByteBuffer& out) const override {
     const Head& head = entry.heads[input.heads[0]];
     const HeadSizes first(input, entry, head, outcome);
     const std::string_view strategy = outcome.strategy;
@@ -190,6 +190,7 @@ class PredictCodec final : public Codec {
       write_tensor(w, sizes, input, entry, other, outcome, results);
       w.number(3, other.squeeze);
     }
+    return 0;
   }
 
   void encode_error(std::string_view request_id, int code, std::string_view text,

@@ -26,9 +26,12 @@ struct PredictInput {
   size_t dimension_count = 0;
   size_t leading = 0;  // of which are in front of a row; known once it was checked
   DType dtype = DType::fp32;
-  std::string_view data;  // raw little-endian elements, any alignment
-  bool typed = false;     // from a repeated field of numbers, not from raw bytes
-  ByteBuffer scattered;   // holds them when they came in several pieces
+  std::string_view data;         // raw little-endian elements, any alignment
+  size_t head_bytes = SIZE_MAX;  // of the message, in front of binary tensors; SIZE_MAX: all of it
+  uint64_t binary_outputs = 0;   // those of `outputs` that are wanted as bytes, where the API asks for that
+  bool binary_output = false;    // all others, too
+  bool typed = false;            // from a repeated field of numbers, not from raw bytes
+  ByteBuffer scattered;          // holds them when they came in several pieces
   // The requested outputs of the model, in the order of the answer. Set when the request is validated.
   uint8_t heads[kMostHeads];
   size_t head_count = 0;
@@ -55,6 +58,9 @@ struct PredictInput {
     arm = {};
     dimension_count = 0;
     dtype = DType::fp32;
+    head_bytes = SIZE_MAX;
+    binary_outputs = 0;
+    binary_output = false;
     typed = false;
     scattered.reset(1u << 10);
   }

@@ -64,7 +64,7 @@ class BatchRunner {
   KernelResult result_;
   PlacedBatch placed_;  // of a batch that was started
   Nanos started_at_ = 0;
-  std::uint64_t batches_ = 0;  // that it has run
+  std::uint64_t batches_ = 0;           // that it has run
   std::vector<CompletionSink*> sinks_;  // of the tickets completed so far, without duplicates
 };
 

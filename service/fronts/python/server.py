@@ -29,6 +29,7 @@ _MOST_TAKING_TURNS = 5
 
 class PythonFront:
     name = "python"
+    rest_port = 0  # only the native front speaks REST
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ bool Call::attach(Connection& connection, int32_t stream_id) {
   accounts_ = &connection.accounts();
   if (!memory_.resize(accounts_->calls, kBytes)) return false;
   connection_ = &connection;
+  rest_ = connection.rest();
   peer_ = reinterpret_cast<uintptr_t>(&connection);
   stream_id_ = stream_id;
   return true;
@@ -64,6 +65,10 @@ bool Call::begin_control(size_t bytes, size_t most_bytes) {
 void Call::reject() {
   const Rejection rejection = *std::move(rejection_);
   rejection_.reset();
+  if (rejection.code == kOk) {  // a browser asks whether it may ask
+    http_status_ = rejection.http_status;
+    return finish();
+  }
   if (head_.encoding() == Encoding::unknown) {
     trailers_ = {{"grpc-accept-encoding", "identity,gzip"}};
     has_trailers_ = true;
@@ -71,11 +76,14 @@ void Call::reject() {
   refuse(rejection.http_status, rejection.code, rejection.text);
 }
 
+std::string Call::too_large_text() const {
+  return "message: expected at most " + std::to_string(max_message_bytes()) + " bytes";
+}
+
 void Call::refuse_read(ReadError error) {
   switch (error) {
     case ReadError::too_large:
-      return refuse(kResourceExhausted,
-                    "message: expected at most " + std::to_string(max_message_bytes()) + " bytes");
+      return refuse(rest_ ? 413 : 200, kResourceExhausted, too_large_text());
     case ReadError::no_memory_left:
       report_shortage(Shortage::requests);
       return refuse(kResourceExhausted, "too many unfinished messages; retry later");
@@ -96,7 +104,10 @@ void Call::refuse(int http_status, int code, std::string_view text) {
   code_ = code;
   text_ = text;
   drop_request();
-  if (started_) {
+  if (rest_) {
+    if (http_status != 200) http_status_ = http_status;
+    send_rest();
+  } else if (started_) {
     send();
   } else {
     out_.clear();
@@ -119,7 +130,7 @@ void Call::sweep() {
   } else if (deadline_ns_ != 0 && loop_->now() > deadline_ns_) {
     refuse(kDeadlineExceeded, "the deadline passed before the answer was ready");
   } else if (elapsed(waiting_since_ns_, limits.receive_timeout_s, now_ns)) {
-    refuse(kDeadlineExceeded, "the rest of the message did not come in time");
+    refuse(rest_ ? 408 : 200, kDeadlineExceeded, "the rest of the message did not come in time");
   } else if (idle_since_ns_ != 0 &&
              elapsed(idle_since_ns_, head_.method()->idle_timeout_s(!has_message_), now_ns)) {
     refuse(kDeadlineExceeded, "no request came on this stream for too long");
@@ -128,7 +139,7 @@ void Call::sweep() {
 
 // ---- The answer goes out ----
 
-uint8_t* Call::add_message(size_t size) { return begin_message(out_, size); }
+uint8_t* Call::add_message(size_t size) { return rest_ ? out_.extend(size) : begin_message(out_, size); }
 
 void Call::add_framed(ByteBuffer& framed) {
   if (out_.empty()) {
@@ -164,6 +175,7 @@ void Call::abort() noexcept {
 }
 
 void Call::send() {
+  if (rest_) return send_rest();
   if (!out_.empty()) stall_.start(loop_->timer_now());
   count_parked();
   if (started_) {
@@ -265,6 +277,7 @@ void Call::reset() {
   half_closed_ = started_ = finished_ = has_message_ = refused_ = answered_early_ = aborted_ = false;
   arrival_ns_ = deadline_ns_ = sent_after_ns_ = waiting_since_ns_ = idle_since_ns_ = 0;
   stall_ = {};
+  http_status_ = 0;
   withheld_bytes_ = 0;
   head_.reset();
   rejection_.reset();

@@ -93,6 +93,8 @@ class Call {
 
   int32_t stream_id() const { return stream_id_; }
   bool finished() const { return finished_; }
+  bool rejected() const { return rejection_.has_value(); }
+  bool rest() const { return rest_; }
   // What it has charged, for the accounting check.
   size_t parked_bytes() const { return parked_.bytes(); }
   size_t memory_bytes() const { return memory_.bytes(); }
@@ -119,11 +121,15 @@ class Call {
   void keep_unread(const uint8_t* data, size_t size);
   void after_reading();
   void end_request();
+  size_t receive_body(const uint8_t* data, size_t size);
+  void end_body();
+  void send_rest();
   void hand_over();
   void drop_request();
   void refuse(int http_status, int code, std::string_view text);
   void refuse_read(ReadError error);
   size_t max_message_bytes() const;
+  std::string too_large_text() const;
   void send();
   void send_status_only(int http_status);
   void stop_request();
@@ -145,6 +151,9 @@ class Call {
   bool refused_ = false;         // by the front, not by the method
   bool answered_early_ = false;  // the answer ended before the request did
   bool aborted_ = false;
+  bool rest_ =
+      false;  // came to the REST port: a body instead of messages, an HTTP status instead of trailers
+  int http_status_ = 0;  // of a REST answer; 0: as its code says
   int64_t arrival_ns_ = 0, deadline_ns_ = 0;
   int64_t sent_after_ns_ = 0;     // by its caller; 0: unknown
   int64_t waiting_since_ns_ = 0;  // for the rest of a message; 0: not waiting

@@ -16,10 +16,13 @@ constexpr size_t kLeastUnreadBytes = 1u << 10;
 
 void Call::begin() {
   arrival_ns_ = loop_->now();
-  rejection_ = head_.check(loop_->limits());
+  rejection_ = rest_ ? head_.check_rest(loop_->limits()) : head_.check(loop_->limits());
   if (!rejection_ && !memory_.resize(accounts_->calls, kBytes + head_.memory_bytes())) {
     report_shortage(Shortage::calls);
     rejection_ = Rejection{200, kResourceExhausted, "too many open calls; retry later"};
+  }
+  if (rest_ && !rejection_ && head_.rest().content_length > static_cast<int64_t>(max_message_bytes())) {
+    rejection_ = Rejection{413, kResourceExhausted, too_large_text()};
   }
   if (rejection_) return;  // sent when the request has ended, or by a later sweep
   if (head_.timeout_ns() >= 0) {
@@ -28,6 +31,7 @@ void Call::begin() {
   }
   reader_.start(max_message_bytes(), &loop_->assembly(), &accounts_->requests, head_.encoding(),
                 &loop_->turn());
+  if (rest_) reader_.start_body(head_.rest().content_length);
   Method& method = *head_.method();
   if (method.client_streams()) {
     most_in_flight_ = std::min(loop_->limits().max_stream_messages, method.most_in_flight());
@@ -43,6 +47,7 @@ size_t Call::max_message_bytes() const {
 }
 
 size_t Call::receive(const uint8_t* data, size_t size) {
+  if (rest_) return receive_body(data, size);
   const uint8_t* const begin = data;
   Method* method = head_.method();
   bool over = false;
@@ -103,7 +108,7 @@ void Call::keep_unread(const uint8_t* data, size_t size) {
 }
 
 void Call::continue_reading() {
-  if (most_in_flight_ == 0) return hand_over();
+  if (most_in_flight_ == 0) return rest_ && !has_message_ ? end_body() : hand_over();
   ByteBuffer bytes;
   bytes.swap(unread_);
   const size_t size = bytes.size();
@@ -174,6 +179,7 @@ void Call::half_close() {
 }
 
 void Call::end_request() {
+  if (rest_) return end_body();
   if (reader_.mid_message()) return refuse(kInvalidArgument, "the request ended inside a message");
   if (most_in_flight_ != 0) return head_.method()->on_half_close(*this);
   if (!has_message_) return refuse(kInvalidArgument, "expected one request message, got none");

@@ -6,8 +6,8 @@
 namespace fused_mlp::front {
 
 Gunzip::Gunzip(const uint8_t* data, size_t size, size_t most_bytes) : left_(size), most_bytes_(most_bytes) {
-  constexpr int kGzipHeader = 16;
-  if (inflateInit2(&stream_, MAX_WBITS + kGzipHeader) != Z_OK) throw std::bad_alloc();
+  constexpr int kAnyHeader = 32;  // gzip's, or zlib's, which HTTP calls deflate
+  if (inflateInit2(&stream_, MAX_WBITS + kAnyHeader) != Z_OK) throw std::bad_alloc();
   stream_.next_in = const_cast<Bytef*>(data);
 }
 

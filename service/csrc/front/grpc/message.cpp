@@ -162,4 +162,29 @@ bool MessageReader::feed(const uint8_t*& data, size_t& size, SlabPool* slabs, Me
   return finish(std::move(raw), message, error);
 }
 
+bool MessageReader::add_body(const uint8_t* data, size_t size, SlabPool& slabs, ReadError& error) {
+  if (size == 0) return true;
+  body_size_ = expected_body_ >= 0 ? static_cast<size_t>(expected_body_) : most_bytes_;
+  if (body_.size() + size > std::min(body_size_, most_bytes_) || whole_.data() != nullptr) {
+    error = ReadError::too_large;
+    return false;
+  }
+  if (size == body_size_ && !slabs.crowded()) {
+    whole_ = Message(data, size, slabs.hold());
+    return true;
+  }
+  if (!grow(size, error)) return false;
+  body_.append(data, size);
+  return true;
+}
+
+bool MessageReader::finish_body(Message& message, ReadError& error) {
+  if (unpacking()) return unpack(message, error);
+  Message raw =
+      whole_.data() != nullptr ? std::move(whole_) : Message(std::move(body_), std::move(charge_), pool_);
+  body_ = ByteBuffer();
+  compressed_ = encoding_ != Encoding::identity;
+  return finish(std::move(raw), message, error);
+}
+
 }  // namespace fused_mlp::front

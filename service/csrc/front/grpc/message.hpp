@@ -103,12 +103,19 @@ class MessageReader {
   // is being unpacked, or nothing is left; `size` becomes what was not taken. True: `message` is complete.
   // The bytes lie in the slab that `slabs` now fills; null: elsewhere, and they are copied.
   bool feed(const uint8_t*& data, size_t& size, SlabPool* slabs, Message& message, ReadError& error);
+  // Instead of feed(), for a body without prefixes (REST): its pieces as they come; false: an error.
+  // `expected`: its whole size; -1: unknown.
+  void start_body(int64_t expected) { expected_body_ = expected; }
+  bool add_body(const uint8_t* data, size_t size, SlabPool& slabs, ReadError& error);
+  // After the last piece. False without an error: the turn is over, call it again.
+  bool finish_body(Message& message, ReadError& error);
   // Inside a message: more bytes must come.
   bool mid_message() const { return prefix_have_ != 0; }
   // A message is half unpacked: feed again in the next turn, with or without more bytes.
   bool unpacking() const { return unpacking_ != nullptr; }
   void reset() {
     prefix_have_ = 0;
+    if (whole_.data() != nullptr) whole_.release();
     if (body_.capacity() != 0 || charge_.bytes() != 0 || unpacking()) drop();
   }
 
@@ -129,6 +136,8 @@ class MessageReader {
   uint8_t prefix_have_ = 0;
   bool compressed_ = false;
   size_t body_size_ = 0;
+  int64_t expected_body_ = -1;
+  Message whole_;  // a body that came in one piece
   ByteBuffer body_;
   Charge<PeerAccount> charge_;
   std::unique_ptr<Unpacking> unpacking_;

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "front/grpc/message.hpp"
 #include "front/http2/end.hpp"
@@ -42,6 +44,13 @@ class Application {
  public:
   virtual ~Application() = default;
   virtual Method* find(std::string_view path) = 0;
+  // What answers a request of the REST port: a prediction, or anything else.
+  virtual Method* find_rest(bool /*infer*/) { return nullptr; }
+  // Whose pages may call the REST port from a browser; "*": any.
+  virtual const std::vector<std::string>& cors_origins() const {
+    static const std::vector<std::string> none;
+    return none;
+  }
   // Called after everything that had arrived was handed over. Runs batches; true: call again.
   virtual bool work() { return false; }
   // Called between rounds, at least once a second.

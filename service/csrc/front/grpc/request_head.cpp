@@ -57,12 +57,7 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
       break;
     case 12:
       if (name == "content-type") return void(grpc_content_ = is_grpc_content(value));
-      if (name == "grpc-timeout") {
-        const auto timeout = parse_timeout(value);
-        bad_timeout_ = !timeout.has_value();
-        timeout_ns_ = timeout.value_or(-1);
-        return;
-      }
+      if (name == "grpc-timeout") return read_timeout(parse_timeout(value));
       break;
     case 13:
       if (name == "grpc-encoding") return void(encoding_ = encoding_of(value));
@@ -77,6 +72,11 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
       break;
   }
   if (keep_metadata_ && name[0] != ':' && !name.starts_with("grpc-")) keep(name, value);
+}
+
+void RequestHead::read_timeout(std::optional<int64_t> timeout_ns) {
+  bad_timeout_ = !timeout_ns.has_value();
+  timeout_ns_ = timeout_ns.value_or(-1);
 }
 
 // A binary value may be a list: HTTP/2 peers may join values with commas.
@@ -126,6 +126,8 @@ void RequestHead::reset() {
   trace_ = {};
   ab_key_.reset();
   path_.clear();
+  if (is_rest_) rest_ = {};
+  is_rest_ = false;
   if (has_metadata_) Metadata().swap(metadata_);
   has_metadata_ = false;
 }

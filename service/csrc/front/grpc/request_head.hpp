@@ -14,6 +14,7 @@
 #include "engine/trace_context.hpp"
 #include "front/grpc/message.hpp"
 #include "front/limits.hpp"
+#include "front/rest/rest_path.hpp"
 
 namespace fused_mlp::front {
 
@@ -34,11 +35,26 @@ struct Rejection {
   std::string text;
 };
 
+// What a request of the REST port says besides.
+struct RestFields {
+  Verb verb = Verb::other;
+  RestPath path;
+  int64_t content_length = -1;          // -1: not said
+  int64_t json_bytes = -1;              // Inference-Header-Content-Length
+  const std::string* origin = nullptr;  // one that CORS allows, or "*"
+  bool has_host = false, bad_length = false, bad_json_bytes = false, preflight = false;
+};
+
 class RequestHead {
  public:
   void field(std::string_view name, std::string_view value, const Limits& limits, Application& application);
   // After the last field. nullopt: the request may go on.
   std::optional<Rejection> check(const Limits& limits) const;
+  // The same for REST: rest/rest_head.cpp.
+  void rest_field(std::string_view name, std::string_view value, const Limits& limits,
+                  Application& application);
+  std::optional<Rejection> check_rest(const Limits& limits) const;
+  const RestFields& rest() const { return rest_; }
   void reset();
   // What it keeps on the heap beyond a few hundred bytes.
   size_t memory_bytes() const { return has_metadata_ ? front::memory_bytes(metadata_) : 0; }
@@ -54,18 +70,20 @@ class RequestHead {
 
  private:
   void keep(std::string_view name, std::string_view value);
+  void read_timeout(std::optional<int64_t> timeout_ns);
 
   Method* method_ = nullptr;
   int64_t timeout_ns_ = -1;
   size_t bytes_ = 0;
   Encoding encoding_ = Encoding::identity;
   bool post_ = false, grpc_content_ = false, te_trailers_ = false, keep_metadata_ = false;
-  bool bad_timeout_ = false, bad_binary_ = false, has_metadata_ = false;
+  bool bad_timeout_ = false, bad_binary_ = false, has_metadata_ = false, is_rest_ = false;
   ArmMetadata arm_;
   TraceContext trace_;
   std::optional<uint64_t> ab_key_;
   std::string path_;
   Metadata metadata_;
+  RestFields rest_;
 };
 
 }  // namespace fused_mlp::front

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "front/rest/rest_answer.hpp"
 #include "front/server/loop.hpp"
 
 namespace fused_mlp::front {
@@ -17,17 +18,19 @@ constexpr size_t kMostDiscarded = 4u << 20;      // of what it sends meanwhile
 
 }  // namespace
 
-Connection::Connection(Loop& loop, Socket socket, const TlsContext* tls, std::shared_ptr<Seat> seat)
+Connection::Connection(Loop& loop, Socket socket, const TlsContext* tls, std::shared_ptr<Seat> seat,
+                       Speech speech)
     : loop_(loop),
+      speech_(speech),
       seat_(std::move(seat)),
-      transport_(std::move(socket), tls),
+      transport_(std::move(socket), tls, speech == Speech::rest),
       accounts_(loop.peer_accounts(seat_.get())),
       out_(accounts_.answers, loop.limits().max_output_bytes),
       streams_(loop, accounts_, session_),
       flood_(loop.limits()),
       timers_(loop.limits(), loop.timer_now(), fd()) {
   set_idle_since(loop.now());
-  if (!transport_.shaking_hands()) start_session();
+  if (!transport_.shaking_hands() && !rest()) start_session();
   // Nothing throws any more.
   if (seat_ != nullptr) seat_->connection = this;
   ++accounts_.connections;
@@ -40,6 +43,21 @@ Connection::~Connection() {
 
 void Connection::set_idle_since(int64_t now_ns) {
   if (seat_ != nullptr) seat_->idle_since_ns.store(now_ns, std::memory_order_relaxed);
+}
+
+void Connection::start_http1() {
+  http1_ = std::make_unique<Http1>(*this);
+  if (drain_ == Drain::asked) http1_->begin_drain();
+}
+
+void Connection::respond(Call& call, const RestHead& head) {
+  if (http1_ != nullptr) {
+    http1_->respond(call, head);
+  } else if (call.unsent_bytes() != 0) {
+    session_.respond(call, head.fields());
+  } else {
+    session_.respond_without_data(call.stream_id(), head.fields());
+  }
 }
 
 void Connection::start_session() {
@@ -84,6 +102,7 @@ void Connection::report(End why, std::string_view reason) {
 }
 
 void Connection::go_away(End why) {
+  if (http1_ != nullptr) return http1_->fail(why, 503, reason_of(why));
   report(why, reason_of(why));
   const EndWords& end = words(why);
   session_.go_away(end.error, end.goaway_text != nullptr ? end.goaway_text : reason_of(why));
@@ -118,7 +137,7 @@ void Connection::discard_input() {
 
 uint32_t Connection::epoll_events() const {
   if (leaving_) return out_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
-  uint32_t events = out_.full() ? 0u : static_cast<uint32_t>(EPOLLIN);
+  uint32_t events = out_.full() || must_not_read() ? 0u : static_cast<uint32_t>(EPOLLIN);
   if (!out_.empty() || transport_.wants_write()) events |= EPOLLOUT;
   return events;
 }
@@ -133,8 +152,10 @@ void Connection::mark_dirty() {
 
 void Connection::write() {
   dirty = false;
-  if (closed_ || !session_.started()) return;
+  if (closed_) return;
   if (leaving_) return flush();
+  if (http1_ != nullptr) return http1_->write();
+  if (!session_.started()) return;
   if (drain_ == Drain::due) finish_drain();
   size_t written = 0;
   while (true) {
@@ -160,10 +181,18 @@ void Connection::write() {
 // here. All wait while the output is full.
 void Connection::visit_again_if_pending() {
   if (closed_ || leaving_ || out_.full()) return;
-  if (has_rest() || transport_.has_pending() || streams_.held().can_continue()) loop_.visit_again(*this);
+  const bool reads = http1_ == nullptr || !http1_->busy();
+  if (((has_rest() || transport_.has_pending()) && reads) || streams_.held().can_continue()) {
+    loop_.visit_again(*this);
+  }
 }
 
 void Connection::reset_stream(int32_t stream_id, uint32_t error) {
+  if (http1_ != nullptr) {
+    return http1_->reset(error == NGHTTP2_CANCEL           ? End::slow_reader
+                         : error == NGHTTP2_INTERNAL_ERROR ? End::failed
+                                                           : End::peer);
+  }
   session_.reset(stream_id, error);
   mark_dirty();
 }
@@ -187,6 +216,7 @@ void Connection::sweep() {
     return session_.started() && *why != End::slow_reader ? go_away(*why) : close(*why);
   }
   out_.sweep();
+  if (http1_ != nullptr) return http1_->sweep();
   if (!session_.started()) {
     if (drain_ == Drain::asked && now_ns - drain_since_ns_ > kDrainNotice) close(End::done);
     return;
@@ -213,6 +243,7 @@ void Connection::sweep() {
 
 void Connection::begin_drain(const char* reason) {
   if (drain_ != Drain::no || leaving_) return;
+  if (http1_ != nullptr) return http1_->begin_drain();
   drain_reason_ = reason;
   drain_since_ns_ = loop_.timer_now();
   if (!session_.started()) {

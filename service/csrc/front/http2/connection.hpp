@@ -1,5 +1,6 @@
-// One HTTP/2 connection: an nghttp2 session over a transport, and the calls on its streams. Knows nothing of
-// gRPC beyond handing events to calls. Lives on one loop; touched by the loop's thread only.
+// One connection: an nghttp2 session, or on the REST port perhaps HTTP/1.1 (rest/http1.hpp), over a
+// transport, and the calls on its streams. Knows nothing of gRPC beyond handing events to calls. Lives on one
+// loop; touched by the loop's thread only.
 #pragma once
 
 #include <nghttp2/nghttp2.h>
@@ -16,6 +17,7 @@
 #include "front/http2/output_queue.hpp"
 #include "front/http2/send_time.hpp"
 #include "front/http2/stream_table.hpp"
+#include "front/rest/http1.hpp"
 #include "front/server/seats.hpp"
 #include "front/stats.hpp"
 #include "front/tls/transport.hpp"
@@ -34,10 +36,14 @@ struct ControlCalls {
   }
 };
 
+// What a port speaks.
+enum class Speech : uint8_t { grpc, rest };
+
 class Connection {
  public:
   // `seat` may be null (tests).
-  Connection(Loop& loop, Socket socket, const TlsContext* tls, std::shared_ptr<Seat> seat);
+  Connection(Loop& loop, Socket socket, const TlsContext* tls, std::shared_ptr<Seat> seat,
+             Speech speech = Speech::grpc);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -70,6 +76,13 @@ class Connection {
   // ---- For its calls ----
   PeerAccounts& accounts() { return accounts_; }
   Http2Session& session() { return session_; }
+  bool rest() const { return speech_ == Speech::rest; }
+  // The answer of a call on the REST port: its head, and the body that the call holds.
+  void respond(Call& call, const RestHead& head);
+  // Bytes of a request are dealt with.
+  void consume(int32_t stream_id, size_t bytes) {
+    if (http1_ == nullptr) session_.consume(stream_id, bytes);
+  }
   const SendTime& send_time() const { return send_time_; }
   void reset_stream(int32_t stream_id, uint32_t error);
   // The peer does not take the answer. Requests held behind it are refused, not computed.
@@ -82,6 +95,7 @@ class Connection {
   bool count_memory(size_t& answers, size_t& calls) const;
 
  private:
+  friend class Http1;
   // Past the limit, a request is refused in words when its headers have ended. Past this multiple it is
   // reset, and nghttp2 validates no more of them.
   static constexpr size_t kHeaderMultiple = 4;
@@ -107,6 +121,11 @@ class Connection {
   };
 
   void start_session();
+  void start_http1();
+  size_t choose_protocol(const uint8_t* data, size_t size);
+  size_t process_http2(const uint8_t* data, size_t size);
+  // A request of HTTP/1.1 is being answered, and what follows it waits.
+  bool must_not_read() const { return http1_ != nullptr && http1_->busy() && !rest_.empty(); }
   void set_idle_since(int64_t now_ns);
   bool shake_hands();
   IoResult read(uint8_t* place, size_t room);
@@ -151,12 +170,15 @@ class Connection {
   static int on_frame_sent(nghttp2_session*, const nghttp2_frame*, void* self);
 
   Loop& loop_;
+  const Speech speech_;
   const std::shared_ptr<Seat> seat_;
   Transport transport_;
   PeerAccounts& accounts_;
   OutputQueue out_;
   Http2Session session_;  // started after the TLS handshake
   StreamTable streams_;
+  std::unique_ptr<Http1> http1_;  // in the place of session_
+  uint8_t preface_bytes_ = 0;     // of HTTP/2, seen before the protocol is known
   FloodGuard flood_;
   SendTime send_time_;
   uint32_t own_refusals_ = 0;  // streams that a budget of ours refused, not yet reset

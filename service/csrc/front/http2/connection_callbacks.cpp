@@ -66,8 +66,11 @@ int Connection::on_header(nghttp2_session*, const nghttp2_frame*, const uint8_t*
                           const uint8_t* value, size_t value_size, uint8_t, void* self) {
   return guarded(self, [&](Connection& c) {
     if (Call* call = c.streams_.heading()) {
-      call->head().field(text(name, name_size), text(value, value_size), c.loop_.limits(),
-                         c.loop_.application());
+      RequestHead& head = call->head();
+      c.rest() ? head.rest_field(text(name, name_size), text(value, value_size), c.loop_.limits(),
+                                 c.loop_.application())
+               : head.field(text(name, name_size), text(value, value_size), c.loop_.limits(),
+                            c.loop_.application());
     }
     return c.count_field(name_size, value_size);
   });
@@ -205,6 +208,10 @@ int Connection::on_frame_sent(nghttp2_session*, const nghttp2_frame* frame, void
         if (Call* call = c.streams_.find(frame->hd.stream_id)) call->on_answer_ended();
         break;
       }
+      case NGHTTP2_DATA:  // the end of an answer of REST; gRPC's ends with its trailers
+        if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) break;
+        if (Call* call = c.streams_.find(frame->hd.stream_id)) call->on_answer_ended();
+        break;
       case NGHTTP2_RST_STREAM: {
         bump(c.loop_.stats().sent_resets);
         const uint32_t error = frame->rst_stream.error_code;

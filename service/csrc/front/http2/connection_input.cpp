@@ -18,7 +18,11 @@ bool Connection::shake_hands() {
   const Io state = transport_.handshake();
   if (state == Io::done) {
     bump(loop_.stats().tls_handshakes);
-    start_session();
+    if (rest() && !transport_.speaks_http2()) {
+      start_http1();
+    } else {
+      start_session();
+    }
     return true;
   }
   if (state == Io::blocked) {
@@ -43,9 +47,9 @@ void Connection::on_readable() {
     mark_dirty();  // write() looks whether more is held
   }
   SlabPool& slabs = loop_.slabs();
-  for (int i = 0; i < kReadsPerTurn && !out_.full(); ++i) {
+  for (int i = 0; i < kReadsPerTurn && !out_.full() && !must_not_read(); ++i) {
     uint8_t* place = slabs.place();
-    const size_t room = slabs.room();
+    const size_t room = http1_ == nullptr ? slabs.room() : std::min(slabs.room(), http1_->most_read());
     const bool resumed = has_rest();
     const IoResult result = read(place, room);
     if (result.state == Io::blocked) return;
@@ -54,10 +58,11 @@ void Connection::on_readable() {
     const size_t done = process(place, result.bytes);
     if (closed_ || leaving_) return;
     resumed ? drop_rest(done) : keep_rest(place + done, result.bytes - done);
-    if (paused_) break;
+    if (paused_ || (http1_ != nullptr && http1_->busy() && done < result.bytes)) break;
     if (!resumed && result.bytes < room && !transport_.has_pending()) return;
     if (loop_.turn().over()) break;
   }
+  if (must_not_read()) loop_.watch(*this);
   visit_again_if_pending();
 }
 
@@ -98,6 +103,31 @@ void Connection::drop_rest(size_t size) {
 // Returns how many bytes were dealt with: all, unless the turn is over (paused_). Then what is left must come
 // again before anything new.
 size_t Connection::process(const uint8_t* data, size_t size) {
+  if (http1_ != nullptr) return http1_->process(data, size);
+  return session_.started() ? process_http2(data, size) : choose_protocol(data, size);
+}
+
+// The REST port without TLS: HTTP/2 begins with its preface, of which three bytes tell it from any HTTP/1.1.
+size_t Connection::choose_protocol(const uint8_t* data, size_t size) {
+  constexpr std::string_view kPreface = "PRI";
+  size_t taken = 0;
+  while (taken < size && preface_bytes_ < kPreface.size() &&
+         data[taken] == static_cast<uint8_t>(kPreface[preface_bytes_])) {
+    ++taken;
+    ++preface_bytes_;
+  }
+  if (taken == size && preface_bytes_ < kPreface.size()) return size;
+  if (preface_bytes_ == kPreface.size()) {
+    start_session();
+  } else {
+    start_http1();
+  }
+  // Those that match came in this read or in ones before.
+  process(reinterpret_cast<const uint8_t*>(kPreface.data()), preface_bytes_);
+  return closed_ || leaving_ ? size : taken + process(data + taken, size - taken);
+}
+
+size_t Connection::process_http2(const uint8_t* data, size_t size) {
   paused_ = false;
   const uint8_t* at = data;
   if (chunk_.stream_id != 0 && !finish_chunk(at, data + size)) {

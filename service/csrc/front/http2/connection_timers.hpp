@@ -35,6 +35,7 @@ class ConnectionTimers {
     if (elapsed(pinged_ns_, limits_.keepalive_timeout_s, now_ns)) return End::keepalive;
     return std::nullopt;
   }
+  bool silent(double limit_s, int64_t now_ns) const { return elapsed(heard_ns_, limit_s, now_ns); }
   bool ping_due(int64_t now_ns) const {
     return pinged_ns_ == 0 && elapsed(heard_ns_, limits_.keepalive_s, now_ns);
   }

@@ -38,7 +38,9 @@ ssize_t read_answer(nghttp2_session*, int32_t, uint8_t*, size_t room, uint32_t* 
   if (size == 0 && !call.finished()) return NGHTTP2_ERR_DEFERRED;
   *flags |= NGHTTP2_DATA_FLAG_NO_COPY;
   if (size == call.unsent_bytes() && call.finished()) {
-    *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+    *flags |= NGHTTP2_DATA_FLAG_EOF;
+    if (call.rest()) return static_cast<ssize_t>(size);
+    *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
     try {
       call.send_trailers();
     } catch (const std::bad_alloc&) {

@@ -178,7 +178,8 @@ Call* BridgeCalls::find(uint64_t number) {
 
 void BridgeMethod::start(Call& call, std::string body) {
   Event event(EventKind::start, call, std::move(body));
-  event.path = call.head().path();
+  if (call.rest()) event.path.append(verb_name(call.head().rest().verb)).append(" ");
+  event.path += call.head().path();
   event.metadata = std::move(call.head().metadata());
   event.certificate_names = call.certificate_names();
   event.deadline_ns = call.deadline_ns();

@@ -66,6 +66,7 @@ void Prediction::join(Call& call) {
 }
 
 bool Prediction::decode() {
+  if (!codec_->framed() && !read_path()) return false;
   const std::string problem = codec_->decode(message_.data(), message_.size(), input_);
   if (!problem.empty()) {
     input_.model = {};  // may be anything: it is counted under no model
@@ -79,6 +80,18 @@ bool Prediction::decode() {
     return false;
   }
   return true;
+}
+
+// REST: what the path and the headers say of the message.
+bool Prediction::read_path() {
+  const RestFields& rest = call_->head().rest();
+  input_.model = rest.path.model;
+  if (rest.json_bytes >= 0) input_.head_bytes = static_cast<size_t>(rest.json_bytes);
+  if (rest.path.version.empty() || parse_version(rest.path.version, input_.arm.version)) return true;
+  input_.model = {};
+  fail(Status::invalid_input,
+       "model_version: expected a whole number from 1 or nothing, got " + quote_name(rest.path.version));
+  return false;
 }
 
 bool Prediction::choose_lane() {
@@ -188,7 +201,10 @@ void Prediction::complete(const Outcome& outcome) noexcept {
 }
 
 void Prediction::encode(const Outcome& outcome) {
-  append_framed(answer_, [&] { codec_->encode(input_, *entry_, variant_, outcome, {outcome.y}, answer_); });
+  const auto write = [&] {
+    answer_head_ = codec_->encode(input_, *entry_, variant_, outcome, {outcome.y}, answer_);
+  };
+  codec_->framed() ? append_framed(answer_, write) : write();
 }
 
 // ---- 3. On the loop again: the answer goes to the call. ----
@@ -236,6 +252,8 @@ void Prediction::answer(Call& call) {
     last ? call.finish() : call.flush();
   } else if (status_ == Status::overloaded && lane_ != nullptr) {
     call.finish(code, error_, {{"retry-after-ms", std::to_string(lane_->retry_after_ms())}});
+  } else if (answer_head_ != 0 && code == kOk) {
+    call.finish(code, {}, {{"inference-header-content-length", std::to_string(answer_head_)}});
   } else {
     call.finish(code, error_);
   }
@@ -327,6 +345,7 @@ void Prediction::reset() {
   input_.reset();
   scattered_.release();
   answer_.reset(kKeptAnswerBytes);
+  answer_head_ = 0;
   error_.clear();
   previous_ = next_ = nullptr;
   entry_ = nullptr;

@@ -59,6 +59,7 @@ class Prediction final : public Delivery {
   };
 
   void join(Call& call);
+  bool read_path();
   bool decode();
   bool choose_lane();
   void submit(Nanos trace_begin_ns);
@@ -96,6 +97,7 @@ class Prediction final : public Delivery {
   int abandoned_code_ = 0;
   Status status_ = Status::ok;
   ByteBuffer answer_;
+  size_t answer_head_ = 0;  // bytes of it in front of binary tensors: Codec::encode
   std::string error_;
   bool counted_ = false;  // its call ended before it did
   bool waiting_ = false;  // for its model

@@ -4,6 +4,7 @@
 
 #include "codec/codec.hpp"
 #include "front/methods/predictor.hpp"
+#include "front/rest/rest_codec.hpp"
 
 namespace fused_mlp::front {
 namespace {
@@ -31,6 +32,7 @@ class PythonApplication : public Application {
   }
 
  protected:
+  BridgeCalls& python_calls() { return python_calls_; }
   void add(const std::string& path, std::unique_ptr<Method> method) {
     methods_[path] = std::move(method);
     last_path_ = {};
@@ -54,16 +56,21 @@ class PythonApplication : public Application {
 class ServiceApplication final : public PythonApplication {
  public:
   ServiceApplication(Loop& loop, Engine& engine, const Router& router, Bridge& bridge,
-                     const HealthTable& health, const std::vector<PythonRpc>& rpcs)
-      : PythonApplication(loop, bridge, rpcs), predictor_(loop, engine, router, bridge) {
+                     const HealthTable& health, const std::vector<PythonRpc>& rpcs, const RestOptions& rest)
+      : PythonApplication(loop, bridge, rpcs), predictor_(loop, engine, router, bridge), rest_(rest) {
     constexpr const char* kCheck = "/grpc.health.v1.Health/Check";
     if (find(kCheck) == nullptr) add(kCheck, std::make_unique<HealthCheck>(health));
     add_prediction("/fused_mlp.v1.Inference/Predict", predict_codec(), false);
     add_prediction("/fused_mlp.v1.Inference/PredictStream", predict_codec(), true);
     add_prediction("/inference.GRPCInferenceService/ModelInfer", infer_codec(), false);
     add_prediction("/inference.GRPCInferenceService/ModelStreamInfer", infer_stream_codec(), true);
+    if (!rest.on) return;
+    rest_infer_ = std::make_unique<PredictionMethod>(predictor_, rest_codec(), false);
+    rest_other_ = std::make_unique<BridgeMethod>(python_calls(), false);
   }
 
+  Method* find_rest(bool infer) override { return (infer ? rest_infer_ : rest_other_).get(); }
+  const std::vector<std::string>& cors_origins() const override { return rest_.cors_origins; }
   bool work() override { return predictor_.run_ready(); }
   void tick() override { predictor_.tick(); }
   bool idle() const override { return predictor_.idle(); }
@@ -74,14 +81,17 @@ class ServiceApplication final : public PythonApplication {
   }
 
   Predictor predictor_;
+  const RestOptions rest_;
+  std::unique_ptr<Method> rest_infer_, rest_other_;
 };
 
 }  // namespace
 
 std::unique_ptr<Application> make_service_application(Loop& loop, Engine& engine, const Router& router,
                                                       Bridge& bridge, const HealthTable& health,
-                                                      const std::vector<PythonRpc>& rpcs) {
-  return std::make_unique<ServiceApplication>(loop, engine, router, bridge, health, rpcs);
+                                                      const std::vector<PythonRpc>& rpcs,
+                                                      const RestOptions& rest) {
+  return std::make_unique<ServiceApplication>(loop, engine, router, bridge, health, rpcs, rest);
 }
 
 std::unique_ptr<Application> make_python_application(Loop& loop, Bridge& bridge,

@@ -14,6 +14,12 @@
 
 namespace fused_mlp::front {
 
+// What is served on the REST port.
+struct RestOptions {
+  bool on = false;
+  std::vector<std::string> cors_origins;
+};
+
 struct PythonRpc {
   std::string path;
   bool client_streams;
@@ -22,7 +28,8 @@ struct PythonRpc {
 // An RPC of Python goes before one of ours.
 std::unique_ptr<Application> make_service_application(Loop& loop, Engine& engine, const Router& router,
                                                       Bridge& bridge, const HealthTable& health,
-                                                      const std::vector<PythonRpc>& rpcs);
+                                                      const std::vector<PythonRpc>& rpcs,
+                                                      const RestOptions& rest = {});
 // Nothing but what Python answers.
 std::unique_ptr<Application> make_python_application(Loop& loop, Bridge& bridge,
                                                      const std::vector<PythonRpc>& rpcs);

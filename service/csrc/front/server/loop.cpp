@@ -30,13 +30,15 @@ constexpr int64_t kRound_ns = kMillisecond / 2;     // for reading, before epoll
 constexpr int64_t kCompute_ns = kMillisecond / 10;  // for computing: a batch that takes longer is a worker's
 constexpr int64_t kNewConnectionCost_ns =
     kMillisecond;  // a new connection comes after those that have cost little
+// HTTP/1.1 is cheap to open and to fill, and many callers come on a new connection each time.
+constexpr int64_t kNewRestConnectionCost_ns = 4 * kMillisecond;
 constexpr int64_t kUnnoticed_ns = 50 * kMillisecond;  // a longer step is a stall of ours
 constexpr int kIdleTick_ms = 1000;
 constexpr int kBusyTick_ms = 50;  // while calls are open: how late a deadline may be noticed
 
 // Tags of what is not a connection.
 constexpr uint64_t kWakeTag = 0;
-constexpr uint64_t kListenTag = 1;
+constexpr uint64_t kListenTag = 1;  // and the next one: by Speech
 
 constexpr const char* kStopping = "the server is stopping";  // to peers, in GOAWAY
 
@@ -64,7 +66,9 @@ Loop::Loop(const Limits& limits, Budgets& budgets, unsigned loops, const TlsCont
 
 Loop::~Loop() {
   ::close(epoll_fd_);
-  if (listen_fd_ >= 0) ::close(listen_fd_);
+  for (const Listener& listener : listeners_) {
+    if (listener.fd >= 0) ::close(listener.fd);
+  }
   if (spare_fd_ >= 0) ::close(spare_fd_);
 }
 
@@ -106,7 +110,9 @@ void Loop::guard(Action action) noexcept {
 void Loop::begin_drain() {
   run_soon([this] {
     draining_ = true;
-    if (listen_fd_ >= 0) stop_listening();
+    for (Listener& listener : listeners_) {
+      if (listener.fd >= 0) stop_listening(listener);
+    }
     for (Connection* connection : list_connections()) {
       guard(*connection, [&] { connection->begin_drain(kStopping); });
     }
@@ -115,11 +121,10 @@ void Loop::begin_drain() {
 
 // Accept pending connections and send them GOAWAY, so that clients go elsewhere; a reset would fail their
 // calls.
-void Loop::stop_listening() {
-  accept(INT_MAX);
-  ::close(listen_fd_);
-  listen_fd_ = -1;
-  listening_.store(false, std::memory_order_release);
+void Loop::stop_listening(Listener& listener) {
+  accept(listener, INT_MAX);
+  ::close(std::exchange(listener.fd, -1));
+  listening_.fetch_sub(1, std::memory_order_release);
   on_connection_closed_();
 }
 
@@ -127,12 +132,12 @@ void Loop::flush() noexcept {
   if (this_thread_loop != this) mailbox_.wake();
 }
 
-void Loop::adopt(int fd, std::shared_ptr<Seat> seat) {
+void Loop::adopt(int fd, std::shared_ptr<Seat> seat, Speech speech) {
   assigned_.fetch_add(1, std::memory_order_relaxed);
   try {
-    run_soon([this, fd, seat = std::move(seat)]() mutable {
+    run_soon([this, fd, speech, seat = std::move(seat)]() mutable {
       try {
-        add(Socket(fd), std::move(seat));
+        add(Socket(fd), std::move(seat), speech);
       } catch (const std::exception&) {
         bump(stats_.failures);
         on_unassigned(1);
@@ -144,13 +149,13 @@ void Loop::adopt(int fd, std::shared_ptr<Seat> seat) {
   }
 }
 
-void Loop::add(Socket socket, std::shared_ptr<Seat> seat) {
+void Loop::add(Socket socket, std::shared_ptr<Seat> seat, Speech speech) {
   const int on = 1;
   ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   reserve(connections_.size() + closed_.size() + 1);
-  auto connection = std::make_unique<Connection>(*this, std::move(socket), tls_, std::move(seat));
+  auto connection = std::make_unique<Connection>(*this, std::move(socket), tls_, std::move(seat), speech);
   Connection* raw = connection.get();
-  raw->spent_ns = kNewConnectionCost_ns;
+  raw->spent_ns = speech == Speech::rest ? kNewRestConnectionCost_ns : kNewConnectionCost_ns;
   try {
     connections_.emplace(raw, std::move(connection));
   } catch (const std::exception&) {
@@ -181,13 +186,13 @@ const std::vector<Connection*>& Loop::list_connections() noexcept {
   return listed_;
 }
 
-void Loop::listen(int fd, std::function<void(int fd)> on_accept) {
-  listening_ = true;
-  run_soon([this, fd, on_accept = std::move(on_accept)]() mutable {
-    listen_fd_ = fd;
-    spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    on_accept_ = std::move(on_accept);
-    epoll_event event{EPOLLIN, {.u64 = kListenTag}};
+void Loop::listen(int fd, Speech speech, std::function<void(int fd)> on_accept) {
+  ++listening_;
+  run_soon([this, fd, speech, on_accept = std::move(on_accept)]() mutable {
+    const auto index = static_cast<size_t>(speech);
+    listeners_[index] = {fd, std::move(on_accept)};
+    if (spare_fd_ < 0) spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    epoll_event event{EPOLLIN, {.u64 = kListenTag + index}};
     ::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
   });
 }
@@ -214,25 +219,25 @@ void Loop::on_shortage(Shortage account, int fd) noexcept {
   guard([&] { application_->on_shortage(peer_name(fd), kShortages[index].reason); });
 }
 
-void Loop::place(int fd) noexcept {
+void Loop::place(const Listener& listener, int fd) noexcept {
   try {
-    on_accept_(fd);
+    listener.on_accept(fd);
   } catch (const std::exception&) {
     bump(stats_.failures);
     ::close(fd);
   }
 }
 
-void Loop::accept(int most) {
-  for (int i = 0; i < most && listen_fd_ >= 0; ++i) {
-    const int fd = ::accept4(listen_fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+void Loop::accept(const Listener& listener, int most) {
+  for (int i = 0; i < most && listener.fd >= 0; ++i) {
+    const int fd = ::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      place(fd);
+      place(listener, fd);
     } else if (errno == EMFILE || errno == ENFILE) {
       // Out of descriptors: use the spare one to accept and close, or epoll would report the caller again and
       // again.
       ::close(spare_fd_);
-      if (const int refused = ::accept(listen_fd_, nullptr, nullptr); refused >= 0) {
+      if (const int refused = ::accept(listener.fd, nullptr, nullptr); refused >= 0) {
         turn_away(refused, "no file descriptors left");
       }
       spare_fd_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -295,8 +300,8 @@ void Loop::gather_visits(const epoll_event* events, int count) {
     const uint64_t tag = events[i].data.u64;
     if (tag == kWakeTag) {
       run_tasks();
-    } else if (tag == kListenTag) {
-      accept(kAcceptsPerRound);
+    } else if (tag < kListenTag + listeners_.size()) {
+      accept(listeners_[tag - kListenTag], kAcceptsPerRound);
     } else if (auto* connection = reinterpret_cast<Connection*>(tag); !connection->waiting) {
       visits_.push_back({connection, events[i].events});
     }

@@ -48,14 +48,14 @@ class Loop final : public CompletionSink {
   void flush() noexcept override;  // wakes the loop, unless it is the one calling
   void run_soon(std::function<void()> task) { mailbox_.run_soon(std::move(task)); }
   // A new connection. Takes the socket over unless it throws.
-  void adopt(int fd, std::shared_ptr<Seat> seat = nullptr);
-  void listen(int fd, std::function<void(int fd)> on_accept);
+  void adopt(int fd, std::shared_ptr<Seat> seat = nullptr, Speech speech = Speech::grpc);
+  void listen(int fd, Speech speech, std::function<void(int fd)> on_accept);
   void begin_drain();
   // Closes every connection, waits until the engine has finished everything of this loop, ends the thread.
   void stop();
   Stats& stats() { return stats_; }
   uint64_t connections() const { return assigned_.load(std::memory_order_relaxed); }
-  bool drained() const { return !listening_.load(std::memory_order_acquire) && connections() == 0; }
+  bool drained() const { return listening_.load(std::memory_order_acquire) == 0 && connections() == 0; }
 
   // From its own thread:
   const Limits& limits() const { return limits_; }
@@ -88,7 +88,7 @@ class Loop final : public CompletionSink {
   };
 
   void run();
-  void add(Socket socket, std::shared_ptr<Seat> seat);
+  void add(Socket socket, std::shared_ptr<Seat> seat, Speech speech);
   void reserve(size_t connections);
   const std::vector<Connection*>& list_connections() noexcept;
   void look_at_clock(int64_t expected_ns);
@@ -101,9 +101,14 @@ class Loop final : public CompletionSink {
   void guard(Action action) noexcept;
   void run_tasks() noexcept;
   bool work() noexcept;
-  void place(int fd) noexcept;
-  void accept(int most);
-  void stop_listening();
+  // One port.
+  struct Listener {
+    int fd = -1;
+    std::function<void(int fd)> on_accept;
+  };
+  void place(const Listener& listener, int fd) noexcept;
+  void accept(const Listener& listener, int most);
+  void stop_listening(Listener& listener);
   bool deliver();
   void compute();
   void write_dirty();
@@ -117,9 +122,9 @@ class Loop final : public CompletionSink {
   const Budgets& budgets_;
   const TlsContext* tls_;
   std::function<void()> on_connection_closed_;
-  int epoll_fd_, listen_fd_ = -1, spare_fd_ = -1;
+  int epoll_fd_, spare_fd_ = -1;
   Mailbox mailbox_;
-  std::function<void(int fd)> on_accept_;
+  std::array<Listener, 2> listeners_;  // by Speech
 
   // These outlive everything that charges them.
   Accounts accounts_;
@@ -144,7 +149,7 @@ class Loop final : public CompletionSink {
   std::array<int64_t, kShortageCount> shortage_logged_ns_{};  // 0: never
   Stats stats_;
   std::atomic<uint64_t> assigned_{0};
-  std::atomic<bool> listening_{false};
+  std::atomic<int> listening_{0};  // on so many ports
   std::thread thread_;
 };
 

@@ -19,8 +19,9 @@ struct AddressDeleter {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
 
-int open_listener(const ServerOptions& options) {
-  const std::string port = std::to_string(options.port);
+int open_listener(const ServerOptions& options, int port_number, const std::string& purpose,
+                  const std::string& setting) {
+  const std::string port = std::to_string(port_number);
   const std::string where = options.host + ":" + port;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -35,8 +36,8 @@ int open_listener(const ServerOptions& options) {
   if (fd < 0 || ::bind(fd, address->ai_addr, address->ai_addrlen) != 0 || ::listen(fd, kBacklog) != 0) {
     const std::string reason = std::strerror(errno);
     if (fd >= 0) ::close(fd);
-    throw std::runtime_error("cannot listen on " + where + " for " + options.purpose + ": " + reason +
-                             "; set " + options.setting);
+    throw std::runtime_error("cannot listen on " + where + " for " + purpose + ": " + reason + "; set " +
+                             setting);
   }
   return fd;
 }
@@ -60,23 +61,30 @@ Server::Server(const ServerOptions& options) : seats_(options.limits), budgets_(
       drained_.notify_all();
     }));
   }
-  listen_fd_ = open_listener(options);
+  listen_fd_ = open_listener(options, options.port, options.purpose, options.setting);
   port_ = bound_port(listen_fd_);
+  if (options.rest_port < 0) return;
+  rest_fd_ = open_listener(options, options.rest_port, "REST", "FUSED_MLP_REST_PORT");
+  rest_port_ = bound_port(rest_fd_);
 }
 
 Server::~Server() {
   stop();
   if (listen_fd_ >= 0) ::close(listen_fd_);
+  if (rest_fd_ >= 0) ::close(rest_fd_);
 }
 
 void Server::start(const MakeApplication& make_application) {
   for (auto& loop : loops_) loop->start(make_application(*loop));
-  loops_.front()->listen(std::exchange(listen_fd_, -1), [this](int fd) { place(fd); });
+  Loop& first = *loops_.front();
+  first.listen(std::exchange(listen_fd_, -1), Speech::grpc, [this](int fd) { place(fd, Speech::grpc); });
+  if (rest_fd_ < 0) return;
+  first.listen(std::exchange(rest_fd_, -1), Speech::rest, [this](int fd) { place(fd, Speech::rest); });
 }
 
 // On the accepting loop's thread. To the loop with the fewest connections: a hash would often give one of two
 // loops six of eight.
-void Server::place(int fd) {
+void Server::place(int fd, Speech speech) {
   Seats::Admission admission = seats_.admit(peer_address(fd));
   if (admission.seat == nullptr) return loops_.front()->turn_away(fd, admission.refusal);
   // The seat is given back with whatever holds this: the connection, or the task that was to make it.
@@ -86,7 +94,7 @@ void Server::place(int fd) {
   seat->loop = std::min_element(loops_.begin(), loops_.end(), fewer)->get();
   // First: if it throws, the socket is still the caller's.
   if (admission.making_room != nullptr) make_room(std::move(admission.making_room));
-  seat->loop->adopt(fd, std::move(held));
+  seat->loop->adopt(fd, std::move(held), speech);
 }
 
 void Server::make_room(std::shared_ptr<Seat> seat) {

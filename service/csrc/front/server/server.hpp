@@ -18,7 +18,8 @@ namespace fused_mlp::front {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 0;  // 0: any free one
+  uint16_t port = 0;   // 0: any free one
+  int rest_port = -1;  // -1: none
   unsigned loops = 1;
   Limits limits;
   TlsFiles tls;
@@ -36,6 +37,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   uint16_t port() const { return port_; }
+  uint16_t rest_port() const { return rest_port_; }  // 0: none
   const Budgets& budgets() const { return budgets_; }
   const std::vector<std::unique_ptr<Loop>>& loops() const { return loops_; }
   void start(const MakeApplication& make_application);
@@ -53,15 +55,15 @@ class Server {
   }
 
  private:
-  void place(int fd);
+  void place(int fd, Speech speech);
   void make_room(std::shared_ptr<Seat> seat);
 
   Seats seats_;  // outlives the loops
   Budgets budgets_;
   std::unique_ptr<TlsContext> tls_;
   std::vector<std::unique_ptr<Loop>> loops_;
-  int listen_fd_ = -1;
-  uint16_t port_ = 0;
+  int listen_fd_ = -1, rest_fd_ = -1;
+  uint16_t port_ = 0, rest_port_ = 0;
   std::mutex mutex_;
   std::condition_variable drained_;
 };

@@ -62,14 +62,15 @@ struct Rig {
 
   Rig() {
     const std::vector<PythonRpc> rpcs = {{"/grpc.health.v1.Health/Check", false}, {"/s.S/Stream", true}};
-    loop.serve_here(make_service_application(loop, toy.engine, toy.router, bridge, health, rpcs));
+    loop.serve_here(make_service_application(loop, toy.engine, toy.router, bridge, health, rpcs,
+                                             RestOptions{true, {"https://a.example"}}));
     base_bytes = __sanitizer_get_current_allocated_bytes();
   }
   // One end of a new connection; -1: none to be had.
-  int connect() {
+  int connect(Speech speech = Speech::grpc) {
     int fds[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) != 0) return -1;
-    loop.adopt(fds[0]);
+    loop.adopt(fds[0], nullptr, speech);
     turn();
     return fds[1];
   }
@@ -99,6 +100,8 @@ struct Rig {
     for (const Event& event : bridge.drain()) {
       if (event.kind == EventKind::start) bridge.send(event.call, event.body);
       if (event.kind == EventKind::message) bridge.message_done(event.call);
+      const bool rest = event.kind == EventKind::start && event.path[0] != '/';
+      if (rest) bridge.finish(event.call, 0, "", {{":status", "405"}, {"content-type", "text/html"}});
       if (event.kind == EventKind::half_close || event.path.ends_with("Check")) {
         bridge.finish(event.call, 5, "not % found", {{"x-bin", std::string(3, '\0')}});
       }

@@ -1,9 +1,11 @@
 """Seeds for the fuzzers: good sessions and messages to start from. `python seeds.py FOLDER` writes
-FOLDER/connection, FOLDER/session and FOLDER/decoders; run from the repository's root, where tests and protos are."""
+FOLDER/connection, FOLDER/session, FOLDER/decoders and FOLDER/rest; run from the repository's root, where tests and
+protos are."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,46 @@ def sessions() -> list[bytes]:
     ]
 
 
+def rest() -> list[bytes]:
+    tensor = {"name": "input", "shape": [1, 64], "datatype": "FP32"}
+    numbers = tensor | {"data": [[0.1, -2.5e-3, 1e-45, 16777217] * 16]}
+    body = json.dumps({"id": "a", "inputs": [numbers], "outputs": [{"name": "v"}]}).encode()
+    head = json.dumps(
+        {
+            "inputs": [tensor | {"parameters": {"binary_data_size": 256}}],
+            "outputs": [{"name": "pi", "parameters": {"binary_data": True}}],
+            "parameters": {"binary_data_output": False, "arm": "1/fused"},
+        }
+    ).encode()
+    head += b" " * (-len(head) % 8)
+    sizes, packed = (len(head) + 256, len(head), head), gzip.compress(body)
+    post = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: a\r\n"
+    sessions = [
+        post + b"Content-Length: %d\r\n\r\n" % len(body) + body + b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n",
+        post + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body),
+        post + b"Content-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%s" % sizes + ROW,
+        post + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed,
+        post + b"Expect: 100-continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
+        b"OPTIONS /v2 HTTP/1.1\r\nHost: a\r\nOrigin: https://a.example\r\n"
+        b"Access-Control-Request-Method: GET\r\n\r\n",
+        b"HEAD /v2/models/a%20b/versions/7 HTTP/1.0\r\nX-Request-Timeout-Ms: 5\r\n\r\n" * 3,
+    ]  # fmt: skip
+    fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "a"),
+        (":path", "/v2/models/heads/infer"),
+    ]
+    block = HeadersFrame(1, hpack.Encoder().encode(fields), flags=["END_HEADERS"]).serialize()
+    http2 = block + DataFrame(1, body, flags=["END_STREAM"]).serialize()
+    return [
+        *(bytes([choice]) + session for session in sessions for choice in (0, 0x3A, 0x82)),
+        *(bytes([choice]) + http2 for choice in (1, 0x83)),
+        b"\x04" + body,
+        bytes([len(head) // 8 * 8 | 4]) + head + ROW if len(head) < 248 else b"\x04" + head,
+    ]
+
+
 def write(folder: Path, seeds: list[bytes]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for index, seed in enumerate(seeds):
@@ -116,3 +158,4 @@ if __name__ == "__main__":
     write(Path(sys.argv[1]) / "connection", connections())
     write(Path(sys.argv[1]) / "session", sessions())
     write(Path(sys.argv[1]) / "decoders", messages())
+    write(Path(sys.argv[1]) / "rest", rest())

@@ -13,7 +13,9 @@
 namespace fused_mlp::front {
 namespace {
 
-constexpr unsigned char kAlpn[] = {2, 'h', '2'};
+// HTTP/2 first: it is what a client that offers both is given.
+constexpr unsigned char kAlpn[] = {2, 'h', '2', 8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
+constexpr unsigned kHttp2Alpn = 3;  // of it, where nothing else is spoken
 
 struct ContextDeleter {
   void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
@@ -21,10 +23,11 @@ struct ContextDeleter {
 using Context = std::unique_ptr<SSL_CTX, ContextDeleter>;
 
 // gRPC over TLS is HTTP/2 by ALPN: a client that offers only something else is turned away in the handshake.
-int choose_alpn(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* offered,
-                unsigned offered_size, void*) {
+int choose_alpn(SSL* session, const unsigned char** out, unsigned char* out_size,
+                const unsigned char* offered, unsigned offered_size, void*) {
   unsigned char* chosen = nullptr;
-  if (SSL_select_next_proto(&chosen, out_size, kAlpn, sizeof kAlpn, offered, offered_size) !=
+  const unsigned size = SSL_get_app_data(session) != nullptr ? sizeof kAlpn : kHttp2Alpn;
+  if (SSL_select_next_proto(&chosen, out_size, kAlpn, size, offered, offered_size) !=
       OPENSSL_NPN_NEGOTIATED) {
     return SSL_TLSEXT_ERR_ALERT_FATAL;
   }

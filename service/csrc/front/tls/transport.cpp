@@ -53,11 +53,13 @@ std::string peer_name(int fd) {
   return name.append(":").append(port);
 }
 
-Transport::Transport(Socket socket, const TlsContext* tls) : socket_(std::move(socket)) {
+Transport::Transport(Socket socket, const TlsContext* tls, bool http1)
+    : socket_(std::move(socket)), http1_(http1) {
   if (tls == nullptr) return;
   ssl_ = tls->open_session();
   SSL_set_fd(ssl_, fd());
   SSL_set_accept_state(ssl_);
+  if (http1) SSL_set_app_data(ssl_, this);  // for choose_alpn
   shaking_hands_ = true;
 }
 
@@ -83,7 +85,8 @@ Io Transport::handshake() {
   const unsigned char* protocol = nullptr;
   unsigned size = 0;
   SSL_get0_alpn_selected(ssl_, &protocol, &size);
-  if (size != 2) {  // no ALPN at all: not a client of HTTP/2
+  http2_ = size == 2;
+  if (!http2_ && !http1_) {  // no ALPN at all: not a client of HTTP/2
     failure_ = TlsFailure::alpn;
     return Io::closed;
   }

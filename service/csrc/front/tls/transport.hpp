@@ -26,7 +26,8 @@ std::string peer_name(int fd);
 
 class Transport {
  public:
-  Transport(Socket socket, const TlsContext* tls);
+  // `http1`: HTTP/1.1 is spoken too, so that ALPN may choose it or be absent.
+  Transport(Socket socket, const TlsContext* tls, bool http1 = false);
   ~Transport();
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
@@ -37,6 +38,7 @@ class Transport {
   // wants_write().
   Io handshake();
   TlsFailure handshake_failure() const { return failure_; }  // after handshake() returned closed
+  bool speaks_http2() const { return http2_; }               // by ALPN, after the handshake
   bool wants_write() const { return wants_write_; }
   // done: `bytes` were read; more may be waiting when they fill `size`.
   IoResult read(uint8_t* place, size_t size);
@@ -55,7 +57,7 @@ class Transport {
 
   const Socket socket_;
   ssl_st* ssl_ = nullptr;
-  bool shaking_hands_ = false;
+  bool shaking_hands_ = false, http1_ = false, http2_ = false;
   bool wants_write_ = false;
   bool writing_finished_ = false;
   TlsFailure failure_ = TlsFailure::closed;

@@ -1,0 +1,127 @@
+"""What the REST port says about itself: an OpenAPI description, and a page that needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+from functools import cache
+from html import escape
+from importlib.metadata import version as package_version
+from typing import Any
+
+_MODEL = "/v2/models/{model}"
+_VERSION = _MODEL + "/versions/{version}"
+_EXAMPLE = '{"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": [0.0, ...]}]}'
+# Verb, path, summary, answer.
+_PATHS = [
+    ("post", _MODEL + "/infer", "Predict: rows in, outputs out. " + _EXAMPLE, "InferenceResponse"),
+    ("post", _VERSION + "/infer", "The same, of one version.", "InferenceResponse"),
+    ("get", "/v2", "Name, version and extensions of the server.", "ServerMetadata"),
+    ("get", "/v2/health/live", "200: the server answers.", "Live"),
+    ("get", "/v2/health/ready", "200: it can answer predictions; else 503.", "Ready"),
+    ("get", _MODEL, "Versions, inputs and outputs of a model.", "ModelMetadata"),
+    ("get", _VERSION, "The same, of one version.", "ModelMetadata"),
+    ("get", _MODEL + "/ready", "200: the model can answer; else 503.", "Ready"),
+    ("get", _VERSION + "/ready", "The same, of one version.", "Ready"),
+    ("get", _MODEL + "/config", "How it is served.", "ModelConfig"),
+    ("get", _MODEL + "/stats", "Requests, rows and times since the start.", "ModelStatistics"),
+    ("get", "/v2/models/stats", "The same, of all models.", "ModelStatistics"),
+    ("post", "/v2/repository/index", "All models and versions and their states.", "RepositoryIndex"),
+    ("post", "/v2/repository/models/{model}/load", "Load it again (FUSED_MLP_ALLOW_LOAD).", "Empty"),
+    ("post", "/v2/repository/models/{model}/unload", "Stop serving it (FUSED_MLP_ALLOW_LOAD).", "Empty"),
+]
+_TENSOR = {
+    "type": "object",
+    "required": ["name", "shape", "datatype"],
+    "properties": {
+        "name": {"type": "string"},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+        "datatype": {"type": "string", "enum": ["FP32", "FP64", "FP16", "BF16"]},
+        "parameters": {"type": "object", "properties": {"binary_data_size": {"type": "integer"}}},
+        "data": {"type": "array", "items": {}, "description": "flat, or nested by rows; FP32 and FP64 only"},
+    },
+}
+_REQUEST = {
+    "type": "object",
+    "required": ["inputs"],
+    "properties": {
+        "id": {"type": "string"},
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "variant": {"type": "string", "enum": ["fused", "unfused"]},
+                "arm": {"type": "string"},
+                "binary_data_output": {"type": "boolean"},
+            },
+        },
+        "inputs": {"type": "array", "minItems": 1, "maxItems": 1, "items": _TENSOR},
+        "outputs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {
+                    "name": {"type": "string"},
+                    "parameters": {"type": "object", "properties": {"binary_data": {"type": "boolean"}}},
+                },
+            },
+        },
+    },
+}
+
+
+@cache
+def openapi() -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for verb, path, summary, answer in _PATHS:
+        names = [name for name in ("model", "version") if f"{{{name}}}" in path]
+        operation: dict[str, Any] = {
+            "summary": summary,
+            "parameters": [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+            ],
+            "responses": {
+                "200": _json("answer", {"$ref": f"#/components/schemas/{answer}"}),
+                "default": _json("what is wrong", {"$ref": "#/components/schemas/Error"}),
+            },
+        }
+        if path.endswith("/infer"):
+            operation["requestBody"] = _json("one tensor", _REQUEST) | {"required": True}
+        paths.setdefault(path, {})[verb] = operation
+    schemas: dict[str, Any] = {answer: {"type": "object"} for _, _, _, answer in _PATHS}
+    schemas["RepositoryIndex"] = {"type": "array", "items": {"type": "object"}}
+    schemas["Error"] = {"type": "object", "properties": {"error": {"type": "string"}}}
+    schemas["InferenceResponse"] = {
+        "type": "object",
+        "properties": {
+            "model_name": {"type": "string"},
+            "model_version": {"type": "string"},
+            "id": {"type": "string"},
+            "parameters": {"type": "object"},
+            "outputs": {"type": "array", "items": _TENSOR},
+        },
+    }
+    return {
+        "openapi": "3.0.3",
+        "info": {"title": "fused-mlp: Open Inference Protocol", "version": package_version("fused-mlp")},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+@cache
+def page() -> bytes:
+    rows = "".join(
+        f"<tr><td><code>{verb.upper()}</code></td><td><code>{escape(path)}</code></td><td>{escape(summary)}</td></tr>"
+        for verb, path, summary, _ in _PATHS
+    )
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>fused-mlp: REST</title>
+<style>body{{font:15px/1.5 sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}}
+td{{padding:.3rem .8rem .3rem 0;vertical-align:top;border-top:1px solid #ddd}}</style>
+<h1>fused-mlp {escape(package_version("fused-mlp"))}: Open Inference Protocol over HTTP</h1>
+<p>For tools: <a href="/openapi.json">/openapi.json</a>. Tensors go as JSON numbers, or as bytes behind the JSON, whose
+size <code>Inference-Header-Content-Length</code> then tells. Errors are <code>{{"error": "..."}}</code>.</p>
+<table>{rows}</table></html>
+""".encode()
