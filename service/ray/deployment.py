@@ -10,7 +10,16 @@ from fused_mlp.service.settings.settings import Settings, SettingsError, load_se
 
 MOST_REPLICAS = 1000
 # Replicas decide these: several may share a machine, and each is watched over plain HTTP.
-_OURS = ("grpc_port", "metrics_port", "admin_port", "admin_host", "metrics_host", "metrics_tls", "log_format")
+_OURS = (
+    "grpc_port",
+    "rest_port",
+    "metrics_port",
+    "admin_port",
+    "admin_host",
+    "metrics_host",
+    "metrics_tls",
+    "log_format",
+)
 
 
 class FleetError(Exception):
