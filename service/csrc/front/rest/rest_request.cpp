@@ -360,10 +360,6 @@ std::string read_rest_request(const uint8_t* data, size_t size, PredictInput& in
     return "inference-header-content-length: expected at most the body's " + std::to_string(size) +
            " bytes, got " + std::to_string(input.head_bytes);
   }
-  if (json_bytes > kMostJsonBytes) {
-    return "body: expected at most " + std::to_string(kMostJsonBytes) + " bytes of JSON, got " +
-           std::to_string(json_bytes) + "; send numbers as binary data";
-  }
   thread_local std::unique_ptr<Scratch> scratch;
   if (scratch == nullptr) scratch = std::make_unique<Scratch>();
   try {
