@@ -26,6 +26,7 @@ struct Problem {
 [[noreturn]] void fail(std::string text) { throw Problem{std::move(text)}; }
 
 void check(error_code error) {
+  if (error == simdjson::MEMALLOC) throw std::bad_alloc();
   if (error != simdjson::SUCCESS) {
     fail(std::string("body: expected JSON, got text that cannot be read as such: ") +
          simdjson::error_message(error));
