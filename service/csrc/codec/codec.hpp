@@ -26,6 +26,9 @@ class Codec {
   virtual void encode_error(std::string_view request_id, int code, std::string_view text,
                             ByteBuffer& out) const = 0;
 
+  // How many bytes it takes to decode a message that must not be decoded on a loop, for it would take long;
+  // 0: a loop may.
+  virtual size_t decoding_bytes(size_t /*message_size*/, const PredictInput&) const { return 0; }
   // Messages have gRPC's prefix in front.
   virtual bool framed() const { return true; }
 

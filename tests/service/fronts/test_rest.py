@@ -262,7 +262,10 @@ def test_stopping_answers_what_was_accepted_and_closes(expected: np.ndarray) -> 
             body = json.dumps(json_request(ROW)).encode()
             wire.sendall(post(body))
             read_until(wire, 1, b"]}]}")
+            had = server.metric("fused_mlp_front_received_bytes_total")
             wire.sendall(post(body)[:100])  # begun before it stops, so answered
+            while server.metric("fused_mlp_front_received_bytes_total") == had:
+                pass
             read_again = socket.create_connection(("127.0.0.1", port), timeout=20)  # idle: closed at once
             server.process.terminate()
             assert read_again.recv(100) == b""

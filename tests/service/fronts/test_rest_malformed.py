@@ -192,6 +192,8 @@ HOST = b"Host: x\r\n"
         post(GOOD).replace(b"Content-Length: ", b"Content-Length: 99999999999999999999"),
         b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" % (INFER.encode(), HOST),
         b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\nzz\r\n" % (INFER.encode(), HOST),
+        b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n5;a=b\r\n" % (INFER.encode(), HOST),
+        b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n" % (INFER.encode(), HOST) + b"1\r\n \r\n" * 300,
         b"POST %s HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n5\r\nabcdefg\r\n" % (INFER.encode(), HOST),
     ],
 )  # fmt: skip

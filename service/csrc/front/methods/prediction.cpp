@@ -40,7 +40,11 @@ void Prediction::start(Call& call, Message&& message, const Codec& codec) {
     span_ = sample_request(call.head().trace(), call.head().method()->name(), started_ns_);
   }
   try {
-    if (!decode()) return;
+    if (!codec_->framed() && !read_path()) return;
+    if (const size_t bytes = codec_->decoding_bytes(message_.size(), input_); bytes != 0) {
+      return decode_later(bytes);
+    }
+    if (!take_decoded(codec_->decode(message_.data(), message_.size(), input_))) return;
   } catch (const std::exception&) {
     return fail(Status::kernel_error, kOutOfMemory);
   }
@@ -65,9 +69,41 @@ void Prediction::join(Call& call) {
   call.attachment = this;
 }
 
-bool Prediction::decode() {
-  if (!codec_->framed() && !read_path()) return false;
-  const std::string problem = codec_->decode(message_.data(), message_.size(), input_);
+// Its memory is charged before it exists, too.
+void Prediction::decode_later(size_t bytes) {
+  if (!decoding_memory_.resize(call_->accounts().requests, bytes)) {
+    call_->report_shortage(Shortage::requests);
+    return fail(Status::overloaded, "too many requests wait; retry later");
+  }
+  owner_.decode_later(*call_, *this);
+  decoding_ = true;
+}
+
+void Prediction::decode_elsewhere() noexcept {
+  try {
+    error_ = codec_->decode(message_.data(), message_.size(), input_);
+  } catch (const std::exception&) {
+    status_ = Status::kernel_error;
+  }
+  Loop& loop = owner_.loop();
+  loop.post(this);  // it may be gone by the next line
+  loop.flush();
+}
+
+void Prediction::on_decoded() {
+  decoding_ = false;
+  decoding_memory_.release();
+  if (status_ != Status::ok) return fail(status_, kOutOfMemory);
+  if (!call_->open()) return fail(Status::cancelled, {});
+  try {
+    if (!take_decoded(std::exchange(error_, {}))) return;
+  } catch (const std::exception&) {
+    return fail(Status::kernel_error, kOutOfMemory);
+  }
+  proceed();
+}
+
+bool Prediction::take_decoded(std::string_view problem) {
   if (!problem.empty()) {
     input_.model = {};  // may be anything: it is counted under no model
     fail(Status::invalid_input, problem);
@@ -159,7 +195,9 @@ void Prediction::expect_answer(uint32_t rows) {
   size_t bytes = kAnswerFields + input_.model.size() + input_.request_id.size();
   for (size_t i = 0; i < input_.head_count; ++i) {
     const Head& head = entry_->heads[input_.heads[i]];
-    bytes += kHeadFields + head.name.size() + size_t{rows} * head.width * dtype_size(input_.dtype);
+    // A float takes up to 15 characters of JSON and a comma.
+    const size_t number = codec_->framed() ? dtype_size(input_.dtype) : 16;
+    bytes += kHeadFields + head.name.size() + size_t{rows} * head.width * number;
   }
   expected_.resize_anyway(call_->accounts().answers, bytes);
   call_->expect_answer(bytes);
@@ -225,6 +263,7 @@ void Prediction::set_error(std::string_view text) noexcept {
 }
 
 void Prediction::deliver() noexcept {
+  if (decoding_) return on_decoded();
   if (answered_) return owner_.recycle(this);  // posted by release_from_engine
   answered_ = true;
   Call& call = *call_;

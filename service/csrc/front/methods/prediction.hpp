@@ -27,6 +27,7 @@ class Prediction final : public Delivery {
   void start(Call& call, Message&& message, const Codec& codec);
   // Choose a lane and submit: after it has waited for its model.
   bool waits() const { return waiting_; }
+  void decode_elsewhere() noexcept;  // on a DecodingThread
   void proceed(Nanos trace_begin_ns = 0);
   void deliver() noexcept override;
   // Its call ended early. What the engine still computes for it is thrown away.
@@ -60,7 +61,9 @@ class Prediction final : public Delivery {
 
   void join(Call& call);
   bool read_path();
-  bool decode();
+  void decode_later(size_t bytes);
+  void on_decoded();
+  bool take_decoded(std::string_view problem);
   bool choose_lane();
   void submit(Nanos trace_begin_ns);
   void expect_answer(uint32_t rows);
@@ -85,7 +88,8 @@ class Prediction final : public Delivery {
   Message message_;
   PredictInput input_;
   Charge<PeerAccount> scattered_;  // a copy of the numbers, where they came in pieces
-  Charge<PeerAccount> expected_;   // the answer, until it has gone to the call
+  Charge<PeerAccount> decoding_memory_;
+  Charge<PeerAccount> expected_;  // the answer, until it has gone to the call
   LoopRoutes::Table* table_ = nullptr;
   const RouteEntry* entry_ = nullptr;
   Lane* lane_ = nullptr;
@@ -101,6 +105,7 @@ class Prediction final : public Delivery {
   std::string error_;
   bool counted_ = false;  // its call ended before it did
   bool waiting_ = false;  // for its model
+  bool decoding_ = false;
   bool answered_ = false;
   std::atomic<int> holders_{0};  // the loop, and the engine while it has the ticket; the last one recycles
 };

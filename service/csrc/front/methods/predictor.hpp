@@ -12,6 +12,7 @@
 #include "codec/codec.hpp"
 #include "engine/engine.hpp"
 #include "front/grpc/method.hpp"
+#include "front/methods/decoding_thread.hpp"
 #include "front/methods/failure_log.hpp"
 #include "front/methods/loop_routes.hpp"
 
@@ -52,6 +53,7 @@ class Predictor {
   void wait_for(Prediction& prediction, const RouteEntry& entry);
   void stop_waiting(const Prediction& prediction) noexcept;
   void recycle(Prediction* prediction) noexcept;
+  void decode_later(const Call& call, Prediction& prediction);
 
  private:
   // Those that wait for one version, oldest first.
@@ -75,6 +77,7 @@ class Predictor {
   size_t in_use_ = 0;
   std::vector<Submission> round_, submitting_;
   bool submitted_ = false;
+  DecodingThread decoding_;
 };
 
 // Predict and ModelInfer, one request per call or a stream of them.

@@ -12,6 +12,7 @@
 namespace fused_mlp::front {
 namespace {
 
+constexpr int64_t kDrainNotice = 20'000'000;
 constexpr size_t kPiece = 64u << 10;  // of an answer, to the output at once
 
 }  // namespace
@@ -77,6 +78,12 @@ struct Http1::Parser {
         p->upgrade = 0;  // to h2c, say: not taken up
         return guarded(p, [](Http1& h) { return h.on_head_end(); });
       };
+      s.on_chunk_header = [](llhttp_t* p) {
+        return guarded(p, [&](Http1& h) { return h.on_chunk(p->content_length); });
+      };
+      s.on_chunk_extension_name = [](llhttp_t* p, const char*, size_t) {
+        return guarded(p, [](Http1& h) { return h.find_problem(400, "chunks: expected no extensions"); });
+      };
       s.on_body = [](llhttp_t* p, const char* at, size_t size) {
         return guarded(p, [&](Http1& h) {
           Call* call = h.connection_.streams_.calls().first();
@@ -113,8 +120,12 @@ bool Http1::on_begin() {
   if (connection_.streams_.empty()) connection_.set_idle_since(0);
   if (connection_.streams_.open(connection_, ++requests_ & 0x7fffffff) != nullptr) return true;
   connection_.loop_.on_shortage(Shortage::calls, connection_.fd());
-  problem_ = 503;
-  problem_text_ = "too many open calls; retry later";
+  return find_problem(503, "too many open calls; retry later");
+}
+
+bool Http1::find_problem(int status, const char* text) {
+  problem_ = status;
+  problem_text_ = text;
   return false;
 }
 
@@ -146,9 +157,7 @@ bool Http1::on_head_end() {
   const llhttp_t& parser = parser_->state;
   Call* call = connection_.streams_.calls().first();
   if (parser.http_major != 1 || (parser.http_minor == 1 && !call->head().rest().has_host)) {
-    problem_ = 400;
-    problem_text_ = "expected HTTP/1.1 and a Host header";
-    return false;
+    return find_problem(400, "expected HTTP/1.1 and a Host header");
   }
   chunked_ = (parser.flags & F_CHUNKED) != 0;
   // Known now: a call that is refused before its body has come must say so in its answer.
@@ -160,6 +169,14 @@ bool Http1::on_head_end() {
     connection_.mark_dirty();
   }
   return true;
+}
+
+// A chunk costs more than its bytes.
+bool Http1::on_chunk(size_t size) {
+  constexpr size_t kFewChunks = 256, kLeastBytes = 16;
+  chunk_bytes_ += std::min(size, connection_.loop_.limits().max_message_bytes);
+  if (++chunks_ <= kFewChunks || chunk_bytes_ >= kLeastBytes * chunks_) return true;
+  return find_problem(400, "chunks: expected 16 bytes or more in each, got fewer");
 }
 
 void Http1::on_request_end() {
@@ -236,6 +253,7 @@ void Http1::end_answer() {
   llhttp_reset(&parser_->state);
   lines_.restart();
   in_head_ = true;
+  chunks_ = chunk_bytes_ = 0;
   request_ended_ = expects_continue_ = chunked_ = false;
 }
 
@@ -272,17 +290,24 @@ void Http1::sweep() {
   if (connection_.closed_ || connection_.leaving_) return;
   connection_.loop_.watch(connection_);
   connection_.visit_again_if_pending();
+  // A request that was on its way is answered.
+  if (draining_ && connection_.streams_.empty() && head_since_ns_ == 0 &&
+      now_ns - drain_since_ns_ > kDrainNotice) {
+    return connection_.leave(End::done);
+  }
   // Without pings there is no other way to find out that a peer has gone.
   if (connection_.streams_.empty() && head_since_ns_ == 0 &&
       connection_.timers_.silent(limits.keepalive_s + limits.keepalive_timeout_s, now_ns)) {
     return connection_.leave(End::done);
   }
-  if (connection_.timers_.drain_due(!connection_.streams_.empty(), now_ns) != nullptr) begin_drain();
+  if (!draining_ && connection_.timers_.drain_due(!connection_.streams_.empty(), now_ns) != nullptr) {
+    begin_drain();
+  }
 }
 
 void Http1::begin_drain() {
   draining_ = closes_ = true;
-  if (connection_.streams_.empty() && head_since_ns_ == 0) connection_.leave(End::done);
+  drain_since_ns_ = connection_.loop_.timer_now();
 }
 
 }  // namespace fused_mlp::front

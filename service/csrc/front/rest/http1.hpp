@@ -66,9 +66,10 @@ class Http1 {
   // What llhttp found, in the order of a request.
   bool on_begin();
   bool on_head_end();
+  bool on_chunk(size_t size);
   void on_request_end();
+  bool find_problem(int status, const char* text);  // always false
   void end_field();
-  bool answer_taken();
   void end_answer();
 
   Connection& connection_;
@@ -76,6 +77,8 @@ class Http1 {
   HeadLines lines_;
   std::string url_, name_, value_;  // as far as they have come
   int32_t requests_ = 0;
+  size_t chunks_ = 0, chunk_bytes_ = 0;
+  int64_t drain_since_ns_ = 0;
   int64_t head_since_ns_ = 0;  // 0: no head has begun
   Call* answering_ = nullptr;  // its head is on its way
   int problem_ = 0;            // the HTTP status of what a callback found

@@ -11,9 +11,6 @@ namespace fused_mlp::front {
 // and headers say them.
 const Codec& rest_codec();
 
-// JSON of a request takes time as it is read, on a loop that others wait for; numbers as bytes take none.
-inline constexpr size_t kMostJsonBytes = 1u << 20;
-
 // Reads a request; returns what is wrong with it. In a build without simdjson nothing can be read.
 std::string read_rest_request(const uint8_t* data, size_t size, PredictInput& input);
 

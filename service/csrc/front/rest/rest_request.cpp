@@ -26,6 +26,7 @@ struct Problem {
 [[noreturn]] void fail(std::string text) { throw Problem{std::move(text)}; }
 
 void check(error_code error) {
+  if (error == simdjson::MEMALLOC) throw std::bad_alloc();
   if (error != simdjson::SUCCESS) {
     fail(std::string("body: expected JSON, got text that cannot be read as such: ") +
          simdjson::error_message(error));
@@ -359,10 +360,6 @@ std::string read_rest_request(const uint8_t* data, size_t size, PredictInput& in
   if (input.head_bytes != SIZE_MAX && input.head_bytes > size) {
     return "inference-header-content-length: expected at most the body's " + std::to_string(size) +
            " bytes, got " + std::to_string(input.head_bytes);
-  }
-  if (json_bytes > kMostJsonBytes) {
-    return "body: expected at most " + std::to_string(kMostJsonBytes) + " bytes of JSON, got " +
-           std::to_string(json_bytes) + "; send numbers as binary data";
   }
   thread_local std::unique_ptr<Scratch> scratch;
   if (scratch == nullptr) scratch = std::make_unique<Scratch>();

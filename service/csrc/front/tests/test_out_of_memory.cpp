@@ -38,6 +38,12 @@ void* allocate(size_t size) {
 // Not inlined: GCC takes malloc and delete in one function for a mismatch (seen with ThreadSanitizer).
 [[gnu::noinline]] void* operator new(size_t size) { return allocate(size); }
 [[gnu::noinline]] void* operator new[](size_t size) { return allocate(size); }
+[[gnu::noinline]] void* operator new[](size_t size, const std::nothrow_t&) noexcept {  // of simdjson
+  return must_fail() ? nullptr : std::malloc(size == 0 ? 1 : size);
+}
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t& none) noexcept {
+  return operator new[](size, none);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
@@ -113,16 +119,18 @@ bool has_prediction(const std::string& received) {
 }
 
 struct Rig {
+  const Speech speech;
   ToyService toy{0};
   Bridge bridge;
   HealthTable health;
   Budgets budgets{Limits()};
   Loop loop{Limits(), budgets, 1, nullptr, [] {}};
 
-  Rig() {
+  explicit Rig(Speech spoken) : speech(spoken) {
     health.publish({{"", {}}});
     const std::vector<PythonRpc> rpcs = {{"/python.Service/Unary", false}, {"/python.Service/Stream", true}};
-    loop.serve_here(make_service_application(loop, toy.engine, toy.router, bridge, health, rpcs));
+    loop.serve_here(make_service_application(loop, toy.engine, toy.router, bridge, health, rpcs,
+                                             RestOptions{true, {"https://a.example"}}));
   }
 
   void turn() {
@@ -137,7 +145,7 @@ struct Rig {
     int fds[2];
     CHECK_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     try {
-      loop.adopt(fds[0]);
+      loop.adopt(fds[0], nullptr, speech);
       return fds[1];
     } catch (const std::bad_alloc&) {
       ::close(fds[0]);  // as Loop::place does
@@ -149,7 +157,7 @@ struct Rig {
     const int fd = connect();
     if (fd < 0) return;
     [[maybe_unused]] const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    for (int i = 0; i < 6; ++i) turn();
+    for (int i = 0; i < 12; ++i) turn();  // of HTTP/1.1 one request in each
     ::close(fd);
     for (int i = 0; i < 3; ++i) turn();
   }
@@ -177,29 +185,60 @@ struct Rig {
     for (const Event& event : bridge.drain()) {
       if (event.kind == EventKind::start) bridge.send(event.call, event.body);
       if (event.kind == EventKind::message) bridge.message_done(event.call);
-      if (event.kind == EventKind::half_close || event.path.ends_with("Unary"))
+      const bool rest = event.kind == EventKind::start && event.path[0] != '/';
+      if (event.kind == EventKind::half_close || event.path.ends_with("Unary") || rest)
         bridge.finish(event.call, 0, "", {});
     }
   }
 };
 
-}  // namespace
-
-TEST(any_allocation_may_fail) {
-  const std::string bytes = kHello + everything();
-  const std::string good = kHello + call(1, kPredict, framed(predict("digits")));
+// Over and over, with each allocation failing in turn.
+void fail_everywhere(Speech speech, const std::string& bytes, const std::string& good,
+                     bool (*answered)(const std::string&)) {
   for (const size_t in_a_row : {1, 3, 50}) {
     bool reached_the_end = false;
     for (size_t nth = 1; !reached_the_end; ++nth) {
       CHECK(nth < 20'000);
-      Rig rig;
+      Rig rig(speech);
       countdown = nth;
       failing = in_a_row;
       rig.serve(bytes);
       reached_the_end = countdown > 1;  // no allocation has failed
       countdown = 0;
       rig.check_empty();
-      CHECK(has_prediction(rig.answers_to(good)));
+      CHECK(answered(rig.answers_to(good)));
     }
   }
+}
+
+std::string post(const std::string& body, const std::string& fields = {}) {
+  return "POST /v2/models/digits/infer HTTP/1.1\r\nHost: a\r\n" + fields +
+         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+}  // namespace
+
+TEST(any_allocation_may_fail) {
+  fail_everywhere(Speech::grpc, kHello + everything(), kHello + call(1, kPredict, framed(predict("digits"))),
+                  has_prediction);
+}
+
+TEST(any_allocation_may_fail_on_the_rest_port) {
+  std::string numbers = "0";
+  for (int i = 1; i < 64; ++i) numbers += ",0.1";
+  const std::string tensor = R"({"name":"input","shape":[1,64],"datatype":"FP32")";
+  const std::string json = R"({"id":"an id that no small string holds, to be sure","inputs":[)" + tensor +
+                           ",\"data\":[" + numbers + "]}]}";
+  const std::string head = R"({"parameters":{"binary_data_output":true},"inputs":[)" + tensor +
+                           R"(,"parameters":{"binary_data_size":256}}]})";
+  const std::string everything =
+      post(json, "Origin: https://a.example\r\n") +
+      post(head + std::string(256, '\0'),
+           "Inference-Header-Content-Length: " + std::to_string(head.size()) + "\r\n") +
+      post(gzipped(json), "Content-Encoding: gzip\r\n") + post("{\"inputs\":[{\"data\":[nan]}]}") +
+      "GET /v2/models/a%20model%20with%20a%20long%20name HTTP/1.1\r\nHost: a\r\nX-Long: " +
+      std::string(100, 'v') + "\r\n\r\n" + "GARBAGE\r\n\r\n";
+  fail_everywhere(Speech::rest, everything, post(json), [](const std::string& received) {
+    return received.starts_with("HTTP/1.1 200 OK") && received.ends_with("]}]}");
+  });
 }

@@ -1,0 +1,45 @@
+#include "front/methods/decoding_thread.hpp"
+
+#include <pthread.h>
+
+#include "engine/background.hpp"
+#include "front/methods/prediction.hpp"
+
+namespace fused_mlp::front {
+
+DecodingThread::~DecodingThread() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void DecodingThread::push(uint64_t address, uint64_t connection, Prediction& prediction) {
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] { run(); });
+    pthread_setname_np(thread_.native_handle(), "mlp-decode");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.push(address, connection, &prediction);
+  }
+  changed_.notify_one();
+}
+
+void DecodingThread::run() {
+  step_back();
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    Prediction* const prediction = waiting_.take(1).front();
+    lock.unlock();
+    prediction->decode_elsewhere();
+    lock.lock();
+  }
+}
+
+}  // namespace fused_mlp::front
