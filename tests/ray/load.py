@@ -16,7 +16,7 @@ ONCE = RetryPolicy(attempts=1)
 
 
 class Load:
-    def __init__(self, place: Path | str, threads: int = 4, rows: int = 1, pause_s: float = 0.002) -> None:
+    def __init__(self, place: Path | str, threads: int = 4, rows: int = 1, pause_s: float = 0.005) -> None:
         self._place = place
         self._text = ""
         self._clients: list[Client] = []

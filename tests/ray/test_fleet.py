@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import ray
@@ -132,15 +133,16 @@ def test_a_rollout_replaces_all_and_fails_nothing(nodes: Nodes, fleet: Fleet, fo
     with Envoy(install_envoy(), folder) as envoy, Load(folder) as load, Load(envoy.target, 2) as behind_envoy:
         for each in load, behind_envoy:
             each.wait_for(200)
-        nodes.command("rollout", "--set", "variant=unfused")
+        nodes.command("rollout", "--set", "queue_rows=1234")
         for each in load, behind_envoy:
             each.wait_for(200)
         assert envoy.replicas().keys() == {endpoint["address"] for endpoint in read_endpoints(folder)}
     assert not before.keys() & pids(fleet).keys()
     assert not any(map(runs, before.values()))
     assert load.failures == behind_envoy.failures == []
-    with Client(read_endpoints(folder)[0]["address"]) as client:
-        assert client.predict("digits", [0.0] * 64).variant == "unfused"
+    for endpoint in read_endpoints(folder):
+        with urlopen(f"{endpoint['metrics_url']}/metrics", timeout=10) as answer:
+            assert "\nfused_mlp_queue_capacity_rows 1234\n" in answer.read().decode()
     print(f"\nrollout: {load.told()}, behind Envoy {behind_envoy.told()}")
 
 
