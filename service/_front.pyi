@@ -158,3 +158,6 @@ def rest_missing() -> str:
 
 def nghttp2_bounds_continuations() -> bool:
     """False: this nghttp2 lacks the fix of CVE-2024-28182."""
+
+def http_status_of(code: int) -> int:
+    """What REST answers for a gRPC code."""

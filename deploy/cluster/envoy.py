@@ -105,9 +105,7 @@ class Envoy:
     def _serves(self) -> bool:
         try:
             return not self._ended() and bool(self._get("server_info")["state"] == "LIVE")
-        except (
-            OSError
-        ):  # the administration answers before the listeners are there, and Envoy may end for want of one
+        except OSError:  # answered before the listeners are there; Envoy may end for want of one
             return False
 
     @property

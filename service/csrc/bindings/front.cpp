@@ -12,6 +12,7 @@
 #include "front/http2/nghttp2_check.hpp"
 #include "front/methods/bridge.hpp"
 #include "front/methods/echo.hpp"
+#include "front/rest/rest_answer.hpp"
 #include "front/server/application.hpp"
 #include "front/server/server.hpp"
 
@@ -297,5 +298,6 @@ NB_MODULE(_front, m) {
     const char* missing = fused_mlp::front::Http1::missing();
     return missing == nullptr ? "" : missing;
   });
+  m.def("http_status_of", &fused_mlp::front::http_status_of, nb::arg("code"));
   m.def("nghttp2_bounds_continuations", &fused_mlp::front::nghttp2_bounds_continuations);
 }

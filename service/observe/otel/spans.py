@@ -50,16 +50,8 @@ class SpanMaker:
 
     def _request(self, request: _engine.RequestSpan) -> Iterator[ReadableSpan]:
         own = _context(request, request.id)
-        service, _, method = request.rpc.partition("/")
         code = Code(request.code)
-        attributes: dict[str, AttributeValue] = {
-            "rpc.system": "grpc",
-            "rpc.service": service,
-            "rpc.method": method,
-            "rpc.grpc.status_code": int(code),
-            **_model(request),
-            "fused_mlp.rows": request.rows,
-        }
+        attributes = {**_protocol(request.rpc, code), **_model(request), "fused_mlp.rows": request.rows}
         yield ReadableSpan(
             request.rpc,
             context=own,
@@ -111,6 +103,24 @@ class SpanMaker:
             end_time=max(mate.batch_end for mate in mates) + self._offset,
             instrumentation_scope=self._scope,
         )
+
+
+def _protocol(name: str, code: Code) -> dict[str, AttributeValue]:
+    """`name`: package.Service/Method of gRPC, or the verb and the route of REST."""
+    if name.startswith("POST "):
+        verb, _, route = name.partition(" ")
+        # Only the native front, which has this module, speaks REST.
+        from fused_mlp.service import _front  # noqa: PLC0415
+
+        status = _front.http_status_of(code)
+        return {"http.request.method": verb, "http.route": route, "http.response.status_code": status}
+    service, _, method = name.partition("/")
+    return {
+        "rpc.system": "grpc",
+        "rpc.service": service,
+        "rpc.method": method,
+        "rpc.grpc.status_code": int(code),
+    }
 
 
 def _model(request: _engine.RequestSpan) -> dict[str, AttributeValue]:

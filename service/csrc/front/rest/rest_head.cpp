@@ -61,6 +61,9 @@ void RequestHead::rest_field(std::string_view name, std::string_view value, cons
     case 8:
       if (name == "x-ab-key" && !value.empty()) ab_key_ = hash_key(value);
       break;
+    case 11:
+      if (name == "traceparent") trace_ = parse_traceparent(value);
+      break;
     case 12:
       if (name == "grpc-timeout") return read_timeout(parse_timeout(value));
       break;

@@ -65,7 +65,8 @@ class ServiceApplication final : public PythonApplication {
     add_prediction("/inference.GRPCInferenceService/ModelInfer", infer_codec(), false);
     add_prediction("/inference.GRPCInferenceService/ModelStreamInfer", infer_stream_codec(), true);
     if (!rest.on) return;
-    rest_infer_ = std::make_unique<PredictionMethod>(predictor_, rest_codec(), false);
+    rest_infer_ =
+        std::make_unique<PredictionMethod>(predictor_, rest_codec(), false, "POST /v2/models/{model}/infer");
     rest_other_ = std::make_unique<BridgeMethod>(python_calls(), false);
   }
 
