@@ -3,6 +3,7 @@ installed. Elsewhere calls go out as they are."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 from fused_mlp.service.client.errors import PredictError
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
+_CANCELLED, _UNKNOWN = 1, 2  # codes of gRPC
 
 
 @contextmanager
@@ -36,6 +38,14 @@ def client_span(rpc: str, headers: Headers) -> Iterator[Headers]:
     except PredictError as error:
         code = error.code.value[0]
         span.set_status(trace.Status(trace.StatusCode.ERROR, error.code.name))
+        raise
+    except (asyncio.CancelledError, GeneratorExit):  # the caller gave up
+        code = _CANCELLED
+        raise
+    except BaseException as error:
+        code = _UNKNOWN
+        span.record_exception(error)
+        span.set_status(trace.Status(trace.StatusCode.ERROR))
         raise
     finally:
         span.set_attribute("rpc.grpc.status_code", code)

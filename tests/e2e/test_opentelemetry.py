@@ -59,13 +59,15 @@ def test_a_sampled_request_becomes_spans(
     environment.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
     if protocol != "grpc":
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)
-    environment.setenv("OTEL_SERVICE_NAME", "ranker")
+    # Not a name of the service, though it begins like one.
+    environment.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.namespace=shop")
     with Server(front=front) as server, Client(server.target) as client:
         client.predict("digits", np.stack([X] * 3), variant="fused", metadata=SAMPLED)
         spans = receiver.wait_for(lambda spans: len(spans) == 5)
         assert server.metric("fused_mlp_otel_spans_total", result="exported") == 5
         text = openmetrics(server)
-    assert receiver.resource["service.name"] == "ranker"
+    assert receiver.resource["service.name"] == "fused-mlp"
+    assert receiver.resource["service.namespace"] == "shop"
 
     [request], [queue], [batch], [compute] = (named(spans, n) for n in (PREDICT, "queue", "batch", "compute"))
     [whole_batch] = named(spans, "fused_mlp batch")
@@ -195,7 +197,12 @@ def test_client_spans_are_the_parents_of_server_spans(
         spans = receiver.wait_for(
             lambda spans: len([s for s in spans if s.name.startswith("fused_mlp.v1")]) == 4
         )
-    predicted, work, streamed, failed = kept.get_finished_spans()
+        left = client.stream("digits", [X] * 2)
+        next(left)
+        left.close()
+    predicted, work, streamed, failed, given_up = kept.get_finished_spans()
+    assert given_up.attributes["rpc.grpc.status_code"] == 1  # CANCELLED
+    assert given_up.status.status_code is trace.StatusCode.UNSET
     assert predicted.parent.span_id == work.context.span_id
     served = [span for span in named(spans, PREDICT) if attributes(span)["rpc.grpc.status_code"] == 0]
     assert [int.from_bytes(span.parent_span_id) for span in served] == [predicted.context.span_id]

@@ -65,7 +65,7 @@ class Prometheus:
         end = time.monotonic() + 20
         while time.monotonic() < end:
             now = time.time()
-            with contextlib.suppress(urllib.error.URLError):  # not up yet
+            with contextlib.suppress(urllib.error.URLError, ValueError):  # not up yet
                 found = self.get("query_exemplars", query=series, start=str(now - 300), end=str(now + 60))
                 if found:
                     return list(found)

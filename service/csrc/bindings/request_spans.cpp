@@ -25,9 +25,9 @@ void add_result(RequestSpan& span, const TicketResult& result, Nanos now) {
   span.add(outcome, now);
 }
 
-nb::list spans_of(const TakenSpans& taken) {
+nb::list spans_of(const std::vector<RequestSpan>& taken) {
   nb::list list;
-  for (const RequestSpan& span : taken.spans) list.append(nb::cast(span, nb::rv_policy::copy));
+  for (const RequestSpan& span : taken) list.append(nb::cast(span, nb::rv_policy::copy));
   return list;
 }
 
@@ -76,13 +76,14 @@ void register_request_spans(nb::module_& m) {
   m.def("stop_sampling", &stop_sampling);
   m.def("sample_request", &sample_request, nb::arg("caller"), nb::arg("rpc"), nb::arg("start_ns"));
   m.def("take_request_spans", [] {
-    TakenSpans taken;
+    std::vector<RequestSpan> taken;
     {
       const nb::gil_scoped_release unlocked;
       taken = take_request_spans();
     }
-    return nb::make_tuple(spans_of(taken), taken.dropped);
+    return spans_of(taken);
   });
+  m.def("dropped_request_spans", &dropped_request_spans);
 }
 
 }  // namespace fused_mlp

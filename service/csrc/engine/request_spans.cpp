@@ -98,13 +98,22 @@ void finish_request(std::unique_ptr<RequestSpan> span) noexcept {
   ++all.dropped;
 }
 
-TakenSpans take_request_spans() {
+std::vector<RequestSpan> take_request_spans() {
   Recorder& all = recorder();
-  TakenSpans taken;
+  std::vector<RequestSpan> taken;
   const std::lock_guard lock(all.mutex);
-  taken.spans.swap(all.spans);
-  taken.dropped = all.dropped;
+  try {
+    taken.reserve(all.spans.capacity());  // so that no request has to make room again
+  } catch (...) {
+  }
+  taken.swap(all.spans);
   return taken;
+}
+
+std::uint64_t dropped_request_spans() {
+  Recorder& all = recorder();
+  const std::lock_guard lock(all.mutex);
+  return all.dropped;
 }
 
 }  // namespace fused_mlp

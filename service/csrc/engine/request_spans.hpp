@@ -58,10 +58,7 @@ std::unique_ptr<RequestSpan> sample_request(const TraceContext& caller, std::str
                                             Nanos start) noexcept;
 void finish_request(std::unique_ptr<RequestSpan> span) noexcept;
 
-struct TakenSpans {
-  std::vector<RequestSpan> spans;
-  std::uint64_t dropped = 0;  // since the start of the process
-};
-TakenSpans take_request_spans();
+std::vector<RequestSpan> take_request_spans();
+std::uint64_t dropped_request_spans();  // since the start of the process
 
 }  // namespace fused_mlp

@@ -4,13 +4,13 @@ the engine's buffer meanwhile is dropped and counted."""
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import islice
 
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from fused_mlp.service import _engine
@@ -31,10 +31,11 @@ class Exporter:
         self._stopping = threading.Event()
         self._well = True
         self.spans = {"exported": 0, "failed": 0}
-        self.dropped_requests = 0
         self._thread = threading.Thread(target=self._run, name="otel-export", daemon=True)
 
     def start(self) -> None:
+        # It would tell of every message that fails; we tell when that begins and ends.
+        logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
         tracing = self._tracing
         _engine.start_sampling(tracing.ratio, tracing.parents_decide, tracing.queue_size)
         self._thread.start()
@@ -52,36 +53,40 @@ class Exporter:
         self._export_taken()
         self._exporter.shutdown()
 
+    @property
+    def dropped_requests(self) -> int:
+        return _engine.dropped_request_spans()
+
     def _export_taken(self) -> None:
-        requests, self.dropped_requests = _engine.take_request_spans()
+        """After a message that failed the rest is not tried: it would wait for as long while new requests are lost."""
+        requests = _engine.take_request_spans()
         if not requests:
             return
         spans = self._maker.spans(requests, time.time_ns() - time.monotonic_ns())
+        well = True
         while some := list(islice(spans, self._tracing.batch_size)):
-            try:
-                result = self._exporter.export(some)
-            except (
-                Exception
-            ) as error:  # it promises not to raise; a request must never pay for a broken promise
-                log.debug("the exporter of spans failed", exc_info=error)
-                result = SpanExportResult.FAILURE
-            well = result is SpanExportResult.SUCCESS
+            well = well and self._send(some)
             self.spans["exported" if well else "failed"] += len(some)
-            if well != self._well:
-                log.warning(
-                    "spans %s be exported to %s", "can again" if well else "cannot", self._tracing.endpoint
-                )
-            self._well = well
+        if well != self._well:
+            log.warning(
+                "spans %s be exported to %s", "can again" if well else "cannot", self._tracing.endpoint
+            )
+        self._well = well
+
+    def _send(self, spans: Sequence[ReadableSpan]) -> bool:
+        try:
+            return self._exporter.export(spans) is SpanExportResult.SUCCESS
+        except Exception as error:  # it promises not to raise, but no request may depend on that
+            log.debug("the exporter of spans failed", exc_info=error)
+            return False
 
 
-def _resource(version: str, environment: Mapping[str, str] = os.environ) -> Resource:
-    """Named as OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say, which attributes given here would override."""
+def _resource(version: str) -> Resource:
+    """Named by OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES; the SDK has a name of its own where they name nothing."""
     found = Resource.create()
-    named = environment.get("OTEL_SERVICE_NAME") or SERVICE_NAME in environment.get(
-        "OTEL_RESOURCE_ATTRIBUTES", ""
-    )
-    ours = Resource({SERVICE_NAME: "fused-mlp", SERVICE_VERSION: version})
-    return ours.merge(found) if named else found.merge(ours)
+    if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        found = found.merge(Resource({SERVICE_NAME: "fused-mlp"}))
+    return Resource({SERVICE_VERSION: version}).merge(found)
 
 
 def _otlp(tracing: Tracing) -> SpanExporter:

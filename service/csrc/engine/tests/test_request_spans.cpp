@@ -45,12 +45,12 @@ TEST(a_request_without_a_caller_begins_a_trace) {
 
 TEST(spans_that_find_no_room_are_counted) {
   const Sampled all({1.0, true, 2});
-  const std::uint64_t before = take_request_spans().dropped;
+  const std::uint64_t before = dropped_request_spans();
   for (int i = 0; i < 5; ++i) finish_request(sample_request({}, "s/m", 0));
-  const TakenSpans taken = take_request_spans();
-  CHECK(taken.spans.size() == 2 && taken.dropped - before == 3);
+  const std::vector<RequestSpan> taken = take_request_spans();
+  CHECK(taken.size() == 2 && dropped_request_spans() - before == 3);
   finish_request(sample_request({}, "s/m", 0));
-  CHECK(take_request_spans().spans.size() == 1);
+  CHECK(take_request_spans().size() == 1);
 }
 
 TEST(none_is_lost_between_threads) {
@@ -63,9 +63,9 @@ TEST(none_is_lost_between_threads) {
     });
   }
   std::size_t seen = 0;
-  for (int i = 0; i < 100; ++i) seen += take_request_spans().spans.size();
+  for (int i = 0; i < 100; ++i) seen += take_request_spans().size();
   for (std::thread& thread : threads) thread.join();
-  CHECK(seen + take_request_spans().spans.size() == 2 * kEach);
+  CHECK(seen + take_request_spans().size() == 2 * kEach);
 }
 
 TEST(each_bucket_keeps_its_last_exemplar) {
