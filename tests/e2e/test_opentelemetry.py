@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from fused_mlp.service.client import Client, PredictError
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.prometheus import Prometheus
+from tests.support.rest import rest_port
 from tests.support.server import Server, run_to_exit
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -144,6 +146,25 @@ def test_a_refused_request_has_a_span_without_a_batch(
     assert attributes(span)["rpc.grpc.status_code"] == 5  # NOT_FOUND
     assert attributes(span)["fused_mlp.model"] == "nothing"
     assert span.status.code == Status.STATUS_CODE_UNSET  # the caller's mistake
+
+
+def test_a_rest_request_has_the_attributes_of_http(
+    receiver: OtlpReceiver, environment: pytest.MonkeyPatch
+) -> None:
+    with Server(rest_port=0) as server:
+        body = {"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": X.tolist()}]}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{rest_port(server)}/v2/models/digits/infer",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", **SAMPLED},
+        )
+        with urllib.request.urlopen(request, timeout=10) as response:
+            assert response.status == 200
+        [span] = named(receiver.wait_for(lambda spans: len(spans) == 5), "POST /v2/models/{model}/infer")
+    assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
+    told = attributes(span)
+    assert told["http.route"] == "/v2/models/{model}/infer"
+    assert told["http.response.status_code"] == 200
 
 
 def test_a_slow_collector_delays_no_request(receiver: OtlpReceiver, environment: pytest.MonkeyPatch) -> None:
