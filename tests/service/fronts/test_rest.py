@@ -15,6 +15,7 @@ import pytest
 
 from fused_mlp.service.client import Client
 from fused_mlp.service.fronts.selection import native_front_problem
+from tests.support.puppet import PuppetService
 from tests.support.rest import RestClient, binary_request, json_request, post, read_until, rest_port
 from tests.support.server import Server, run_to_exit
 
@@ -288,3 +289,12 @@ def test_rest_that_cannot_be_had_is_told() -> None:
     assert done.stderr.count("\n") == 1
     with Server(front="native", rest_port="off") as server:
         assert "REST" not in server.banner
+
+
+def test_a_peer_that_goes_is_noticed_behind_what_it_has_pipelined() -> None:
+    with PuppetService(front="native", rest_port=0) as puppet:
+        puppet.hold()
+        with socket.create_connection(("127.0.0.1", puppet.service.rest_port), timeout=20) as wire:
+            wire.sendall(post(json.dumps(json_request(ROW)).encode()) * 2)
+            puppet.wait_entered()
+        puppet.wait_for(lambda: puppet.metric("fused_mlp_requests_total", code="CANCELLED") == 1)
