@@ -119,12 +119,11 @@ def main() -> None:
                 assert server.rest_port is not None
                 targets = targets_of(folder, model, server.port, server.rest_port)
                 with start_peers(repository, model, arguments.peers) as ports:
-                    targets += [
-                        Target(
-                            peer, f"http://127.0.0.1:{port}/inference", folder / f"{model}.json", http1=True
+                    for peer, port in ports.items():
+                        url, body = f"http://127.0.0.1:{port}/inference", folder / f"{model}.json"
+                        targets.append(
+                            Target(peer, url, body, ("content-type: application/json",), http1=True)
                         )
-                        for peer, port in ports.items()
-                    ]
                     results[model] = measure(targets, arguments.rounds, arguments.seconds)
     report = {
         "machine": describe_machine(),

@@ -82,7 +82,7 @@ class Settings(BaseModel):
     )
     cors_origins: str = Field(
         "",
-        description="web pages that may call the REST port from a browser: https://a.example,https://b.example, or *; "
+        description="origins whose pages may call the REST port from a browser, by commas: https://a.example; *: all; "
         "default: none",
     )
     metrics_host: str = Field("127.0.0.1", description="address of the metrics port")

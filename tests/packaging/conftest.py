@@ -41,5 +41,6 @@ def client_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Venv:
 
 @pytest.fixture(scope="session")
 def installed_server(server_venv: Venv) -> Iterator[Server]:
-    with Server(command=[str(server_venv.bin / "fused-mlp"), "serve"], cwd=server_venv.cwd) as running:
+    command = [str(server_venv.bin / "fused-mlp"), "serve"]
+    with Server(command=command, cwd=server_venv.cwd, rest_port=0) as running:
         yield running

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 import zipfile
 from email import message_from_string
 from pathlib import Path
 
 from tests.packaging.venvs import Venv
+from tests.support.rest import rest_port
 from tests.support.server import Server
 
 SMOKE = str(Path(__file__).with_name("smoke.py"))
@@ -24,6 +26,7 @@ def test_the_wheel_adds_one_name_and_brings_its_libraries(wheel: Path) -> None:
     }
     assert "fused_mlp/py.typed" in names
     assert any(re.match(r"fused_mlp\.libs/libnghttp2", name) for name in names)
+    assert any(re.match(r"fused_mlp\.libs/libsimdjson", name) for name in names)  # or the wheel has no REST
     assert not [name for name in names if name.endswith((".cpp", ".hpp", "CMakeLists.txt"))]
 
 
@@ -43,6 +46,9 @@ def test_the_metadata_is_what_an_index_shows(wheel: Path) -> None:
 def test_serves_without_torch(server_venv: Venv, client_venv: Venv, installed_server: Server) -> None:
     assert not (server_venv.site_packages() / "torch").exists()
     assert "native front" in installed_server.banner
+    with socket.create_connection(("127.0.0.1", rest_port(installed_server)), timeout=20) as wire:
+        wire.sendall(b"GET /v2/health/ready HTTP/1.0\r\n\r\n")
+        assert wire.recv(100).startswith(b"HTTP/1.1 200 ")
     before = installed_server.metric("fused_mlp_requests_total", code="OK")
     done = client_venv.run("python", SMOKE, installed_server.target)
     assert done.stdout == "ok\n", done.stderr

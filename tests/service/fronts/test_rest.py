@@ -15,6 +15,7 @@ import pytest
 
 from fused_mlp.service.client import Client
 from fused_mlp.service.fronts.selection import native_front_problem
+from tests.support.puppet import PuppetService
 from tests.support.rest import RestClient, binary_request, json_request, post, read_until, rest_port
 from tests.support.server import Server, run_to_exit
 
@@ -235,7 +236,10 @@ def test_browsers_of_named_origins_only(rest: RestClient) -> None:
     assert rest.infer(json_request(ROW), Origin=ORIGIN).headers["access-control-allow-origin"] == ORIGIN
     other = rest.ask("OPTIONS", "/v2/models/digits/infer", Origin="https://evil.example", **ask)
     assert other.status == 405
-    assert "access-control-allow-origin" not in rest.infer(json_request(ROW), Origin="null").headers
+    refused = rest.infer(json_request(ROW), Origin="null")  # a form can send it without asking
+    assert refused.status == 403
+    assert "access-control-allow-origin" not in refused.headers
+    assert "access-control-allow-origin" not in rest.ask("GET", "/v2", Origin="null").headers
 
 
 @pytest.mark.parametrize("version", ["--http1.1", "--http2", "--http2-prior-knowledge"])
@@ -279,6 +283,11 @@ def test_stopping_answers_what_was_accepted_and_closes(expected: np.ndarray) -> 
 
 
 def test_rest_that_cannot_be_had_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_to_exit(front="native", rest_port=port)
+    told = f"127.0.0.1:{port} for REST: Address already in use; set FUSED_MLP_REST_PORT (off: none)"
+    assert told in done.stderr
     done = run_to_exit(front="python", rest_port=0)
     assert done.returncode == 1
     assert (
@@ -288,3 +297,12 @@ def test_rest_that_cannot_be_had_is_told() -> None:
     assert done.stderr.count("\n") == 1
     with Server(front="native", rest_port="off") as server:
         assert "REST" not in server.banner
+
+
+def test_a_peer_that_goes_is_noticed_behind_what_it_has_pipelined() -> None:
+    with PuppetService(front="native", rest_port=0) as puppet:
+        puppet.hold()
+        with socket.create_connection(("127.0.0.1", puppet.service.rest_port), timeout=20) as wire:
+            wire.sendall(post(json.dumps(json_request(ROW)).encode()) * 2)
+            puppet.wait_entered()
+        puppet.wait_for(lambda: puppet.metric("fused_mlp_requests_total", code="CANCELLED") == 1)

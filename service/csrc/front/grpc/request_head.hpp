@@ -43,6 +43,7 @@ struct RestFields {
   int64_t json_bytes = -1;              // Inference-Header-Content-Length
   const std::string* origin = nullptr;  // one that CORS allows, or "*"
   bool has_host = false, bad_length = false, bad_json_bytes = false, preflight = false;
+  bool has_origin = false;  // a browser sent it
 };
 
 class RequestHead {

@@ -137,7 +137,8 @@ void Connection::discard_input() {
 
 uint32_t Connection::epoll_events() const {
   if (leaving_) return out_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
-  uint32_t events = out_.full() || must_not_read() ? 0u : static_cast<uint32_t>(EPOLLIN);
+  uint32_t events = out_.full() ? 0u : static_cast<uint32_t>(EPOLLIN);
+  if (must_not_read()) events = EPOLLRDHUP;  // or its peer could be gone unnoticed
   if (!out_.empty() || transport_.wants_write()) events |= EPOLLOUT;
   return events;
 }

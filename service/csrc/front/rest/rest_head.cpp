@@ -53,7 +53,10 @@ void RequestHead::rest_field(std::string_view name, std::string_view value, cons
       }
       break;
     case 6:
-      if (name == "origin") rest_.origin = allowed_origin(application.cors_origins(), value);
+      if (name == "origin") {
+        rest_.has_origin = true;
+        rest_.origin = allowed_origin(application.cors_origins(), value);
+      }
       break;
     case 7:
       if (name == ":method") return void(rest_.verb = verb_of(value));
@@ -116,6 +119,10 @@ std::optional<Rejection> RequestHead::check_rest(const Limits& limits) const {
   if (rest_.verb == Verb::options) {
     const bool allowed = rest_.preflight && rest_.origin != nullptr;
     return allowed ? Rejection{204, kOk, ""} : Rejection{405, kUnimplemented, "expected method GET or POST"};
+  }
+  // Browsers send some requests without asking first, and only keep the answer from the page.
+  if (rest_.verb == Verb::post && rest_.has_origin && rest_.origin == nullptr) {
+    return Rejection{403, kPermissionDenied, "origin: expected one of FUSED_MLP_CORS_ORIGINS"};
   }
   if (method_ == nullptr) return Rejection{404, kUnimplemented, "unknown path " + path_.substr(0, 256)};
   if (rest_.path.infer && rest_.verb != Verb::post) {

@@ -306,7 +306,9 @@ void Loop::gather_visits(const epoll_event* events, int count) {
       visits_.push_back({connection, events[i].events});
     }
   }
-  for (Connection* connection : again_) visits_.push_back({connection, connection->epoll_events_set});
+  for (Connection* connection : again_) {
+    visits_.push_back({connection, connection->epoll_events_set & ~static_cast<uint32_t>(EPOLLRDHUP)});
+  }
 }
 
 // Visit each connection once, until the round's time is used up. The rest follow in the next round: epoll
@@ -333,6 +335,7 @@ void Loop::visit(Connection& connection, uint32_t events) {
   if (connection.closed()) return;
   turn_.begin(now_ns_);
   guard(connection, [&] {
+    if ((events & EPOLLRDHUP) != 0) return connection.close(End::peer);
     connection.on_readable();  // also when writable: TLS may have been waiting to write before it could read
     if ((events & EPOLLOUT) != 0) connection.write();
   });

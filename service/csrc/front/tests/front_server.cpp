@@ -26,7 +26,7 @@ void read_setting(const char* name, T& value) {
   if constexpr (std::is_same_v<T, std::string>) {
     value = text;
   } else {
-    value = static_cast<T>(std::strtod(text, nullptr));
+    value = std::string_view(text) == "off" ? static_cast<T>(-1) : static_cast<T>(std::strtod(text, nullptr));
   }
 }
 
@@ -36,6 +36,7 @@ ServerOptions read_options() {
   options.loops = 2;
   read_setting("FRONT_LOOPS", options.loops);
   read_setting("GRPC_PORT", options.port);
+  read_setting("REST_PORT", options.rest_port);
   read_setting("TLS_CERTIFICATE", options.tls.certificate);
   read_setting("TLS_KEY", options.tls.key);
   read_setting("TLS_CLIENT_CA", options.tls.client_ca);
@@ -126,13 +127,15 @@ int main() {
       {"/grpc.health.v1.Health/Watch", false},
       {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", true}};
   server.start([&](Loop& loop) {
-    return make_service_application(loop, toy.engine, toy.router, bridge, health, rpcs);
+    return make_service_application(loop, toy.engine, toy.router, bridge, health, rpcs,
+                                    RestOptions{options.rest_port >= 0, {}});
   });
   int stop_pipe[2];
   if (::pipe(stop_pipe) != 0) return 1;
   Answers answers(bridge, stop_pipe[0]);
   std::thread thread([&] { answers.run(); });
   std::printf("a stand-in for the service\n  gRPC     127.0.0.1:%d (native front)\n", server.port());
+  if (server.rest_port() != 0) std::printf("  REST     http://127.0.0.1:%d/v2\n", server.rest_port());
   std::printf("  metrics  http://127.0.0.1:0/metrics\n  try      a test\n");
   std::fflush(stdout);
 
