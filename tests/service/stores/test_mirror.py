@@ -184,23 +184,22 @@ def test_a_kill_in_the_middle_leaves_what_was_there(
         "from fused_mlp.service.stores.mirror import Mirror; Mirror(sys.argv[1], Path(sys.argv[2])).synchronise()"
     )
     monkeypatch.setenv("LYING_STORE", "stall")
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, mirrored.url, str(mirrored.cache)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "stalled\n"
-    # Another server with the same cache leaves it alone, and is not held up.
-    drafts = mirrored.drafts()
-    assert len(drafts) == 1
-    monkeypatch.delenv("LYING_STORE")
-    mirrored.mirror.recover()
-    mirrored.synchronise()
-    assert mirrored.drafts() == drafts
-    assert mirrored.versions() == {"tiny": [1, 2]}
-    assert "passed over" not in caplog.text
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    arguments = [sys.executable, "-c", code, mirrored.url, str(mirrored.cache)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "stalled\n"
+            # Another server with the same cache leaves it alone, and is not held up.
+            drafts = mirrored.drafts()
+            assert len(drafts) == 1
+            monkeypatch.delenv("LYING_STORE")
+            mirrored.mirror.recover()
+            mirrored.synchronise()
+            assert mirrored.drafts() == drafts
+            assert mirrored.versions() == {"tiny": [1, 2]}
+            assert "passed over" not in caplog.text
+        finally:
+            process.kill()
     assert mirrored.drafts() == drafts
     # And one that was killed while it replaced a version.
     folder = mirrored.mirror.folder / "tiny"
