@@ -38,7 +38,9 @@ def control_rpcs(control: Control) -> list[Rpc]:
     rpcs = [
         *health.rpcs(control.health, control.catalog),
         *inference.rpcs(control.catalog),
-        *open_inference.rpcs(control.settings, control.catalog, control.health, control.guard),
+        *open_inference.rpcs(
+            control.settings, control.catalog, control.health, control.guard, control.reloader
+        ),
         *orca.rpcs(control.meter),
     ]
     if control.settings.reflection:

@@ -18,13 +18,14 @@ from fused_mlp.service.fronts.rpc import Call, Rpc, rpcs_of
 from fused_mlp.service.handlers.guard import Guard
 from fused_mlp.service.handlers.statistics import model_statistics
 from fused_mlp.service.observe.health import Health
+from fused_mlp.service.reload.reloader import Reloader
 from fused_mlp.service.settings.settings import Settings
 
 PLATFORM = "fused_mlp"
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
 
 
-def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard) -> list[Rpc]:
+def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard, reloader: Reloader) -> list[Rpc]:
     async def server_live(_request: Any, _: Call) -> Any:
         return pb.ServerLiveResponse(live=True)
 
@@ -77,10 +78,12 @@ def rpcs(settings: Settings, catalog: Catalog, health: Health, guard: Guard) -> 
             raise InvalidInput(
                 f"parameters: expected none, got {names}: what is served is what the model repository holds"
             )
+        unread = ""
         try:
+            unread = await reloader.fetch(_named(request))
             model = await asyncio.to_thread(catalog.load, _named(request))
         except (ModelLoadError, KernelError) as error:
-            raise InvalidInput(str(error)) from error
+            raise InvalidInput("; ".join(filter(None, (str(error), unread)))) from error
         if not model.complete:
             what = "is served without some of its versions" if model.ready else "cannot be served"
             raise InvalidInput(f"model {model.name!r} {what}: {model.problems}")

@@ -29,10 +29,17 @@ def handlers(
             raise InvalidInput(str(error)) from error
 
     async def load(request: Any, _: Call) -> Any:
-        model = await change(catalog.load_changed, request.model)
+        unread = ""
+        try:
+            unread = await reloader.fetch(request.model)
+            model = await reloader.run(catalog.load_changed, request.model)
+        except (ModelLoadError, KernelError) as error:
+            raise InvalidInput("; ".join(filter(None, (str(error), unread)))) from error
         if not model.complete:
             what = "is served without some of its versions" if model.answering else "cannot be served"
             raise InvalidInput(f"model {model.name!r} {what}: {model.problems}")
+        if unread:
+            raise InvalidInput(f"model {model.name!r} is served from what was fetched before: {unread}")
         return _answer(model)
 
     async def unload(request: Any, _: Call) -> Any:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
 _LEAST_PAUSE_S = 0.1
 MOST_SILENCE_S = 30.0  # of a store, at a start that can do without it
+MOST_SILENCE_AT_LOAD_S = 5.0  # clients give up after 10 s
 
 
 class Reloader:
@@ -41,6 +43,7 @@ class Reloader:
         self._look = asyncio.Event()
         self._watch_again = asyncio.Event()  # a folder that was away is another one when it comes back
         self._fetches = {mirror: asyncio.Event() for mirror in places.mirrors}  # set: one is asked for
+        self._awaited: dict[Mirror, asyncio.Future[None]] = {}  # the next fetch, not one that goes on
         self._first_fetches: dict[Mirror, asyncio.Future[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._watches = True  # if that is asked for
@@ -101,12 +104,13 @@ class Reloader:
 
     async def stop(self) -> None:
         """No load begins any more; one that has begun goes on."""
-        tasks = [*self._tasks, *self._first_fetches.values()]
+        tasks = [*self._tasks, *self._first_fetches.values(), *self._awaited.values()]
         for task in tasks:
             task.cancel()
         for task in tasks:
             with suppress(asyncio.CancelledError):
                 await task
+        self._tasks.clear()
         self._places.stop()
         for pool in (self._low_priority, self._fetching):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -125,6 +129,30 @@ class Reloader:
         """A change that loads versions, on the thread of low priority."""
         return await self._run(self._low_priority, load, *arguments)
 
+    async def fetch(self, model: str) -> str:
+        """What the stores that may have the model hold now, before it is loaded. Returns why one could not be read, or
+        nothing. Raises ModelLoadError for what is no name."""
+        mirrors = await asyncio.to_thread(self._places.mirrors_of, model)
+        if not self._tasks:  # the start fetches, or the end has begun
+            return ""
+        began, waits = time.monotonic(), {}
+        for mirror in mirrors:
+            waits[mirror] = self._awaited.setdefault(mirror, asyncio.get_running_loop().create_future())
+            self._fetches[mirror].set()
+        problems = []
+        for mirror, fetched in waits.items():
+            while not fetched.done():
+                silent_s = time.monotonic() - max(began, mirror.progress_at)
+                if silent_s > MOST_SILENCE_AT_LOAD_S:
+                    problems.append(f"{mirror.shown} has not answered for {silent_s:.0f} s")
+                    break
+                await asyncio.wait([fetched], timeout=_LEAST_PAUSE_S)
+            if fetched.done() and mirror.unread:
+                problems.append(f"{mirror.shown}: {mirror.unread}")
+        if problems:
+            log.warning("%s is loaded from what was fetched before: %s", model, "; ".join(problems))
+        return "; ".join(problems)
+
     async def _run(
         self, pool: ThreadPoolExecutor, call: Callable[..., _Answer], *arguments: object
     ) -> _Answer:
@@ -135,12 +163,24 @@ class Reloader:
 
     async def _keep_fetching(self, mirror: Mirror) -> None:
         asked, fetch = self._fetches[mirror], self._first_fetches.pop(mirror, None)
+        follows = True  # where nothing is followed, until what was there at the start is here
         while True:
-            await (fetch or self._run(self._fetching, mirror.synchronise))
+            awaited = None if fetch else self._awaited.pop(mirror, None)
+            try:
+                await (fetch or self._run(self._fetching, partial(mirror.synchronise, insist=bool(awaited))))
+            finally:
+                if awaited is not None and not awaited.done():
+                    awaited.set_result(None)
             fetch = None
-            self._look.set()
+            self._tell_problems()
+            if follows:
+                self._look.set()
+            follows = self.on or (follows and bool(mirror.problems))
             polls = self._settings.reload.startswith(("poll", "watch")) or mirror.empty
-            await _wait(asked, self._settings.reload_interval_s if polls else None)
+            pauses = [self._settings.reload_interval_s] if polls else []
+            if follows and mirror.retry_in_s is not None:
+                pauses.append(mirror.retry_in_s)
+            await _wait(asked, min(pauses, default=None))
 
     async def _keep_following(self, changes: Changes) -> None:
         while True:
@@ -163,7 +203,8 @@ class Reloader:
     def _pause_s(self, changes: Changes) -> float | None:
         """Until the next look, unless one is asked for."""
         how = self._settings.reload
-        polls = how.startswith("poll") or (how == "watch" and (not self._watches or any(self._problems)))
+        polls = how.startswith("poll") or (how == "watch" and not self._watches)
+        polls |= self.on and any(self._problems)
         pause = self._settings.reload_interval_s if polls else None
         if changes.waiting:
             soon = max(self._settings.reload_settle_s / 4, _LEAST_PAUSE_S)

@@ -34,6 +34,17 @@ class Places:
         for mirror in self.mirrors:
             mirror.recover()
 
+    def mirrors_of(self, model: str) -> list[Mirror]:
+        """Of the first repository that has the model, and of those before, which may have it by now. Raises
+        ModelLoadError for what is no name."""
+        mirrors = []
+        for part in self.repository.parts:
+            if isinstance(part, Mirrored):
+                mirrors.append(part.mirror)
+            if part.has(model):
+                break
+        return mirrors
+
     @property
     def never_fetched(self) -> list[Mirror]:
         return [mirror for mirror in self.mirrors if mirror.empty]

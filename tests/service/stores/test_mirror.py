@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from safetensors.numpy import save_file
 
 from fused_mlp import models
 from fused_mlp.models import Repository
+from fused_mlp.service.stores import mirror as mirror_module
 from fused_mlp.service.stores.mirror import Mirror
 from fused_mlp.service.stores.mirrored import Mirrored as MirroredRepository
 from tests.service.stores import lying_store
@@ -52,7 +56,7 @@ class Mirrored:
         return {model.name: [v.version for v in model.versions] for model in repository.scan()}
 
     def drafts(self) -> list[Path]:
-        return [*self.mirror.folder.glob("*/.*"), *self.mirror.folder.glob(".*.draft")]
+        return [*self.mirror.folder.glob("[!.]*/.*"), *self.mirror.folder.glob(".*.draft")]
 
 
 @pytest.fixture
@@ -171,7 +175,7 @@ def test_files_at_the_root_of_a_store_are_one_model(tmp_path: Path) -> None:
 
 
 def test_a_kill_in_the_middle_leaves_what_was_there(
-    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     mirrored.synchronise()
     models.save(tiny_mlp(2), mirrored.remote / "tiny" / "2")
@@ -180,36 +184,104 @@ def test_a_kill_in_the_middle_leaves_what_was_there(
         "from fused_mlp.service.stores.mirror import Mirror; Mirror(sys.argv[1], Path(sys.argv[2])).synchronise()"
     )
     monkeypatch.setenv("LYING_STORE", "stall")
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, mirrored.url, str(mirrored.cache)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "stalled\n"
-    # While it is at it, another server with the same cache leaves it alone.
-    drafts = mirrored.drafts()
-    repository = MirroredRepository(mirrored.mirror, "tiny")
-    repository.scan()
-    (mirrored.mirror.folder / "tiny" / "1").rename(mirrored.mirror.folder / "tiny" / ".1.old")
-    assert repository.look()["tiny"].keys() == {1}
-    (mirrored.mirror.folder / "tiny" / ".1.old").rename(mirrored.mirror.folder / "tiny" / "1")
-    mirrored.mirror.recover()
-    mirrored.synchronise()
+    arguments = [sys.executable, "-c", code, mirrored.url, str(mirrored.cache)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "stalled\n"
+            # Another server with the same cache leaves it alone, and is not held up.
+            drafts = mirrored.drafts()
+            assert len(drafts) == 1
+            monkeypatch.delenv("LYING_STORE")
+            mirrored.mirror.recover()
+            mirrored.synchronise()
+            assert mirrored.drafts() == drafts
+            assert mirrored.versions() == {"tiny": [1, 2]}
+            assert "passed over" not in caplog.text
+        finally:
+            process.kill()
     assert mirrored.drafts() == drafts
-    assert mirrored.mirror.failed == 0
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    assert mirrored.drafts()
-    assert mirrored.versions() == {"tiny": [1]}
     # And one that was killed while it replaced a version.
     folder = mirrored.mirror.folder / "tiny"
     (folder / "1").rename(folder / ".1.0123456789abcdef.old")
     mirrored.mirror.recover()
     assert mirrored.drafts() == []
-    assert mirrored.versions() == {"tiny": [1]}
-    monkeypatch.delenv("LYING_STORE")
+    assert mirrored.versions() == {"tiny": [1, 2]}
+
+
+def test_a_look_of_the_same_server_does_not_lose_a_fetch(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored.synchronise()
+    repository = MirroredRepository(mirrored.mirror, "tiny")
+    models.save(tiny_mlp(2), mirrored.remote / "tiny" / "2")
+    fetching = threading.Thread(target=mirrored.synchronise)
+    signatures = Repository._look
+
+    def look(*arguments: Any) -> Any:
+        fetching.start()
+        fetching.join(0.2)  # it cannot end before the look does
+        return signatures(*arguments)
+
+    monkeypatch.setattr(Repository, "_look", look)
+    assert repository.look()["tiny"].keys() == {1}
+    fetching.join()
+    assert mirrored.versions() == {"tiny": [1, 2]}
+    assert mirrored.mirror.failed == 0
+
+
+def test_a_cache_that_stays_locked_is_told_of(mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_module, "MOST_LOCKED_S", 0.05)
+    mirrored.synchronise()
+    repository = MirroredRepository(mirrored.mirror, "tiny")
+    seen = repository.look()
+    shutil.rmtree(mirrored.mirror.folder / "tiny")
+    with (mirrored.mirror.folder / ".lock").open("ab") as lock:  # as another process does
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert repository.look() == seen
+        assert "was locked by another server" in repository.problems[0]
+        mirrored.synchronise()
+        assert "was locked by another server" in mirrored.mirror.problems[0]
+    assert mirrored.mirror.retry_in_s == 1
+    mirrored.synchronise(1)
+    assert repository.look().keys() == {"tiny"}
+    assert repository.problems == []
+    assert mirrored.mirror.retry_in_s is None
+
+
+def test_what_another_server_fetched_after_the_listing_stays(
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is gone from an old listing may be there again, and what has changed in it may have changed once more."""
+    mirrored.synchronise()
+    shutil.rmtree(mirrored.remote / "tiny" / "1")
+    models.save(tiny_mlp(2), mirrored.remote / "tiny" / "2")
+    other = Mirror(mirrored.url, mirrored.cache)
+    listing = mirror_module.list_versions
+
+    def list_late(*arguments: Any) -> Any:
+        listed = listing(*arguments)
+        monkeypatch.setattr(mirror_module, "list_versions", listing)
+        for number in (1, 2):
+            shutil.rmtree(mirrored.remote / "tiny" / str(number), ignore_errors=True)
+            models.save(tiny_mlp(number + 2), mirrored.remote / "tiny" / str(number))
+        other.synchronise()
+        return listed
+
+    monkeypatch.setattr(mirror_module, "list_versions", list_late)
     mirrored.synchronise()
     assert mirrored.versions() == {"tiny": [1, 2]}
+    newest = models.load(mirrored.remote / "tiny" / "2").tensors()
+    for name, value in Repository(mirrored.mirror.folder).load("tiny", 2).tensors().items():
+        np.testing.assert_array_equal(value, newest[name])
+    assert "another server has replaced it meanwhile" in mirrored.mirror.problems[0]
+    mirrored.synchronise(1)
+    assert mirrored.mirror.problems == []
+
+
+def test_a_slash_at_the_end_of_a_url_makes_no_other_cache(tmp_path: Path) -> None:
+    assert Mirror("s3://b/m", tmp_path).folder == Mirror("s3://b/m/", tmp_path).folder
+    assert Mirror("s3://b/m", tmp_path).folder != Mirror("s3://b/n", tmp_path).folder
 
 
 def test_a_checkpoint_in_shards_is_mirrored_whole(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ the store."""
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import threading
 import urllib.error
 import urllib.request
@@ -17,13 +18,18 @@ import pytest
 from fused_mlp import models
 from fused_mlp.models import LayerSpec, Mlp, MlpSpec
 from fused_mlp.protos import health_pb2
-from fused_mlp.service.client import Client
+from fused_mlp.protos import open_inference_pb2 as oip
+from fused_mlp.protos.stubs import Stub
+from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.fronts.selection import native_front_problem
 from fused_mlp.service.reload import reloader
 from fused_mlp.service.settings.settings import Settings
+from fused_mlp.service.stores import mirror
 from tests.service.stores import lying_store
 from tests.support.fleet import WIDTH, tiny_mlp
 from tests.support.puppet import PuppetService
+from tests.support.server import free_port
 
 lying_store.register()
 
@@ -153,3 +159,74 @@ def test_a_store_that_is_away_holds_up_no_other_repository(
         monkeypatch.delenv("LYING_STORE", raising=False)
         puppet.wait_for(lambda: len(client.models()) == 2)
         puppet.wait_for(lambda: puppet.metric("fused_mlp_repository_problems") == 0)
+
+
+def test_a_fetch_that_a_locked_cache_refused_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "MOST_LOCKED_S", 0.05)
+    monkeypatch.setattr(Settings, "reload_interval_s", 0.05)
+    monkeypatch.setattr(mirror, "FIRST_PAUSE_S", 0.05)
+    models.save(tiny_mlp(), tmp_path / "remote" / "tiny" / "1")
+    with store_service(tmp_path, reload="signal") as puppet, Client(puppet.target) as client:
+        models.save(tiny_mlp(2), tmp_path / "remote" / "tiny" / "2")
+        (path,) = (tmp_path / "cache").glob("*/.lock")
+        with path.open("ab") as lock:  # as another process does
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            puppet._loop.call_soon_threadsafe(puppet.service.ask_to_reload)
+            puppet.wait_for(lambda: puppet.metric("fused_mlp_fetch_failures_total") >= 1)
+        puppet.wait_for(lambda: client.predict("tiny", np.zeros((1, WIDTH), np.float32)).version == 2)
+        puppet.wait_for(lambda: puppet.metric("fused_mlp_repository_problems") == 0)
+
+
+@pytest.mark.parametrize("how", ["admin", "triton"])
+def test_a_load_looks_at_the_store(
+    tmp_path: Path,
+    gate: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
+) -> None:
+    gate.set()
+    monkeypatch.setattr(reloader, "MOST_SILENCE_AT_LOAD_S", 0.2)
+    for name in ("other", "tiny"):
+        models.save(tiny_mlp(), tmp_path / "remote" / name / "1")
+    with (
+        store_service(tmp_path, reload="off", admin_port=free_port(), allow_load=True) as puppet,
+        Client(puppet.target) as client,
+        AdminClient(puppet.admin_target) as admin,
+        grpc.insecure_channel(puppet.target) as channel,
+    ):
+        stub = Stub(channel, oip, "GRPCInferenceService")
+
+        def load() -> str:
+            """What the answer complains of."""
+            try:
+                if how == "admin":
+                    admin.load("tiny")
+                else:
+                    stub.RepositoryModelLoad(oip.RepositoryModelLoadRequest(model_name="tiny"), timeout=10)
+            except PredictError as error:
+                return str(error)
+            return ""
+
+        def versions(name: str) -> list[int]:
+            return [v.version for v in client.model(name).versions]
+
+        for name in ("other", "tiny"):
+            models.save(tiny_mlp(2), tmp_path / "remote" / name / "2")
+        assert load() == ""
+        assert (versions("tiny"), versions("other")) == ([1, 2], [1])  # nothing else was asked for
+        models.save(tiny_mlp(3), tmp_path / "remote" / "tiny" / "3")
+        for lie, why in (("down", "connection refused"), ("silent", "has not answered for")):
+            caplog.clear()
+            gate.clear()
+            monkeypatch.setenv("LYING_STORE", lie)
+            told = load()
+            assert ("is served from what was fetched before" in told and why in told) == (how == "admin")
+            assert f"tiny is loaded from what was fetched before: lying://{tmp_path}" in caplog.text
+            assert why in caplog.text
+            assert versions("tiny") == [1, 2]
+        gate.set()
+        assert load() == ""  # also while the store is asked less often
+        assert versions("tiny") == [1, 2, 3]
