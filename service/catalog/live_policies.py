@@ -16,7 +16,7 @@ from fused_mlp.service._engine import quote_name
 from fused_mlp.service.catalog.building import check_torch
 from fused_mlp.service.catalog.policies import Changes, Policies
 from fused_mlp.service.catalog.policy_file import NotKept, PolicyFile
-from fused_mlp.service.catalog.records import ServedModel
+from fused_mlp.service.catalog.records import CanaryStatus, ServedModel
 from fused_mlp.service.catalog.successors import Successors
 from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.catalog.unknown_names import MOST_NAMED, UnknownNames, check_arms
@@ -45,7 +45,7 @@ class PolicyChanged:
 class LivePolicies:
     """`successors`: makes an empty one. `changing`: the lock under which kernels are built. `load`: the versions of a
     model that a policy chooses; `retire`: those that its policy does not; both wait for that lock. `later`: for what
-    nothing waits for."""
+    nothing waits for. `canaries`: by model, the last one."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class LivePolicies:
         load: Callable[[str, Policy], None],
         retire: Callable[[str], None],
         notify: Callable[[Collection[str]], None],
+        canaries: dict[str, CanaryStatus],
     ) -> None:
         self._settings = settings
         self.file = file
@@ -67,6 +68,7 @@ class LivePolicies:
         self._load = load
         self._retire = retire
         self._notify = notify
+        self._canaries = canaries
         self.later: Callable[[Callable[[str], None], str], object] = lambda call, name: call(name)
         self.now = Policies(settings)
         self.history: deque[PolicyChanged] = deque(maxlen=MOST_REMEMBERED)
@@ -255,6 +257,11 @@ class LivePolicies:
         self, models: dict[str, ServedModel], policies: dict[str, Policy], edited: Policies, *, again: bool
     ) -> list[ServedModel]:
         changed = [models[name].under(policy, again=again) for name, policy in policies.items()]
+        for model in changed:
+            plan = model.policy.canary
+            if plan is not None and self._table.models[model.name].policy.canary is None:
+                # Not that of one before: who has started this one waits for its end.
+                self._canaries[model.name] = CanaryStatus(plan.to, "running", 0.0, "starts")
         self.now = edited
         self._table.publish({model.name: model for model in changed})
         for shadow in (v.shadow for model in changed for v in model.versions):
