@@ -229,7 +229,7 @@ class Service:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
-                if self.catalog.models_with_canary():
+                if self.canaries.wanted:
                     await asyncio.to_thread(self.canaries.look)
             except Exception:
                 log.exception("the canaries could not be looked at")

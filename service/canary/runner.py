@@ -40,6 +40,12 @@ class Canaries:
         self._clock = clock
         self._steps: dict[str, _Step] = {}
 
+    @property
+    def wanted(self) -> bool:
+        """Whether there is something to look at: one that runs, or ran until a change of policy."""
+        states = self._catalog.canaries.copy().values()
+        return any(told.state == "running" for told in states) or bool(self._catalog.models_with_canary())
+
     def look(self) -> None:
         planned = self._catalog.models_with_canary()
         names = {model.name for model in planned}

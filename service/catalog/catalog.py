@@ -46,7 +46,7 @@ class Catalog:
         self.repository = repository or Repository(settings.model_repository)
         self._ledger = Ledger(self.repository.has)
         self._builder = KernelBuilder(settings, engine, self._ledger)
-        self.canaries: dict[str, CanaryStatus] = {}  # by model, kept by those who run them
+        self.canaries: dict[str, CanaryStatus] = {}  # by model: the last one, as those tell it who run them
         self._table = ModelTable(settings, engine, router, self._ledger, self._start_referee)
         self.referee = Referee(self._table.owner, self._settle)
         self._loader = Loader(self.repository, self._builder, self.policy, self._table.release)
@@ -81,6 +81,7 @@ class Catalog:
             load=lambda name, policy: self.refresh(name, policy=policy, retire=False),
             retire=self.retire_unchosen,
             notify=self._notify,
+            canaries=self.canaries,
         )
         self._on_change: list[Callable[[Collection[str]], object]] = []
         self._found: list[FoundModel] = []

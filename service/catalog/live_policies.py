@@ -16,7 +16,7 @@ from fused_mlp.service._engine import quote_name
 from fused_mlp.service.catalog.building import check_torch
 from fused_mlp.service.catalog.policies import Changes, Policies
 from fused_mlp.service.catalog.policy_file import NotKept, PolicyFile
-from fused_mlp.service.catalog.records import ServedModel
+from fused_mlp.service.catalog.records import CanaryStatus, ServedModel
 from fused_mlp.service.catalog.successors import Successors
 from fused_mlp.service.catalog.table import ModelTable
 from fused_mlp.service.catalog.unknown_names import MOST_NAMED, UnknownNames, check_arms
@@ -45,7 +45,7 @@ class PolicyChanged:
 class LivePolicies:
     """`successors`: makes an empty one. `changing`: the lock under which kernels are built. `load`: the versions of a
     model that a policy chooses; `retire`: those that its policy does not; both wait for that lock. `later`: for what
-    nothing waits for."""
+    nothing waits for. `canaries`: by model, the last one."""
 
     def __init__(
         self,
@@ -58,6 +58,7 @@ class LivePolicies:
         load: Callable[[str, Policy], None],
         retire: Callable[[str], None],
         notify: Callable[[Collection[str]], None],
+        canaries: dict[str, CanaryStatus],
     ) -> None:
         self._settings = settings
         self.file = file
@@ -67,6 +68,7 @@ class LivePolicies:
         self._load = load
         self._retire = retire
         self._notify = notify
+        self._canaries = canaries
         self.later: Callable[[Callable[[str], None], str], object] = lambda call, name: call(name)
         self.now = Policies(settings)
         self.history: deque[PolicyChanged] = deque(maxlen=MOST_REMEMBERED)
@@ -79,6 +81,8 @@ class LivePolicies:
         # must not take back; and those that could not be written, for the next write.
         self._under_way: list[tuple[str, str]] = []
         self._unwritten: list[tuple[str, str]] = []
+        self._writes = 0  # that have ended, under the table's lock
+        self._refused = ""  # why the file cannot be used, when it was read last
         self.unknown = UnknownNames(settings, table)
 
     def start(self) -> None:
@@ -90,6 +94,11 @@ class LivePolicies:
             raise ModelLoadError(f"{self.file.path}: {error}") from None
         except ValueError as error:
             raise ModelLoadError(str(error)) from None
+
+    @property
+    def why_not_kept(self) -> str:
+        """Changes in force, or those to come."""
+        return f"the policy file is refused: {self._refused}" if self._refused else self.not_kept
 
     def of(self, name: str) -> Policy:
         return self.now.of(name)
@@ -120,22 +129,49 @@ class LivePolicies:
     def read(self) -> bool:
         """The file again, after a change of it. All or nothing. False: it holds what was read or written last. Raises
         ValueError in one line."""
-        changes = self.file.read()
+        try:
+            news = self._read()
+        except ValueError as error:
+            self._refused = str(error)
+            raise
+        self._refused = ""
+        return news
+
+    def _read(self) -> bool:
+        writes, changes = self._writes, self.file.read()
         if changes == self._kept:
             return False
         assert self.file.path is not None
-        # A volume that is not mounted, or a file removed by mistake, must not undo a pin.
-        if not self.file.path.exists():
-            raise ValueError(f"{self.file.path} is gone; to give up all changes, write {{}} to it")
-        edit: _Edit = lambda now: self._merged(changes, now, self._under_way)  # noqa: E731
+        self._check_there()
+        given_up: list[tuple[str, str]] = []
+
+        def edit(now: Policies) -> Policies:
+            nonlocal writes, changes, given_up
+            if writes != self._writes:  # while versions were loaded: what was read lacks those changes
+                writes, changes = self._writes, self.file.read()
+                self._check_there()
+            given_up = [*self._unwritten]
+            return self._merged(changes, now, self._under_way)
+
         try:
             changed = self._change(edit, "")
         except (InvalidInput, KernelError) as error:
             raise ValueError(f"{self.file.path}: {error}") from None
-        self._kept, self._unwritten, self.not_kept = changes, [], ""
+        with self._writing:
+            self._kept = changes
+            for mark in given_up:
+                if mark in self._unwritten:
+                    self._unwritten.remove(mark)
+            if not self._unwritten:
+                self.not_kept = ""
         self._tell(changed, PolicyChanged(time.time(), self.file.path.name, "", "the whole file"))
         self.unknown.tell_unserved(self.now)
         return True
+
+    def _check_there(self) -> None:
+        """A volume that is not mounted, or a file removed by mistake, must not undo a pin."""
+        if self.file.path is not None and not self.file.path.exists():
+            raise ValueError(f"{self.file.path} is gone; to give up all changes, write {{}} to it")
 
     def _edit(
         self, edit: _Edit, name: str, fields: Collection[str], record: PolicyChanged, unkept: bool
@@ -169,6 +205,7 @@ class LivePolicies:
         with self._table.lock:
             for mark in marks:
                 self._under_way.remove(mark)
+            self._writes += 1
 
     def _merged(self, held: Changes, now: Policies, marks: Collection[tuple[str, str]]) -> Policies:
         """What a file holds, but for the fields `marks`, which are as they are now. Raises InvalidInput."""
@@ -255,6 +292,11 @@ class LivePolicies:
         self, models: dict[str, ServedModel], policies: dict[str, Policy], edited: Policies, *, again: bool
     ) -> list[ServedModel]:
         changed = [models[name].under(policy, again=again) for name, policy in policies.items()]
+        for model in changed:
+            plan = model.policy.canary
+            if plan is not None and self._table.models[model.name].policy.canary is None:
+                # Not that of one before: who has started this one waits for its end.
+                self._canaries[model.name] = CanaryStatus(plan.to, "running", 0.0, "starts")
         self.now = edited
         self._table.publish({model.name: model for model in changed})
         for shadow in (v.shadow for model in changed for v in model.versions):

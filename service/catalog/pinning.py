@@ -34,7 +34,7 @@ def pin(catalog: Catalog, name: str, version: int, by: str = "the program") -> S
     if not pinned.answers:
         catalog.retire_unchosen(name)  # it was loaded only to be pinned
         raise InvalidInput(f"model {name!r} version {version} cannot be pinned: {pinned.reason}")
-    catalog.set_policy({**ended, "version": named}, name, by=by)
+    _set(catalog, {**ended, "version": named}, name, by)
     return catalog.get(name)
 
 
@@ -61,5 +61,10 @@ def roll_back(catalog: Catalog, name: str, by: str = "the program") -> ServedMod
     version = version_below(catalog, name)
     if version:
         return pin(catalog, name, version, by)
-    catalog.set_policy(_END_CANARY, name, by=by)
+    _set(catalog, _END_CANARY, name, by)
     return catalog.get(name)
+
+
+def _set(catalog: Catalog, changes: dict[str, object], name: str, by: str) -> None:
+    """Also while the policy file cannot be used: going back must not wait until someone has mended it."""
+    catalog.policies.set(changes, name, by=by, unkept=True)

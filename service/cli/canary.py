@@ -65,7 +65,6 @@ def command(
     if to is None:
         admin.stop_canary(model)
         return
-    before = admin.policies(model)[0].canary
     policy = admin.start_canary(
         model,
         to,
@@ -75,7 +74,7 @@ def command(
         max_p99_ratio=max_p99_ratio,
         min_requests=min_requests,
     )
-    told = before
+    told = None
     while wait:
         if policy.canary is not None and policy.canary != told:
             told = policy.canary

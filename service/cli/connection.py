@@ -136,7 +136,8 @@ def connected(
             finally:
                 if isinstance(client, AdminClient) and client.not_kept:
                     typer.echo(
-                        f"in force until the server ends, but it cannot be kept: {client.not_kept}", err=True
+                        f"changes are in force until the server ends, but are not kept: {client.not_kept}",
+                        err=True,
                     )
 
     keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]

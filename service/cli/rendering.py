@@ -202,8 +202,9 @@ def policy_table(policies: Sequence[PolicyInfo], *, summary: bool = False) -> Re
         table.add_row(name, answers, split, override, shadow, policy.on_mismatch, weight, policy.precision)
         shares = [f"{arm} {share:.4g}" for arm, share in policy.arms.items()]
         labels = [f"{label} is version {version}" for label, version in policy.labels.items()]
-        if policy.canary is not None and policy.canary.state == "running":
-            shares.append(f"canary to {policy.canary.to} {policy.canary.text}".rstrip())
+        if policy.canary is not None:
+            state = policy.canary.state.replace("_", " ")
+            shares.append(f"canary to {policy.canary.to} {state} {policy.canary.text}".rstrip())
         if policy.versions != "all":
             labels.append(f"versions {policy.versions} are served")
         if shares or labels:

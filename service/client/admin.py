@@ -80,7 +80,7 @@ class PolicyChanged:
 class AdminClient(Connection):
     """with AdminClient("127.0.0.1:8003") as admin: admin.set_policy("digits", split=0.1)
 
-    `not_kept`: why the last change will not outlive the server; empty: it will."""
+    `not_kept`: why changes will not outlive the server, as its last answer says; empty: they will."""
 
     def __init__(
         self,
@@ -97,6 +97,7 @@ class AdminClient(Connection):
     def policies(self, model: str = "") -> list[PolicyInfo]:
         """The policy of one model; without a name the default policy, then those of all models."""
         response = self._call(self._admin.GetPolicy, pb.GetPolicyRequest(model=model))
+        self.not_kept = response.not_kept
         return _read(response, with_default=not model)
 
     def unknown_models(self) -> list[str]:

@@ -47,7 +47,7 @@ def rpcs(catalog: Catalog, reloader: Reloader) -> list[Rpc]:
             models=_models(catalog, models),
             history=history,
             unknown=unserved,
-            not_kept=catalog.policies.not_kept,
+            not_kept=catalog.policies.why_not_kept,
         )
 
     async def set_policy(request: Any, call: Call) -> Any:

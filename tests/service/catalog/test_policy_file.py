@@ -16,6 +16,7 @@ from fused_mlp.service.app import Service
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.errors import InvalidInput, Unsupported
 from fused_mlp.service.observe.model_metrics import ModelMetrics
+from fused_mlp.service.settings.policy import Policy
 from fused_mlp.service.settings.settings import load_settings
 from tests.support.fleet import make_fleet, tiny_mlp
 from tests.support.server import sum_metric
@@ -108,6 +109,46 @@ def test_a_file_of_others_is_read_beside_a_change_that_is_not_written_yet(
         "m000": {"weight": 2, "shadow_tolerance": 0.5},
         "m001": {"weight": 5},
     }
+
+
+def test_a_change_that_is_kept_while_a_file_of_others_is_loaded_stays(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = catalog.policies
+    load, path = policies._load, policies.file.path
+    assert path is not None
+
+    def load_slowly(name: str, policy: Policy) -> None:
+        load(name, policy)
+        catalog.set_policy({"weight": 5}, "m001")  # another caller, who has the answer before the load ends
+
+    monkeypatch.setattr(policies, "_load", load_slowly)
+    path.write_text('{"m000": {"versions": "latest:1"}}')
+    assert policies.read()
+    assert (catalog.policy("m000").versions, catalog.policy("m001").weight) == ("latest:1", 5)
+    assert not policies.read()
+    assert policies.file.read() == {"m000": {"versions": "latest:1"}, "m001": {"weight": 5}}
+
+
+def test_a_change_that_cannot_be_written_while_the_file_is_read_is_with_the_next_one(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = catalog.policies
+    retire, path = policies._retire, policies.file.path
+    assert path is not None
+
+    def change(name: str) -> None:
+        path.chmod(0o444)
+        catalog.set_policy({"weight": 5}, "m001")  # after the new policies are in force
+        path.chmod(0o644)
+        retire(name)
+
+    monkeypatch.setattr(policies, "_retire", change)
+    path.write_text('{"m000": {"versions": "latest:1"}}')
+    assert policies.read()
+    assert policies.not_kept == f"{path} is read-only"
+    catalog.set_policy({"weight": 2}, "m000")
+    assert policies.file.read()["m001"] == {"weight": 5}
 
 
 def test_only_what_others_write_counts_as_read(catalog: Catalog, caplog: pytest.LogCaptureFixture) -> None:

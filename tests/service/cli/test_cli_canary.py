@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fused_mlp.models import save
 from fused_mlp.service import app
 from fused_mlp.service.cli import canary
 from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.client.admin import AdminClient, PolicyInfo
 from tests.kernels.cuda.random_models import make_mlp, make_spec
 from tests.support.puppet import PuppetService
 from tests.support.server import free_port
@@ -78,6 +80,51 @@ def test_a_canary_outlives_its_command_and_can_be_stopped(cli, puppet: PuppetSer
     assert cli("canary", "m", "--stop", "--target", puppet.admin_target).code == 0
     policy = puppet.service.catalog.policy("m")
     assert (policy.canary, policy.arms, policy.version) == (None, {}, "1")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [lambda admin: admin.roll_back("m"), lambda admin: admin.unset_policy("m")],
+    ids=["rollback", "reset"],
+)
+def test_who_waits_for_a_canary_is_told_that_it_was_stopped(
+    cli, puppet: PuppetService, end: Callable[[AdminClient], object]
+) -> None:
+    catalog = puppet.service.catalog
+
+    def stop() -> None:
+        with AdminClient(puppet.admin_target) as admin:
+            puppet.wait_for(lambda: catalog.policy("m").arms == {"2": 0.5})
+            end(admin)
+
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(stop)
+        outcome = run(cli, puppet)
+        stopped.result()
+    assert outcome.code == 3
+    last = "m to 2: stopped, 0 of the requests, by a change of policy"
+    assert outcome.out.splitlines()[-1] == last
+    assert puppet.metric("fused_mlp_canary_info", model="m", to="2", state="stopped") == 1
+    shown = cli("policy", "get", "m", "--target", puppet.admin_target).out
+    assert "canary to 2 stopped by a change of policy" in shown
+
+
+def test_a_canary_that_is_stopped_before_it_begins_ends_too(
+    cli, puppet: PuppetService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, start = threading.Event(), AdminClient.start_canary
+    look = puppet.service.canaries.look
+
+    def start_and_stop(admin: AdminClient, *arguments: object, **plan: object) -> PolicyInfo:
+        info = start(admin, *arguments, **plan)  # type: ignore[arg-type]
+        admin.roll_back("m")
+        started.set()
+        return info
+
+    monkeypatch.setattr(AdminClient, "start_canary", start_and_stop)
+    monkeypatch.setattr(puppet.service.canaries, "look", lambda: started.is_set() and look())
+    outcome = run(cli, puppet)
+    assert (outcome.code, "m to 2: stopped" in outcome.out) == (3, True)
 
 
 @pytest.mark.parametrize(

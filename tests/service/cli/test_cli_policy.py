@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fleet import make_fleet
+from fused_mlp.models import save
+from tests.support.fleet import make_fleet, tiny_mlp
 from tests.support.puppet import PuppetService
 from tests.support.server import free_port
 
@@ -64,10 +65,41 @@ def test_a_change_that_cannot_be_kept_is_told(policy):
     changed = policy("set", "digits", "--weight", "2")
     assert changed.code == 0
     says = (
-        "in force until the server ends, but it cannot be kept: the demo that is part of the package keeps no"
+        "changes are in force until the server ends, but are not kept: "
+        "the demo that is part of the package keeps no policies"
     )
-    assert says in changed.err
-    assert policy("get", "digits").err == ""
+    assert changed.err.startswith(says)
+    assert policy("get", "digits").err.startswith(says)
+    assert policy("get").err.startswith(says)
+
+
+def test_while_the_file_cannot_be_used_an_operator_goes_back(cli, tmp_path):
+    for version in (1, 2, 3):
+        save(tiny_mlp(version), tmp_path / "m" / str(version))
+    file = tmp_path / "policy.json"
+    with PuppetService(admin_port=free_port(), model_repository=tmp_path) as puppet:
+
+        def run(*args):
+            return cli(*args, "--target", puppet.admin_target)
+
+        assert run("policy", "get").err == ""
+        file.write_text('{"m": {')
+        for command, version in ((("rollback", "m"), 2), (("pin", "m", "1"), 1)):
+            outcome = run(*command)
+            assert outcome.code == 0, outcome.err
+            assert outcome.err.startswith(
+                f"changes are in force until the server ends, but are not kept: {file}: expected JSON"
+            )
+            assert puppet.service.catalog.find("m").version == version
+        assert f"nothing was changed: first mend {file}" in run("policy", "set", "m", "--weight", "2").err
+        assert file.read_text() == '{"m": {'
+        with pytest.raises(ValueError, match="expected JSON"):
+            puppet.service.catalog.policies.read()  # as a look at the file does, every 2 s
+        assert f"are not kept: the policy file is refused: {file}: expected JSON" in run("policy", "get").err
+        file.write_text("{}")
+        puppet.service.catalog.policies.read()
+        assert f"are not kept: {file}: expected JSON" in run("policy", "get", "m").err
+        assert run("pin", "m", "2").err == run("policy", "get").err == ""
 
 
 def test_names_that_mean_nothing_are_shown(cli, tmp_path):
