@@ -74,6 +74,7 @@ def free_port() -> int:
 def started(command: list[str], settings: Mapping[str, str] | None = None) -> Iterator[RunningServer]:
     grpc_port, metrics_port = free_port(), free_port()
     ports = {"FUSED_MLP_GRPC_PORT": str(grpc_port), "FUSED_MLP_METRICS_PORT": str(metrics_port)}
+    ports["FUSED_MLP_REST_PORT"] = "off"
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("FUSED_MLP_")}
     begun = time.perf_counter()
     environment = inherited | ports | dict(settings or {})

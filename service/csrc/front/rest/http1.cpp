@@ -117,7 +117,6 @@ Http1::~Http1() = default;
 // ---- A request comes in ----
 
 bool Http1::on_begin() {
-  if (connection_.streams_.empty()) connection_.set_idle_since(0);
   if (connection_.streams_.open(connection_, ++requests_ & 0x7fffffff) != nullptr) return true;
   connection_.loop_.on_shortage(Shortage::calls, connection_.fd());
   return find_problem(503, "too many open calls; retry later");
@@ -186,7 +185,10 @@ void Http1::on_request_end() {
 
 size_t Http1::process(const uint8_t* data, size_t size) {
   if (size == 0 || request_ended_) return 0;
-  if (in_head_ && head_since_ns_ == 0) head_since_ns_ = connection_.loop_.timer_now();
+  if (in_head_ && head_since_ns_ == 0) {
+    head_since_ns_ = connection_.loop_.timer_now();
+    connection_.set_idle_since(0);
+  }
   const size_t most = connection_.loop_.limits().max_header_bytes;
   if (in_head_ && !lines_.scan(data, size, most)) {
     if (lines_.bytes() > most) {
