@@ -114,6 +114,9 @@ class Canaries:
     def _start(self, model: ServedModel, plan: CanaryPlan, new: ServedVersion) -> None:
         """The default stays what it is, unless that is the new version already, as with `latest`. Both arms are of
         certain versions from now on: neither `latest` nor a label may bring another one in meanwhile."""
+        if problem := model.canary_problem(plan.arm):
+            self._go_back(model, plan, Fault("unavailable", problem))
+            return
         old = model.default
         if old is new and plan.arm.variant in (None, old.variant):
             old = max((v for v in model.answering if v.version < new.version), key=_number, default=None)
