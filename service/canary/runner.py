@@ -47,12 +47,13 @@ class Canaries:
         return any(told.state == "running" for told in states) or bool(self._catalog.models_with_canary())
 
     def look(self) -> None:
+        states = self._catalog.canaries.copy()  # first: one that starts meanwhile is not among the planned
         planned = self._catalog.models_with_canary()
         names = {model.name for model in planned}
         for name in self._steps.keys() - names:
             self._forget(name)  # unloaded, or stopped by a change of policy
-        for name, told in list(self._catalog.canaries.items()):
-            if told.state == "running" and name not in names:
+        for name, told in states.items():
+            if told.state == "running" and name not in names and self._catalog.canaries.get(name) is told:
                 self._catalog.canaries[name] = replace(
                     told, state="stopped", share=0.0, text="by a change of policy"
                 )

@@ -17,7 +17,7 @@ from fused_mlp.service.canary.evidence import Traffic, find_fault, interval
 from fused_mlp.service.canary.runner import Canaries
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.pinning import pin, roll_back
-from fused_mlp.service.catalog.records import CanaryStatus
+from fused_mlp.service.catalog.records import CanaryStatus, ServedModel
 from fused_mlp.service.errors import Code, InvalidInput
 from fused_mlp.service.observe.model_metrics import ModelMetrics
 from fused_mlp.service.settings.canary import CanaryPlan
@@ -232,6 +232,25 @@ def test_an_operator_who_goes_back_ends_the_canary(rig: Rig, undo: Callable[[Cat
     undo(rig.service.catalog)
     rig.look()
     assert (rig.default, rig.arms, rig.status.state) == (1, {}, "stopped")
+
+
+def test_a_canary_that_starts_during_a_look_is_not_told_as_stopped(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = rig.service.catalog
+    planned = catalog.models_with_canary
+
+    def start_after() -> list[ServedModel]:
+        found = planned()
+        rig.set(version="1", canary=PLAN)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog, "models_with_canary", start_after)
+        rig.look()
+    assert (rig.status.state, rig.status.text) == ("running", "starts")
+    rig.look()
+    assert rig.arms == {"2": 0.05}
 
 
 @pytest.fixture
