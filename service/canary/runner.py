@@ -47,12 +47,13 @@ class Canaries:
         return any(told.state == "running" for told in states) or bool(self._catalog.models_with_canary())
 
     def look(self) -> None:
+        states = self._catalog.canaries.copy()  # first: one that starts meanwhile is not among the planned
         planned = self._catalog.models_with_canary()
         names = {model.name for model in planned}
         for name in self._steps.keys() - names:
             self._forget(name)  # unloaded, or stopped by a change of policy
-        for name, told in list(self._catalog.canaries.items()):
-            if told.state == "running" and name not in names:
+        for name, told in states.items():
+            if told.state == "running" and name not in names and self._catalog.canaries.get(name) is told:
                 self._catalog.canaries[name] = replace(
                     told, state="stopped", share=0.0, text="by a change of policy"
                 )
@@ -114,6 +115,9 @@ class Canaries:
     def _start(self, model: ServedModel, plan: CanaryPlan, new: ServedVersion) -> None:
         """The default stays what it is, unless that is the new version already, as with `latest`. Both arms are of
         certain versions from now on: neither `latest` nor a label may bring another one in meanwhile."""
+        if problem := model.canary_problem(plan.arm):
+            self._go_back(model, plan, Fault("unavailable", problem))
+            return
         old = model.default
         if old is new and plan.arm.variant in (None, old.variant):
             old = max((v for v in model.answering if v.version < new.version), key=_number, default=None)

@@ -19,7 +19,7 @@ from fused_mlp.service.catalog.policy_file import NotKept, PolicyFile
 from fused_mlp.service.catalog.records import CanaryStatus, ServedModel
 from fused_mlp.service.catalog.successors import Successors
 from fused_mlp.service.catalog.table import ModelTable
-from fused_mlp.service.catalog.unknown_names import MOST_NAMED, UnknownNames, check_arms
+from fused_mlp.service.catalog.unknown_names import MOST_NAMED, UnknownNames, check_arms, check_labels
 from fused_mlp.service.errors import InvalidInput, ModelNotFound, Unsupported
 from fused_mlp.service.settings.canary import CanaryPlan
 from fused_mlp.service.settings.policy import ALL_MODELS, Policy
@@ -112,11 +112,18 @@ class LivePolicies:
         not have, or a precision that costs it too much, is refused if the model is named; otherwise that model stays
         as it is. `by`: who does it, for the history."""
         what = ", ".join(f"{field} {_shown(value)}" for field, value in changes.items())
-        edit: _Edit = lambda now: now.changed(changes, name)  # noqa: E731
-        return self._edit(edit, name, changes.keys(), PolicyChanged(time.time(), by, name, what), unkept)
+
+        def edit(now: Policies) -> Policies:
+            if not unkept:
+                _check_canaries(now, changes, name)
+            return now.changed(changes, name)
+
+        record = PolicyChanged(time.time(), by, name, what)
+        return self._edit(edit, name, changes.keys(), record, unkept=unkept)
 
     def unset(self, fields: Collection[str], name: str = "", *, by: str = "the program") -> list[ServedModel]:
-        """Take changes back: the fields are again what the settings say, or the changes for all models."""
+        """Take changes back: the fields are again what the settings say, or the changes for all models. Also of a model
+        that is not served, if it has changes."""
         if unknown := set(fields) - Policy.model_fields.keys():
             known = ", ".join(Policy.model_fields)
             raise InvalidInput(f"unset: expected some of {known}, got {', '.join(sorted(unknown))[:100]}")
@@ -124,7 +131,8 @@ class LivePolicies:
             fields = {*fields, "arms"}  # what it had
         what = f"as before: {', '.join(sorted(fields))}"
         edit: _Edit = lambda now: now.without(fields, name)  # noqa: E731
-        return self._edit(edit, name, fields, PolicyChanged(time.time(), by, name, what), False)
+        record = PolicyChanged(time.time(), by, name, what)
+        return self._edit(edit, name, fields, record, may_be_away=True)
 
     def read(self) -> bool:
         """The file again, after a change of it. All or nothing. False: it holds what was read or written last. Raises
@@ -174,20 +182,29 @@ class LivePolicies:
             raise ValueError(f"{self.file.path} is gone; to give up all changes, write {{}} to it")
 
     def _edit(
-        self, edit: _Edit, name: str, fields: Collection[str], record: PolicyChanged, unkept: bool
+        self,
+        edit: _Edit,
+        name: str,
+        fields: Collection[str],
+        record: PolicyChanged,
+        *,
+        unkept: bool = False,
+        may_be_away: bool = False,
     ) -> list[ServedModel]:
-        if not unkept:
-            self._check_file(edit)
+        held = {} if unkept else self._check_file(edit)
+        may_be_away &= name in held or name in self.now.changes
         marks = [(name, field) for field in fields]
-        changed = self._change(edit, name, fields, marks)
+        changed = self._change(edit, name, fields, marks, may_be_away=may_be_away)
         self._keep(marks)
         self._tell(changed, record)
         return [after for _, after in changed]
 
-    def _check_file(self, edit: _Edit) -> None:
-        """Before anything is changed: a file that someone is writing must not be overwritten."""
+    def _check_file(self, edit: _Edit) -> Changes:
+        """What it holds, before anything is changed: a file that someone is writing must not be overwritten."""
         try:
-            edit(Policies(self._settings, self.file.read())).checked()
+            held = self.file.read()
+            edit(Policies(self._settings, held)).checked()
+            return held
         except ValueError as error:
             raise Unsupported(f"nothing was changed: first mend {error}") from None
 
@@ -220,14 +237,20 @@ class LivePolicies:
         return Policies(self._settings, {name: own for name, own in merged.items() if own}).checked()
 
     def _change(
-        self, edit: _Edit, name: str, fields: Collection[str] = (), marks: Collection[tuple[str, str]] = ()
+        self,
+        edit: _Edit,
+        name: str,
+        fields: Collection[str] = (),
+        marks: Collection[tuple[str, str]] = (),
+        *,
+        may_be_away: bool = False,
     ) -> list[tuple[ServedModel, ServedModel]]:
         """The models before and after. `fields`: those named. An explicit variant re-enables a withdrawn kernel."""
         built, looked = self._successors(), set[str]()
         try:
             while True:
                 with self._table.lock:
-                    names = self._names(name)
+                    names = self._names(name, may_be_away)
                     edited = edit(self.now)
                     policies = {each: edited.of(each) for each in names}
                     for policy in (edited.default, *policies.values()):
@@ -237,8 +260,8 @@ class LivePolicies:
                         for each in names
                         if each not in looked and self._wants_more(each, policies[each])
                     ]
-                    if name and not to_load:
-                        check_arms(self._table.models[name].under(policies[name]), fields)
+                    for each in () if to_load else names:
+                        self._check_names(each, policies[each], fields, strict=bool(name))
                     models = {each: built.applied(self._table.models[each]) for each in names}
                     incomplete = [each for each in names if models[each].lacks(policies[each])]
                     if not to_load and not incomplete:
@@ -265,10 +288,19 @@ class LivePolicies:
         self._retire_unchosen(pairs)
         return pairs
 
-    def _names(self, name: str) -> list[str]:
-        if name and name not in self._table.models:
-            raise ModelNotFound(quote_name(name))
-        return [name] if name else list(self._table.models)
+    def _names(self, name: str, may_be_away: bool) -> list[str]:
+        if not name or name in self._table.models:
+            return [name] if name else list(self._table.models)
+        if may_be_away:
+            return []
+        raise ModelNotFound(quote_name(name))
+
+    def _check_names(self, name: str, policy: Policy, fields: Collection[str], *, strict: bool) -> None:
+        before = self._table.models[name]
+        if strict:
+            check_arms(before.under(policy), fields)
+        if "labels" in fields and policy is not before.policy:
+            check_labels(before, before.under(policy))
 
     def _wants_more(self, name: str, policy: Policy) -> bool:
         """Whether it may need versions that are not served."""
@@ -314,6 +346,15 @@ class LivePolicies:
         if len(told) > MOST_NAMED:
             log.info("and of %d more models", len(told) - MOST_NAMED)
         self._notify([after.name for _, after in changed])
+
+
+def _check_canaries(now: Policies, changes: Mapping[str, object], name: str) -> None:
+    """One that runs sets the shares by itself."""
+    if not changes.keys() & {"arms", "split", "canary"} or changes.get("canary", now) is None:
+        return
+    for each in [name] if name else sorted(now.named):
+        if plan := now.of(each).canary:
+            raise InvalidInput(f"a canary to {plan.to} runs: stop it first (fused-mlp canary {each} --stop)")
 
 
 def _shown(value: object) -> str:

@@ -214,6 +214,15 @@ class ServedModel:
         width, usual = version.spec.in_features, default.spec.in_features
         return "" if width == usual else f"it takes rows of {width}, version {default.version} of {usual}"
 
+    def canary_problem(self, arm: Arm) -> str:
+        """Why there is nothing to move to it; empty: there is. Where the default follows the versions, as `latest`
+        does, a canary to the newest begins with the one before."""
+        new = self.find_arm(arm)
+        follows = self.policy.version in (LATEST, PREVIOUS)
+        if follows or new is None or new is not self.default or arm.variant not in (None, new.variant):
+            return ""
+        return f"version {new.version} is the default already"
+
     def shadow_problem(self, arm: Arm) -> str:
         """Why an arm that can answer cannot shadow the default arm; empty: it can."""
         shadow, live = self.find_arm(arm), self.default

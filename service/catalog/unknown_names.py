@@ -120,9 +120,27 @@ def check_arms(model: ServedModel, fields: Collection[str]) -> None:
     for arm, _ in policy.shares if "arms" in fields else ():
         if problem := model.arm_problem(arm):
             raise InvalidInput(f"arms: {arm} of {model.name} cannot answer: {problem}")
-    if "canary" in fields and policy.canary and (problem := model.arm_problem(policy.canary.arm)):
-        raise InvalidInput(f"canary: {policy.canary.to} of {model.name} cannot answer: {problem}")
+    if "canary" in fields and policy.canary:
+        if problem := model.arm_problem(policy.canary.arm):
+            raise InvalidInput(f"canary: {policy.canary.to} of {model.name} cannot answer: {problem}")
+        if problem := model.canary_problem(policy.canary.arm):
+            raise InvalidInput(f"canary: {problem}")
     if "shadow_arm" in fields and policy.shadow_arm:
         arm = parse_arm(policy.shadow_arm)
         if problem := model.arm_problem(arm) or model.shadow_problem(arm):
             raise InvalidInput(f"shadow_arm: {arm} of {model.name}: {problem}")
+
+
+def check_labels(before: ServedModel, after: ServedModel) -> None:
+    """Raises InvalidInput when a label goes, or its version does, that the policy uses: its traffic would move."""
+    policy = after.policy
+    used = {
+        "version": policy.version,
+        "shadow_arm": parse_arm(policy.shadow_arm).version if policy.shadow_arm else "",
+    }
+    used |= {f"arm {arm}": arm.version for arm, _ in policy.shares}
+    if policy.canary is not None:
+        used["canary"] = policy.canary.arm.version
+    for where, name in used.items():
+        if name and before.named(name) is not None and after.named(name) is None:
+            raise InvalidInput(f"labels: {name!r} is used by {after.name} ({where}): change that first")

@@ -9,7 +9,7 @@ import typer
 
 from fused_mlp.service.cli.connection import connected_to_admin
 from fused_mlp.service.cli.duration import seconds_of
-from fused_mlp.service.client.admin import AdminClient, CanaryInfo
+from fused_mlp.service.client.admin import AdminClient, CanaryInfo, PolicyInfo
 
 POLL_S = 0.5
 ROLLED_BACK = 3  # the exit code
@@ -63,7 +63,7 @@ def command(
     if (to is None) != stop:
         raise typer.BadParameter("give --to ARM, or --stop")
     if to is None:
-        admin.stop_canary(model)
+        _tell_pinned(model, admin.stop_canary(model))
         return
     policy = admin.start_canary(
         model,
@@ -83,8 +83,18 @@ def command(
                 break
         time.sleep(POLL_S)
         policy = admin.policies(model)[0]
-    if wait and told is not None and told.state != "promoted":
-        raise typer.Exit(ROLLED_BACK)
+    if told is not None:
+        _tell_pinned(model, policy)
+        if told.state != "promoted":
+            raise typer.Exit(ROLLED_BACK)
+
+
+def _tell_pinned(model: str, policy: PolicyInfo) -> None:
+    if policy.version.isdigit():
+        typer.echo(
+            f"{model} is pinned to version {policy.version}; to follow new versions again: "
+            f"fused-mlp pin {model} latest"
+        )
 
 
 def _line(model: str, told: CanaryInfo) -> str:

@@ -153,14 +153,22 @@ def unset(
 
     For example: fused-mlp policy unset digits split shadow_arm"""
     names = [field.removeprefix("--").replace("-", "_") for field in fields]
-    _show(admin.unset_policy("" if model == "*" else model, names), as_json, summary=True)
+    _take_back(admin, model, names, as_json)
 
 
 def reset(
     admin: AdminClient, *, model: Annotated[str, _OWNER], as_json: Annotated[bool, _JSON] = False
 ) -> None:
     """Take all changes back that were made while servers ran."""
-    _show(admin.unset_policy("" if model == "*" else model), as_json, summary=True)
+    _take_back(admin, model, ["*"], as_json)
+
+
+def _take_back(admin: AdminClient, model: str, fields: list[str], as_json: bool) -> None:
+    policies = admin.unset_policy("" if model == "*" else model, fields)
+    if policies or as_json:
+        _show(policies, as_json, summary=True)
+    else:
+        typer.echo(f"changes of {model}, which is not served here, are taken back")
 
 
 def _arms(options: list[str] | None, no_arms: bool) -> dict[str, float] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ from fused_mlp.service.canary.evidence import Traffic, find_fault, interval
 from fused_mlp.service.canary.runner import Canaries
 from fused_mlp.service.catalog.catalog import Catalog
 from fused_mlp.service.catalog.pinning import pin, roll_back
-from fused_mlp.service.catalog.records import CanaryStatus
+from fused_mlp.service.catalog.records import CanaryStatus, ServedModel
 from fused_mlp.service.errors import Code, InvalidInput
 from fused_mlp.service.observe.model_metrics import ModelMetrics
 from fused_mlp.service.settings.canary import CanaryPlan
@@ -232,6 +234,25 @@ def test_an_operator_who_goes_back_ends_the_canary(rig: Rig, undo: Callable[[Cat
     assert (rig.default, rig.arms, rig.status.state) == (1, {}, "stopped")
 
 
+def test_a_canary_that_starts_during_a_look_is_not_told_as_stopped(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = rig.service.catalog
+    planned = catalog.models_with_canary
+
+    def start_after() -> list[ServedModel]:
+        found = planned()
+        rig.set(version="1", canary=PLAN)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog, "models_with_canary", start_after)
+        rig.look()
+    assert (rig.status.state, rig.status.text) == ("running", "starts")
+    rig.look()
+    assert rig.arms == {"2": 0.05}
+
+
 @pytest.fixture
 def growing(tmp_path: Path) -> Iterator[Rig]:
     for version in (1, 2):
@@ -299,11 +320,57 @@ def test_a_canary_goes_back_while_the_policy_file_cannot_be_used(rig: Rig) -> No
     assert "expected JSON" in rig.service.catalog.policies.not_kept
 
 
-def test_without_an_older_version_there_is_nothing_to_compare_with(rig: Rig) -> None:
-    rig.set(version="1", canary=PLAN | {"to": "1"})
+def test_without_an_older_version_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    save(make_mlp(make_spec((4, 8, 3)), seed=1), tmp_path / "m" / "1")
+    rig = start(tmp_path)
+    try:
+        rig.set(canary=PLAN | {"to": "1"})
+        rig.look()
+        assert (rig.default, rig.status.state) == (1, "rolled_back")
+        assert "there is no other version to compare with" in rig.status.text
+    finally:
+        rig.service.close()
+
+
+@pytest.mark.parametrize("default", [{"version": "2"}, {"version": "stable", "labels": {"stable": 2}}])
+def test_a_canary_to_the_version_that_is_pinned_moves_nothing(rig: Rig, default: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput, match="canary: version 2 is the default already"):
+        rig.set(**default, canary=PLAN)
+    path = rig.service.catalog.policies.file.path
+    assert path is not None
+    path.write_text(json.dumps({"m": {**default, "canary": PLAN}}))  # a file may name anything
+    rig.service.catalog.policies.read()
     rig.look()
-    assert (rig.default, rig.status.state) == (1, "rolled_back")
-    assert "there is no other version to compare with" in rig.status.text
+    assert (rig.default, rig.arms, rig.status.state) == (2, {}, "rolled_back")
+    assert "version 2 is the default already" in rig.status.text
+    rig.set(canary=PLAN | {"to": "2/unfused"})
+    rig.look()
+    assert (rig.default, rig.arms) == (2, {"2/unfused": 0.05})
+
+
+@pytest.mark.parametrize(
+    ("uses", "where"),
+    [
+        ({"version": "stable"}, "version"),
+        ({"arms": {"stable/fused": 0.5}}, "arm stable/fused"),
+        ({"shadow_arm": "stable"}, "shadow_arm"),
+    ],
+)
+def test_a_label_that_is_used_is_not_taken_away(rig: Rig, uses: dict[str, object], where: str) -> None:
+    catalog = rig.service.catalog
+    rig.set(labels={"stable": 1, "other": 2}, **uses)
+    text = re.escape(f"labels: 'stable' is used by m ({where}): change that first")
+    for change in (
+        lambda: rig.set(labels={"other": 2}),
+        lambda: rig.set(labels={"stable": 9}),
+        lambda: catalog.policies.unset(["labels"], "m"),
+        lambda: catalog.set_policy({"labels": {}}),
+    ):
+        with pytest.raises(InvalidInput, match=text):
+            change()
+    assert catalog.policy("m").labels == {"stable": 1, "other": 2}
+    rig.set(labels={"stable": 1})  # what nothing uses
+    rig.set(labels={}, version="1", arms={}, shadow_arm="")
 
 
 @pytest.mark.parametrize(

@@ -58,16 +58,24 @@ def run(cli, puppet: PuppetService, *options: object):
 def test_a_good_arm_ends_in_exit_code_0(cli, puppet: PuppetService, callers: None) -> None:
     outcome = run(cli, puppet)
     assert outcome.code == 0, outcome.err
-    lines = outcome.out.splitlines()
-    assert lines[-1] == "m to 2: promoted, 1 of the requests, version 2 is the default now"
+    assert outcome.out.splitlines()[-2:] == [
+        "m to 2: promoted, 1 of the requests, version 2 is the default now",
+        "m is pinned to version 2; to follow new versions again: fused-mlp pin m latest",
+    ]
     assert puppet.service.catalog.policy("m").version == "2"
+    again = run(cli, puppet)
+    assert (again.code, again.err) == (
+        1,
+        "error: INVALID_ARGUMENT: canary: version 2 is the default already\n",
+    )
+    assert puppet.service.catalog.find("m").version == 2
 
 
 def test_a_bad_arm_ends_in_exit_code_3(cli, puppet: PuppetService, callers: None) -> None:
     puppet.kernel._eager = None  # of version 2, which was built last: every batch fails
     outcome = run(cli, puppet)
     assert outcome.code == 3
-    assert "m to 2: rolled back" in outcome.out.splitlines()[-1]
+    assert "m to 2: rolled back" in outcome.out.splitlines()[-2]
     assert "requests failed" in outcome.out
     assert puppet.metric("fused_mlp_canary_info", model="m", state="rolled_back", reason="errors") == 1
     with Client(puppet.target) as client:
@@ -77,7 +85,17 @@ def test_a_bad_arm_ends_in_exit_code_3(cli, puppet: PuppetService, callers: None
 def test_a_canary_outlives_its_command_and_can_be_stopped(cli, puppet: PuppetService) -> None:
     assert run(cli, puppet, "--no-wait").code == 0
     puppet.wait_for(lambda: puppet.service.catalog.policy("m").arms == {"2": 0.5})
-    assert cli("canary", "m", "--stop", "--target", puppet.admin_target).code == 0
+    for other in (
+        ["canary", "m", "--to", "2"],
+        ["policy", "set", "m", "--arm", "2=0.1"],
+        ["policy", "set", "m", "--no-arms"],
+        ["policy", "set", "--split", "0.1"],
+    ):
+        refused = cli(*other, "--target", puppet.admin_target)
+        says = "a canary to 2 runs: stop it first (fused-mlp canary m --stop)\n"
+        assert (refused.code, refused.err) == (1, f"error: INVALID_ARGUMENT: {says}")
+    stopped = cli("canary", "m", "--stop", "--target", puppet.admin_target)
+    assert stopped.out.startswith("m is pinned to version 1; to follow new versions again: fused-mlp pin m")
     policy = puppet.service.catalog.policy("m")
     assert (policy.canary, policy.arms, policy.version) == (None, {}, "1")
 
@@ -103,7 +121,7 @@ def test_who_waits_for_a_canary_is_told_that_it_was_stopped(
         stopped.result()
     assert outcome.code == 3
     last = "m to 2: stopped, 0 of the requests, by a change of policy"
-    assert outcome.out.splitlines()[-1] == last
+    assert last in outcome.out.splitlines()
     assert puppet.metric("fused_mlp_canary_info", model="m", to="2", state="stopped") == 1
     shown = cli("policy", "get", "m", "--target", puppet.admin_target).out
     assert "canary to 2 stopped by a change of policy" in shown

@@ -109,6 +109,12 @@ def test_names_that_mean_nothing_are_shown(cli, tmp_path):
         shown = cli("policy", "get", "--target", puppet.admin_target)
         assert "m000: version: version 7 is not there: version 1 answers" in shown.out
         assert shown.err == "the policy file names 'm00', which is not served here; did you mean 'm000'?\n"
+        taken_back = cli("policy", "reset", "m00", "--target", puppet.admin_target)
+        assert taken_back.out == "changes of m00, which is not served here, are taken back\n"
+        assert json.loads((tmp_path / "policy.json").read_text()) == {"m000": {"version": "7"}}
+        assert cli("policy", "get", "--target", puppet.admin_target).err == ""
+        again = cli("policy", "unset", "m00", "weight", "--target", puppet.admin_target)
+        assert (again.code, "model 'm00' is not served here" in again.err) == (1, True)
 
 
 def test_the_admin_port_says_what_is_served(cli, target):
