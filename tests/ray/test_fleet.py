@@ -16,6 +16,7 @@ import ray
 from deploy.cluster.envoy import Envoy, configure
 from fused_mlp.service.client import Client
 from fused_mlp.service.ray.cluster import Fleet
+from fused_mlp.service.ray.deployment import FleetError
 from tests.conformance.foreign_clients import install_envoy
 from tests.ray.cluster import Nodes, read_endpoints, runs, until
 from tests.ray.load import Load
@@ -97,16 +98,24 @@ def test_no_server_outlives_its_actor(fleet: Fleet, folder: Path) -> None:
     assert len(load.failures) <= load.in_flight
 
 
-def test_a_controller_that_is_killed_goes_on_with_the_same_replicas(fleet: Fleet, folder: Path) -> None:
+def kill_controller(fleet: Fleet) -> None:
+    before = fleet.status()["controller"]["pid"]
+    ray.kill(ray.get_actor("fused-mlp/controller"), no_restart=False)
+    until(lambda: fleet.status()["controller"]["pid"] != before, "the controller is back")
+
+
+def test_a_controller_that_is_killed_again_and_again_goes_on_with_the_same_replicas(
+    fleet: Fleet, folder: Path
+) -> None:
+    """As often as a replica has threads for it, and more."""
     before = pids(fleet)
-    controller = ray.get_actor("fused-mlp/controller")
     with Load(folder) as load:
         load.wait_for(200)
-        ray.kill(controller, no_restart=False)
-        until(lambda: bool(fleet.status()["controller"]["restarted"]), "the controller is back")
-        assert pids(fleet) == before
+        for _ in range(6):
+            kill_controller(fleet)
+            until(lambda: settled(fleet), "the replicas answer it")
+            assert pids(fleet) == before
         load.wait_for(200)
-    assert settled(fleet)
     assert load.failures == []
 
 
@@ -157,6 +166,25 @@ def test_a_rollout_that_cannot_start_goes_back(
     assert done.returncode == 3
     assert "rolled back: the server did not start" in done.stderr
     assert str(tmp_path / "nothing") in done.stderr
+    assert pids(fleet) == before
+    assert load.failures == []
+
+
+def test_a_rollout_goes_back_also_if_the_controller_dies_meanwhile(
+    fleet: Fleet, folder: Path, tmp_path: Path
+) -> None:
+    before, deployment = pids(fleet), fleet.deployment()
+    wanted = deployment.changed(None, {"model_repository": str(tmp_path / "nothing")})
+    with Load(folder) as load:
+        fleet.roll_out(wanted)
+        with pytest.raises(FleetError, match=r"^the fleet 'fused-mlp' was changed meanwhile; try again$"):
+            fleet.roll_out(deployment.changed("4", {}))
+        until(lambda: len(pids(fleet)) > 3, "a new replica")
+        kill_controller(fleet)
+        until(lambda: not fleet.status()["rollout"] and settled(fleet), f"as before, {fleet.status()}")
+        load.wait_for(100)
+    assert str(tmp_path / "nothing") in fleet.status()["error"]
+    assert fleet.deployment().settings == deployment.settings
     assert pids(fleet) == before
     assert load.failures == []
 
