@@ -50,6 +50,10 @@ def pids(fleet: Fleet) -> dict[str, int]:
     return {replica["name"]: replica["pid"] for replica in fleet.status()["replicas"]}
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def names(folder: Path) -> set[str]:
     return {endpoint["replica"] for endpoint in read_endpoints(folder)}
 
@@ -87,7 +91,7 @@ def test_a_server_that_is_killed_is_replaced(fleet: Fleet, folder: Path) -> None
 
 def test_no_server_outlives_its_actor(fleet: Fleet, folder: Path) -> None:
     name, pid = next(iter(pids(fleet).items()))
-    actor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    actor = parent(pid)
     with Load(folder) as load:
         load.wait_for(200)
         os.kill(actor, signal.SIGKILL)
@@ -153,6 +157,34 @@ def test_a_rollout_replaces_all_and_fails_nothing(nodes: Nodes, fleet: Fleet, fo
         with urlopen(f"{endpoint['metrics_url']}/metrics", timeout=10) as answer:
             assert "\nfused_mlp_queue_capacity_rows 1234\n" in answer.read().decode()
     print(f"\nrollout: {load.told()}, behind Envoy {behind_envoy.told()}")
+
+
+def test_a_controller_that_hears_of_no_replica_changes_nothing_until_it_does(
+    fleet: Fleet, folder: Path
+) -> None:
+    """It does not know of the rollout before, and would take all replicas for others than it wants."""
+    before, deployment = pids(fleet), fleet.deployment()
+    actors = [parent(pid) for pid in before.values()]
+    with Load(folder) as load:
+        try:
+            for actor in actors:
+                os.kill(actor, signal.SIGSTOP)
+            kill_controller(fleet)
+            assert pids(fleet) == dict.fromkeys(before, 0)
+            unaware = fleet.deployment()
+            assert unaware.revision < deployment.revision
+            with pytest.raises(
+                FleetError, match="no replica has answered since the controller started again"
+            ):
+                fleet.roll_out(unaware.changed("4", {}))
+            load.wait_for(100)
+        finally:
+            for actor in actors:
+                os.kill(actor, signal.SIGCONT)
+        until(lambda: settled(fleet), "the replicas answer")
+        assert pids(fleet) == before
+    assert fleet.deployment() == deployment
+    assert load.failures == []
 
 
 def test_a_rollout_that_cannot_start_goes_back(
