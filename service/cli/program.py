@@ -45,7 +45,7 @@ COMMANDS = {
     ),
     "ray": (
         "ray",
-        "Run replicas of the server on a Ray cluster: places them, restarts the dead, scales by utilisation.",
+        "Run replicas of the server on a Ray cluster: places them, restarts the dead, scales by utilization.",
     ),
 }
 

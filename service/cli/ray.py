@@ -42,7 +42,7 @@ Wait = Annotated[bool, typer.Option(help="Wait until it is done; it goes on in a
 
 @app.callback()
 def _group() -> None:
-    """Run replicas of the server on a Ray cluster: places them, restarts the dead, scales by utilisation."""
+    """Run replicas of the server on a Ray cluster: places them, restarts the dead, scales by utilization."""
 
 
 @app.command()
@@ -55,12 +55,15 @@ def up(
     given: Given = None,
     endpoints: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to write endpoints.yaml, prometheus.json and replicas.json."),
+        typer.Option(
+            metavar="DIR",
+            help="Where to keep endpoints.yaml, endpoints.txt, replicas.json and prometheus.json.",
+        ),
     ] = None,
     cpus: Annotated[float, typer.Option(min=0.1, help="Cores of each replica.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of each replica.")] = 0,
     target_utilization: Annotated[
-        float, typer.Option(min=0.01, max=1, metavar="0..1", help="Utilisation of each replica to aim at.")
+        float, typer.Option(min=0.01, max=1, metavar="0..1", help="Utilization of each replica to aim at.")
     ] = 0.7,
     scale_down_after: Annotated[
         str,
@@ -88,7 +91,7 @@ def up(
             settings=settings,
             cpus=cpus,
             gpus=gpus,
-            target_utilisation=target_utilization,
+            target_utilization=target_utilization,
             scale_down_after_s=down_after_s,
             folder=str(endpoints.absolute()) if endpoints else None,
         )
@@ -125,8 +128,8 @@ def rollout(
         while wait and status["rollout"]:
             time.sleep(POLL_S)
             status = fleet.status()
-        if wait and status["deployment"]["revision"] != wanted.revision:
-            typer.echo(f"rolled back: {status['error']}", err=True)
+        if wait and status["deployment"]["generation"] < wanted.generation:
+            typer.echo(f"rolled back: {status['error'] or 'the controller was lost'}", err=True)
             raise typer.Exit(FAILED)
         _show(status)
 
@@ -155,12 +158,19 @@ def down(name: Name = "fused-mlp", address: Address = "auto") -> None:
 
 def _wait_for(fleet: Fleet, fewest: int) -> dict[str, Any]:
     """Until as many are ready. If none can start, the fleet is ended."""
-    began, told = time.monotonic(), False
+    began, told, error = time.monotonic(), False, ""
     status = fleet.status()
     while _count(status, "ready") < fewest:
         if status["error"] and not _count(status, "ready"):
             fleet.down()
             fail(f"no replica started: {status['error']}")
+        if status["error"] not in ("", error):
+            error = status["error"]
+            typer.echo(
+                f"{_count(status, 'ready')} of {fewest} replicas are ready, others are tried again: {error} "
+                "(Ctrl-C ends the wait and leaves the fleet running)",
+                err=True,
+            )
         waiting = sum(not replica["node"] for replica in status["replicas"])
         if waiting and not told and time.monotonic() - began > TELL_AFTER_S:
             told = True
@@ -204,7 +214,7 @@ def _show(told: dict[str, Any]) -> None:
         f"({deployment['fewest']} to {deployment['most']}), generation {deployment['generation']}{doing}"
     )
     for replica in told["replicas"]:
-        used = "" if replica["utilisation"] is None else f"  {replica['utilisation']:.0%} busy"
+        used = "" if replica["utilization"] is None else f"  {replica['utilization']:.0%} busy"
         where = (
             replica["address"] or "waits for a place"
             if not replica["node"]

@@ -86,6 +86,8 @@ class Fleet:
         while True:
             try:
                 return ray.get(call(), timeout=max(0.1, until - time.monotonic()))
+            except FleetError as error:
+                raise FleetError(str(error.cause)) from None  # type: ignore[attr-defined] # Ray adds it
             except (RayActorError, GetTimeoutError) as error:
                 if time.monotonic() >= until:
                     what = str(error).splitlines()[0]

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fused_mlp.service.local.child_server import ServerDidNotStart
-from fused_mlp.service.ray.deployment import Deployment
+from fused_mlp.service.ray.deployment import Deployment, FleetError
 from fused_mlp.service.ray.endpoints import Endpoint, write_endpoints
-from fused_mlp.service.ray.fleet import LEAVE_GRACE_S, SILENT_AFTER_S, Member, choose_endpoints
+from fused_mlp.service.ray.fleet import LEAVE_GRACE_S, SILENT_AFTER_S, Member, choose_endpoints, recall
 from fused_mlp.service.ray.plan import State, plan
-from fused_mlp.service.ray.replica import Replica
+from fused_mlp.service.ray.replica import ReplicaActor
 from fused_mlp.service.ray.report import Report
 from fused_mlp.service.ray.scaling import Scaler
 
@@ -33,7 +33,6 @@ PERIOD_S = 0.5
 LONGEST_BACKOFF_S = 60.0
 SUSPECT_FOR_S = 60.0
 FAILURES_OF_A_ROLLOUT = 3  # replicas that die while they start, before all goes back
-_AT_ONCE = 8  # methods of a replica that may run side by side: reports, its start, its stop, its end
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class Controller:
         self._node, self._restarted = context.get_node_id(), context.was_current_actor_reconstructed
         self._lock = threading.Lock()
         self._recover()
-        self._scaler = Scaler(self._deployment.target_utilisation, self._deployment.scale_down_after_s)
+        self._scaler = _scaler(self._deployment)
         threading.Thread(target=self._run, name="controller", daemon=True).start()
 
     # What commands ask for
@@ -67,7 +66,7 @@ class Controller:
                 "wanted": self._wanted,
                 "rollout": self._deployment.generation != self._settled.generation,
                 "error": self._error,
-                "controller": {"node": self._node, "restarted": self._restarted},
+                "controller": {"node": self._node, "restarted": self._restarted, "pid": os.getpid()},
                 "replicas": [_described(member, now) for member in self._members.values()],
             }
 
@@ -75,12 +74,19 @@ class Controller:
         return self._deployment
 
     def roll_out(self, deployment: Deployment) -> None:
-        """Replace the replicas one by one. If a new one does not start, all goes back to what was."""
+        """Replace the replicas one by one. If a new one does not start, all goes back to what was.
+
+        Raises FleetError if this deployment was not made of the present one."""
         with self._lock:
+            if deployment == self._deployment:  # asked again, by a caller that got no answer
+                return
+            if self._unsure():
+                raise FleetError("no replica has answered since the controller started again; try again")
+            if deployment.revision != self._deployment.revision + 1:
+                raise FleetError(f"the fleet {deployment.name!r} was changed meanwhile; try again")
             self._error = ""
             self._failures, self._next_start = 0, 0.0
-            self._deployment = deployment
-            self._scaler = Scaler(deployment.target_utilisation, deployment.scale_down_after_s)
+            self._deployment, self._scaler = deployment, _scaler(deployment)
             self._wanted = min(max(self._wanted, deployment.fewest), deployment.most)
 
     def down(self) -> None:
@@ -101,6 +107,16 @@ class Controller:
 
     def _turn(self, now: float) -> None:
         self._drop_lost(now)
+        if self._down or not self._unsure():
+            self._act(now)
+        self._publish(now)
+        self._ask(now)
+
+    def _unsure(self) -> bool:
+        """It started again, and no replica has told it yet what the one before was about."""
+        return self._restarted and bool(self._members) and not any(m.report for m in self._members.values())
+
+    def _act(self, now: float) -> None:
         known = [member.known(now) for member in self._members.values()]
         # A rollout has ended when no older replica is left.
         ready = any(k.state is State.READY for k in known)
@@ -115,8 +131,6 @@ class Controller:
         if now >= self._next_start:
             for _ in range(todo.start):
                 self._start(now)
-        self._publish(now)
-        self._ask(now)
 
     def _drop_lost(self, now: float) -> None:
         heard = any(now - member.heard < SILENT_AFTER_S for member in self._members.values() if member.report)
@@ -139,7 +153,7 @@ class Controller:
                 member.stopping = True
                 member.calls["stop"] = member.handle.stop.remote()
             if "report" not in member.calls:
-                member.calls["report"] = member.handle.report.remote(self._deployment)
+                member.calls["report"] = member.handle.report.remote(self._deployment, self._settled)
             if "ended" not in member.calls:
                 member.calls["ended"] = member.handle.ended.remote()
 
@@ -148,7 +162,7 @@ class Controller:
             self._wanted = 0
             return
         loads = [
-            member.report.utilisation
+            member.report.utilization
             for member in self._members.values()
             if member.report and member.state(now) is State.READY
         ]
@@ -158,19 +172,14 @@ class Controller:
     def _start(self, now: float) -> None:
         deployment = self._deployment
         name = f"{deployment.name}/replica-{deployment.generation}-{uuid.uuid4().hex[:6]}"
-        handle = (
-            ray.remote(Replica)
-            .options(
-                name=name,
-                lifetime="detached",  # it outlives this process, which may be restarted
-                num_cpus=deployment.cpus,
-                num_gpus=deployment.gpus,
-                scheduling_strategy=self._place(now),
-                max_restarts=0,
-                max_concurrency=_AT_ONCE,
-            )
-            .remote(deployment)
-        )
+        handle = ReplicaActor.options(
+            name=name,
+            lifetime="detached",  # it outlives this process, which may be restarted
+            num_cpus=deployment.cpus,
+            num_gpus=deployment.gpus,
+            scheduling_strategy=self._place(now),
+            max_restarts=0,
+        ).remote(deployment, self._settled)
         member = self._members[name] = Member(name, handle, now, now, deployment.generation)
         member.calls["start"] = handle.start.remote()
 
@@ -215,8 +224,20 @@ class Controller:
                 self._failed(member, f"a replica ended while it started: {str(error).splitlines()[0]}")
             self._members.pop(member.name, None)
             return False
+        except RayError as error:  # a fault in a method of the replica; one that cannot report is silent
+            said = error.cause if isinstance(error, RayTaskError) else error
+            if what == "start":
+                self._failed(member, f"a replica did not start: {said!r}")
+                self._give_up(member)
+                return False
+            log.error("%s: %s: %r", member.name, what, said)
+            return True
         if what == "report" and isinstance(answer, Report):
             member.hear(time.monotonic(), answer)
+            # A controller that started again may hear only now what the one before was about.
+            if answer.deployment.revision > self._deployment.revision:
+                self._deployment, self._settled = answer.deployment, answer.settled
+                self._scaler = _scaler(self._deployment)
             if answer.ready and answer.generation == self._deployment.generation:
                 self._failures = 0
         return True
@@ -269,11 +290,15 @@ class Controller:
             with suppress(RayError):
                 first[ref].hear(now, ray.get(ref))
         for member in self._members.values():
-            if member.report and member.report.deployment.revision > self._deployment.revision:
-                self._deployment = member.report.deployment
-        staying = [member for member in self._members.values() if member.leaving_since is None]
-        self._settled = self._deployment
-        self._wanted = min(max(len(staying), self._deployment.fewest), self._deployment.most)
+            # It may have failed, or been lost with its caller; one that is under way, or done, stays the only one.
+            member.calls["start"] = member.handle.start.remote()
+        self._deployment, self._settled = recall(self._deployment, list(self._members.values()))
+        # The scaler keeps it within the bounds, once they are known.
+        self._wanted = sum(member.leaving_since is None for member in self._members.values())
+
+
+def _scaler(deployment: Deployment) -> Scaler:
+    return Scaler(deployment.target_utilization, deployment.scale_down_after_s)
 
 
 def _described(member: Member, now: float) -> dict[str, Any]:
@@ -286,5 +311,5 @@ def _described(member: Member, now: float) -> dict[str, Any]:
         "address": report.address if report else "",
         "metrics_url": report.metrics_url if report else "",
         "pid": report.pid if report else 0,
-        "utilisation": round(report.utilisation, 3) if report else None,
+        "utilization": round(report.utilization, 3) if report else None,
     }

@@ -34,7 +34,7 @@ class Deployment:
     settings: dict[str, str] = field(default_factory=dict)  # as for `fused-mlp serve`, by name
     cpus: float = 1
     gpus: float = 0
-    target_utilisation: float = 0.7
+    target_utilization: float = 0.7
     scale_down_after_s: float = 300
     folder: str | None = None  # for the files of endpoints.py
     revision: int = 1  # of this record

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fused_mlp.service.ray.deployment import Deployment
 from fused_mlp.service.ray.endpoints import Endpoint
 from fused_mlp.service.ray.plan import Known, State
 from fused_mlp.service.ray.report import Report
@@ -77,6 +78,13 @@ class Member:
     def endpoint(self) -> Endpoint:
         assert self.report is not None, "asked of ready ones"
         return Endpoint(self.report.address, self.report.metrics_url, self.name, self.report.node)
+
+
+def recall(first: Deployment, members: list[Member]) -> tuple[Deployment, Deployment]:
+    """What a controller that starts again was about: the newest deployment that a replica was told of, and the last one
+    that all had. `first`: what it was started with."""
+    told = [(member.report.deployment, member.report.settled) for member in members if member.report]
+    return max([(first, first), *told], key=lambda each: (each[0].revision, each[1].revision))
 
 
 def choose_endpoints(now: float, members: list[Member], before: list[Endpoint]) -> list[Endpoint]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 
-GAUGE = "fused_mlp_utilization"
+UTILIZATION, QUEUE_FILL = "fused_mlp_utilization", "fused_mlp_queue_fill"
 TIMEOUT_S = 1.0
 # What a server is asked about must not leave the node through somebody's proxy.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -16,17 +17,28 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 @dataclass(frozen=True)
 class Load:
     ready: bool
-    utilisation: float = 0.0
+    busy: float = 0.0  # share of the server's cores
+    queue_fill: float = 0.0
+
+    def utilization(self, cpus: float) -> float:
+        """Of a replica that was given so many cores: its server counts whole ones."""
+        return self.busy * math.ceil(cpus) / cpus + self.queue_fill
 
 
 def read_load(metrics_url: str) -> Load:
-    """A server that does not answer in time is not ready."""
+    """A server that does not answer in time, or not with numbers, is not ready."""
     try:
         with _DIRECT.open(f"{metrics_url}/readyz", timeout=TIMEOUT_S):
             pass
-        with _DIRECT.open(f"{metrics_url}/metrics?name[]={GAUGE}", timeout=TIMEOUT_S) as response:
+        query = f"name[]={UTILIZATION}&name[]={QUEUE_FILL}"
+        with _DIRECT.open(f"{metrics_url}/metrics?{query}", timeout=TIMEOUT_S) as response:
             text = response.read().decode()
-    except OSError:  # of which HTTPError is one: 503
+        fill = _gauge(text, QUEUE_FILL)
+        return Load(True, max(0.0, _gauge(text, UTILIZATION) - fill), fill)
+    except (OSError, HTTPException, ValueError):  # HTTPError is an OSError: 503
         return Load(ready=False)
-    match = re.search(rf"^{GAUGE} (\S+)$", text, re.MULTILINE)
-    return Load(ready=True, utilisation=float(match[1]) if match else 0.0)
+
+
+def _gauge(text: str, name: str) -> float:
+    match = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    return float(match[1]) if match else 0.0

@@ -3,13 +3,13 @@ other, whatever ends it: the child when its stdin is closed (cli/attached.py), t
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from pathlib import Path
 
 import ray
 
-from fused_mlp.kernels.cores import usable_cores
 from fused_mlp.service.local.child_server import ADDRESSES, PREFIX, ChildServer
 from fused_mlp.service.ray.deployment import Deployment
 from fused_mlp.service.ray.load import read_load
@@ -20,16 +20,22 @@ KILL_AFTER_S = 10.0
 
 
 class Replica:
-    """Its methods run on several threads of the actor."""
+    """Its methods run on several threads of the actor, and are called again by a controller that starts again."""
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, settled: Deployment) -> None:
         self._deployment = self._newest = deployment
+        self._settled = settled
         self._node = ray.get_runtime_context().get_node_id()
         self._child: ChildServer | None = None
         self._leaving = False
+        self._lock = threading.Lock()
+        self._waiting = threading.Event()  # of the last call of `ended`
 
+    @ray.method(concurrency_group="start")  # type: ignore[untyped-decorator]
     def start(self) -> None:
-        """Raises ServerDidNotStart."""
+        """Returns at once if it has started. Raises ServerDidNotStart."""
+        if self._child is not None:
+            return
         log = _log_file().open("w+")  # closed when the child is stopped
         self._child = ChildServer(
             server_environment(self._deployment, ray.util.get_node_ip_address()), log=log
@@ -40,23 +46,26 @@ class Replica:
         child.wait()
         os._exit(0 if self._leaving else 1)
 
-    def report(self, newest: Deployment | None = None) -> Report:
-        if newest is not None:
-            self._newest = newest
+    def report(self, newest: Deployment | None = None, settled: Deployment | None = None) -> Report:
+        """Keeps what the controller is about, for one that starts again; which may know less at first."""
+        with self._lock:
+            if newest and settled and newest.revision >= self._newest.revision:
+                self._newest, self._settled = newest, settled
+            kept = self._newest, self._settled
+        generation = self._deployment.generation
         if (child := self._child) is None:
-            return Report(self._newest, self._deployment.generation, self._node, leaving=self._leaving)
+            return Report(*kept, generation, self._node, leaving=self._leaving)
         load = read_load(child.metrics_url)
         return Report(
-            self._newest,
-            self._deployment.generation,
+            *kept,
+            generation,
             self._node,
             address=_reached(child.target),
             metrics_url=child.metrics_url.replace("//0.0.0.0:", f"//{ray.util.get_node_ip_address()}:"),
             pid=child.pid,
             ready=load.ready and not self._leaving,
             leaving=self._leaving,
-            # The server takes all cores of its node for its own; it was given some of them.
-            utilisation=load.utilisation * usable_cores() / (self._deployment.cpus or 1),
+            utilization=load.utilization(self._deployment.cpus),
         )
 
     def leave(self) -> None:
@@ -70,9 +79,19 @@ class Replica:
             os._exit(0)
         self._child.stop(self._deployment.drain_s + KILL_AFTER_S)
 
+    @ray.method(concurrency_group="end")  # type: ignore[untyped-decorator]
     def ended(self) -> None:
-        """Does not return: the caller's answer is the end of the actor."""
-        threading.Event().wait()
+        """The caller's answer is the end of the actor. Returns only when it is called again: by the next controller."""
+        mine = threading.Event()
+        with self._lock:
+            before, self._waiting = self._waiting, mine
+        before.set()
+        mine.wait()
+
+
+# Reports and stops run side by side, and have threads that nothing else can take: starts come one at a time, and a wait
+# for the end while the one before returns.
+ReplicaActor = ray.remote(max_concurrency=4, concurrency_groups={"start": 1, "end": 2})(Replica)
 
 
 def server_environment(deployment: Deployment, node_ip: str) -> dict[str, str]:
@@ -82,7 +101,7 @@ def server_environment(deployment: Deployment, node_ip: str) -> dict[str, str]:
         **ADDRESSES,
         "HOST": node_ip,
         "METRICS_HOST": node_ip,
-        "THREADS": str(max(1, int(deployment.cpus))),
+        "CORES": str(math.ceil(deployment.cpus)),
         "DEVICE": "auto" if deployment.gpus else "cpu",  # a GPU of the node may be another's
         **{name.upper(): value for name, value in deployment.settings.items()},
     }

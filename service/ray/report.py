@@ -9,9 +9,11 @@ from fused_mlp.service.ray.deployment import Deployment
 
 @dataclass(frozen=True)
 class Report:
-    """`deployment`: the newest that the controller has told of, for one that starts again; `generation`: this one's."""
+    """`deployment` and `settled`: the newest that the controller has told of, and the last that all replicas had, for
+    one that starts again; `generation`: this one's."""
 
     deployment: Deployment
+    settled: Deployment
     generation: int
     node: str
     address: str = ""  # empty: the server has not started yet
@@ -19,4 +21,4 @@ class Report:
     pid: int = 0
     ready: bool = False
     leaving: bool = False
-    utilisation: float = 0.0
+    utilization: float = 0.0

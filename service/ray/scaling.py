@@ -1,4 +1,4 @@
-"""How many replicas a fleet should have, by their utilisation: up at once, down slowly. Plain arithmetic on times that
+"""How many replicas a fleet should have, by their utilization: up at once, down slowly. Plain arithmetic on times that
 the caller gives."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-# A sum of utilisations this little above what the replicas are meant for starts none: it would end a moment later.
+# A sum of utilizations this little above what the replicas are meant for starts none: it would end a moment later.
 TOLERANCE = 0.1
 # Several looks in a row must ask for more: one garbage collection or one scrape is no load.
 UP_AFTER_S = 1.5
@@ -16,12 +16,12 @@ UP_AFTER_S = 1.5
 
 @dataclass
 class Scaler:
-    target: float  # utilisation of each replica, from 0 to 1
+    target: float  # utilization of each replica, from 0 to 1
     down_after_s: float
     _needed: deque[tuple[float, int]] = field(default_factory=deque)  # what each look asked for
 
     def wanted(self, now: float, current: int, fewest: int, most: int, loads: Sequence[float]) -> int:
-        """`loads`: the utilisation of each replica that answers, of `current` that are there or being started. More
+        """`loads`: the utilization of each replica that answers, of `current` that are there or being started. More
         replicas if all looks of the last UP_AFTER_S ask for them, fewer if all of the last `down_after_s` allow it."""
         current = min(max(current, fewest), most)
         if not loads:  # none has answered yet, or none can be heard: nothing is known

@@ -16,6 +16,7 @@ import ray
 from deploy.cluster.envoy import Envoy, configure
 from fused_mlp.service.client import Client
 from fused_mlp.service.ray.cluster import Fleet
+from fused_mlp.service.ray.deployment import FleetError
 from tests.conformance.foreign_clients import install_envoy
 from tests.ray.cluster import Nodes, read_endpoints, runs, until
 from tests.ray.load import Load
@@ -47,6 +48,10 @@ def settled(fleet: Fleet) -> bool:
 
 def pids(fleet: Fleet) -> dict[str, int]:
     return {replica["name"]: replica["pid"] for replica in fleet.status()["replicas"]}
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def names(folder: Path) -> set[str]:
@@ -86,7 +91,7 @@ def test_a_server_that_is_killed_is_replaced(fleet: Fleet, folder: Path) -> None
 
 def test_no_server_outlives_its_actor(fleet: Fleet, folder: Path) -> None:
     name, pid = next(iter(pids(fleet).items()))
-    actor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    actor = parent(pid)
     with Load(folder) as load:
         load.wait_for(200)
         os.kill(actor, signal.SIGKILL)
@@ -97,16 +102,24 @@ def test_no_server_outlives_its_actor(fleet: Fleet, folder: Path) -> None:
     assert len(load.failures) <= load.in_flight
 
 
-def test_a_controller_that_is_killed_goes_on_with_the_same_replicas(fleet: Fleet, folder: Path) -> None:
+def kill_controller(fleet: Fleet) -> None:
+    before = fleet.status()["controller"]["pid"]
+    ray.kill(ray.get_actor("fused-mlp/controller"), no_restart=False)
+    until(lambda: fleet.status()["controller"]["pid"] != before, "the controller is back")
+
+
+def test_a_controller_that_is_killed_again_and_again_goes_on_with_the_same_replicas(
+    fleet: Fleet, folder: Path
+) -> None:
+    """As often as a replica has threads for it, and more."""
     before = pids(fleet)
-    controller = ray.get_actor("fused-mlp/controller")
     with Load(folder) as load:
         load.wait_for(200)
-        ray.kill(controller, no_restart=False)
-        until(lambda: bool(fleet.status()["controller"]["restarted"]), "the controller is back")
-        assert pids(fleet) == before
+        for _ in range(6):
+            kill_controller(fleet)
+            until(lambda: settled(fleet), "the replicas answer it")
+            assert pids(fleet) == before
         load.wait_for(200)
-    assert settled(fleet)
     assert load.failures == []
 
 
@@ -146,6 +159,34 @@ def test_a_rollout_replaces_all_and_fails_nothing(nodes: Nodes, fleet: Fleet, fo
     print(f"\nrollout: {load.told()}, behind Envoy {behind_envoy.told()}")
 
 
+def test_a_controller_that_hears_of_no_replica_changes_nothing_until_it_does(
+    fleet: Fleet, folder: Path
+) -> None:
+    """It does not know of the rollout before, and would take all replicas for others than it wants."""
+    before, deployment = pids(fleet), fleet.deployment()
+    actors = [parent(pid) for pid in before.values()]
+    with Load(folder) as load:
+        try:
+            for actor in actors:
+                os.kill(actor, signal.SIGSTOP)
+            kill_controller(fleet)
+            assert pids(fleet) == dict.fromkeys(before, 0)
+            unaware = fleet.deployment()
+            assert unaware.revision < deployment.revision
+            with pytest.raises(
+                FleetError, match="no replica has answered since the controller started again"
+            ):
+                fleet.roll_out(unaware.changed("4", {}))
+            load.wait_for(100)
+        finally:
+            for actor in actors:
+                os.kill(actor, signal.SIGCONT)
+        until(lambda: settled(fleet), "the replicas answer")
+        assert pids(fleet) == before
+    assert fleet.deployment() == deployment
+    assert load.failures == []
+
+
 def test_a_rollout_that_cannot_start_goes_back(
     nodes: Nodes, fleet: Fleet, folder: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +198,25 @@ def test_a_rollout_that_cannot_start_goes_back(
     assert done.returncode == 3
     assert "rolled back: the server did not start" in done.stderr
     assert str(tmp_path / "nothing") in done.stderr
+    assert pids(fleet) == before
+    assert load.failures == []
+
+
+def test_a_rollout_goes_back_also_if_the_controller_dies_meanwhile(
+    fleet: Fleet, folder: Path, tmp_path: Path
+) -> None:
+    before, deployment = pids(fleet), fleet.deployment()
+    wanted = deployment.changed(None, {"model_repository": str(tmp_path / "nothing")})
+    with Load(folder) as load:
+        fleet.roll_out(wanted)
+        with pytest.raises(FleetError, match=r"^the fleet 'fused-mlp' was changed meanwhile; try again$"):
+            fleet.roll_out(deployment.changed("4", {}))
+        until(lambda: len(pids(fleet)) > 3, "a new replica")
+        kill_controller(fleet)
+        until(lambda: not fleet.status()["rollout"] and settled(fleet), f"as before, {fleet.status()}")
+        load.wait_for(100)
+    assert str(tmp_path / "nothing") in fleet.status()["error"]
+    assert fleet.deployment().settings == deployment.settings
     assert pids(fleet) == before
     assert load.failures == []
 

@@ -38,6 +38,14 @@ def test_no_fleet_of_that_name(nodes: Nodes, command: str) -> None:
     assert done.stderr == "error: there is no fleet 'other'; `fused-mlp ray up` starts one\n"
 
 
+def test_a_fault_before_a_server_starts_is_told(nodes: Nodes) -> None:
+    """No file can have that name, so there is no log."""
+    done = nodes.run("up", "--name", "x" * 240)
+    assert done.returncode == 1
+    expected = "error: no replica started: a replica did not start: OSError(36, 'File name too long')\n"
+    assert done.stderr == expected, done.stderr
+
+
 def test_a_fleet_that_cannot_start_says_why_and_leaves_nothing(nodes: Nodes) -> None:
     done = nodes.run("up", "--name", "broken", "--repository", "/nowhere")
     assert done.returncode == 1

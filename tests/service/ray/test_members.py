@@ -17,6 +17,7 @@ from fused_mlp.service.ray.fleet import (
     UNREADY_FOR_S,
     Member,
     choose_endpoints,
+    recall,
 )
 from fused_mlp.service.ray.plan import State
 from fused_mlp.service.ray.report import Report
@@ -26,7 +27,9 @@ WANTED = Deployment("fleet", 2, 4)
 
 def member(name: str, heard: float = 0.0, ready: bool = True) -> Member:
     made = Member(name, None, 0.0, 0.0, 1)
-    made.hear(heard, Report(WANTED, 1, "node", f"10.0.0.1:{len(name)}", "http://10.0.0.1:1", 7, ready))
+    made.hear(
+        heard, Report(WANTED, WANTED, 1, "node", f"10.0.0.1:{len(name)}", "http://10.0.0.1:1", 7, ready)
+    )
     return made
 
 
@@ -66,6 +69,19 @@ def test_if_all_are_silent_at_once_those_that_were_known_stay() -> None:
     assert [endpoint.replica for endpoint in kept] == ["a", "bb"]
     members[0].heard = SILENT_AFTER_S + 1
     assert [e.replica for e in choose_endpoints(SILENT_AFTER_S + 1, members, before)] == ["a"]
+
+
+def test_a_controller_that_starts_again_takes_up_the_rollout_of_the_one_before() -> None:
+    """... and knows what to go back to, also if some replicas were not told of the newest."""
+    rolled_out = WANTED.changed(None, {"variant": "unfused"})
+    told, behind, unheard = member("told"), member("behind"), Member("unheard", None, 0.0, 0.0, 1)
+    assert recall(WANTED, [unheard]) == (WANTED, WANTED)
+    assert told.report is not None
+    told.report = replace(told.report, deployment=rolled_out)
+    assert recall(WANTED, [behind, told, unheard]) == (rolled_out, WANTED)
+    done = member("done")
+    done.report = replace(told.report, settled=rolled_out)
+    assert recall(WANTED, [told, done, behind]) == (rolled_out, rolled_out)
 
 
 def test_endpoints_are_written_whole_and_in_every_form(tmp_path: Path) -> None:
