@@ -89,6 +89,9 @@ def test_compose_mounts_what_is_there_and_publishes_to_this_machine_only():
             source = volume.split(":")[0]
             assert source in compose["volumes"] or (ROOT / "deploy" / source).exists(), volume
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        if "build" in service:
+            own = [Settings.model_fields[f"{name}_port"].default for name in ("rest", "grpc", "metrics")]
+            assert [int(port.rpartition(":")[2]) for port in service["ports"]] == own
 
 
 def test_compose_takes_build_arguments_and_reaps_what_ends():
@@ -199,6 +202,14 @@ def test_envoy_accepts_its_configuration(options, tmp_path, certificates):
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "deprecated" not in result.stderr
+
+
+def test_envoy_and_a_server_may_be_on_one_machine():
+    settings = read_yaml("envoy/envoy.yaml")
+    places = (settings["admin"], *settings["static_resources"]["listeners"])
+    ports = {each["address"]["socket_address"]["port_value"] for each in places}
+    servers = {Settings.model_fields[f"{name}_port"].default for name in ("rest", "grpc", "metrics")}
+    assert not ports & servers
 
 
 def test_envoys_limits_are_those_of_the_server():
