@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.cluster.envoy import configure, write_endpoints
+from deploy.cluster.envoy import configure
+from deploy.cluster.packages import install_envoy
+from fused_mlp.service.ray.endpoints import write_eds
 from fused_mlp.service.settings.limits import Limits
 from fused_mlp.service.settings.settings import ENV_PREFIX, Settings
-from tests.conformance.foreign_clients import install_envoy
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -197,11 +198,13 @@ def test_envoy_accepts_its_configuration(options, tmp_path, certificates):
     ):
         shutil.copy(source, tmp_path / name)
     path = configure(tmp_path, **options)
-    write_endpoints(tmp_path, ["127.0.0.1:8001"])
+    write_eds(tmp_path, ["127.0.0.1:8001"])
     command = [str(install_envoy()), "--mode", "validate", "--log-level", "warning", "-c", str(path)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "deprecated" not in result.stderr
+    written = yaml.safe_load((tmp_path / "endpoints.yaml").read_text())
+    assert written == read_yaml("envoy/endpoints.yaml"), "the example is as files of a fleet are"
 
 
 def test_envoy_and_a_server_may_be_on_one_machine():

