@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.cluster.envoy import configure, write_endpoints
+from deploy.cluster.envoy import configure
+from deploy.cluster.packages import install_envoy
+from fused_mlp.service.ray.endpoints import write_eds
 from fused_mlp.service.settings.limits import Limits
 from fused_mlp.service.settings.settings import ENV_PREFIX, Settings
-from tests.conformance.foreign_clients import install_envoy
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -89,6 +90,9 @@ def test_compose_mounts_what_is_there_and_publishes_to_this_machine_only():
             source = volume.split(":")[0]
             assert source in compose["volumes"] or (ROOT / "deploy" / source).exists(), volume
         assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        if "build" in service:
+            own = [Settings.model_fields[f"{name}_port"].default for name in ("rest", "grpc", "metrics")]
+            assert [int(port.rpartition(":")[2]) for port in service["ports"]] == own
 
 
 def test_compose_takes_build_arguments_and_reaps_what_ends():
@@ -194,11 +198,21 @@ def test_envoy_accepts_its_configuration(options, tmp_path, certificates):
     ):
         shutil.copy(source, tmp_path / name)
     path = configure(tmp_path, **options)
-    write_endpoints(tmp_path, ["127.0.0.1:8001"])
+    write_eds(tmp_path, ["127.0.0.1:8001"])
     command = [str(install_envoy()), "--mode", "validate", "--log-level", "warning", "-c", str(path)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "deprecated" not in result.stderr
+    written = yaml.safe_load((tmp_path / "endpoints.yaml").read_text())
+    assert written == read_yaml("envoy/endpoints.yaml"), "the example is as files of a fleet are"
+
+
+def test_envoy_and_a_server_may_be_on_one_machine():
+    settings = read_yaml("envoy/envoy.yaml")
+    places = (settings["admin"], *settings["static_resources"]["listeners"])
+    ports = {each["address"]["socket_address"]["port_value"] for each in places}
+    servers = {Settings.model_fields[f"{name}_port"].default for name in ("rest", "grpc", "metrics")}
+    assert not ports & servers
 
 
 def test_envoys_limits_are_those_of_the_server():

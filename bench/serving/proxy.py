@@ -24,11 +24,12 @@ from typing import Any
 from bench.provenance import describe_commit
 from bench.serving.load import LOADS, Load, request_for, write_frame
 from bench.serving.systems import MODELS, make_repository
-from deploy.cluster.envoy import Envoy, configure, make_certificate, write_endpoints
+from deploy.cluster.envoy import Envoy, configure, make_certificate
+from deploy.cluster.packages import ENVOY_PACKAGES, install_envoy
 from deploy.cluster.replica import Place, Replica
 from fused_mlp.kernels.profile.machine import describe_machine
+from fused_mlp.service.ray.endpoints import write_eds
 from tests.conformance.compiled_clients import client
-from tests.conformance.foreign_clients import ENVOY_PACKAGES, install_envoy
 
 RESULTS = Path(__file__).parent.parent / "results" / "proxy.json"
 REPLICAS = 3
@@ -159,7 +160,7 @@ def main() -> int:
             stack.callback(replicas[-1].stop)
         make_certificate(folder)
         configure(folder, any_ports=True)
-        write_endpoints(folder, [])
+        write_eds(folder, [])
         bench = Bench(replicas, stack.enter_context(Envoy(binary, folder)), frames)
         for _ in range(options.rounds):
             for setup in SETUPS:

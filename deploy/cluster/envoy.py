@@ -14,9 +14,9 @@ from typing import Any, Self
 import yaml
 
 from fused_mlp.service.local import child_process
+from fused_mlp.service.ray.endpoints import CLUSTER, write_eds
 
 CONFIGURATION = Path(__file__).resolve().parent.parent / "envoy"
-CLUSTER = "fused-mlp"
 # The child gets the signal when the process that started it has ended, in whatever way.
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 
@@ -51,20 +51,6 @@ def configure(
     return path
 
 
-def write_endpoints(folder: Path, targets: Iterable[str]) -> None:
-    """endpoints.yaml in `folder`, replaced in one step; a running Envoy follows it."""
-    document = _read("endpoints.yaml", folder)
-    (resource,) = document["resources"]
-    addresses = [target.rsplit(":", 1) for target in targets]
-    resource["endpoints"][0]["lb_endpoints"] = [
-        {"endpoint": {"address": {"socket_address": {"address": host, "port_value": int(port)}}}}
-        for host, port in addresses
-    ]
-    new = folder / "endpoints.new"
-    new.write_text(yaml.safe_dump(document))
-    new.replace(folder / "endpoints.yaml")
-
-
 def _read(name: str, folder: Path) -> dict[str, Any]:
     text = (CONFIGURATION / name).read_text().replace("/etc/envoy", str(folder))
     document: dict[str, Any] = yaml.safe_load(text)
@@ -72,7 +58,7 @@ def _read(name: str, folder: Path) -> dict[str, Any]:
 
 
 class Envoy:
-    """Serving when the constructor returns. `folder` has the files that `configure` and `write_endpoints` make."""
+    """Serving when the constructor returns. `folder` has the files that `configure` and `write_eds` write."""
 
     def __init__(self, binary: Path, folder: Path, workers: int = 1, prefix: Sequence[str] = ()) -> None:
         self.folder = folder
@@ -144,7 +130,7 @@ class Envoy:
     def set_replicas(self, targets: Iterable[str]) -> None:
         """Returns when exactly these are known, and all are healthy."""
         wanted = dict.fromkeys(targets, True)
-        write_endpoints(self.folder, wanted)
+        write_eds(self.folder, wanted)
         wait_for(lambda: self.replicas() == wanted, f"Envoy sends calls to {', '.join(wanted)}")
 
     def _get(self, path: str) -> Any:

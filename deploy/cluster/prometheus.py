@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterable
@@ -11,14 +12,16 @@ from pathlib import Path
 import yaml
 
 from deploy.cluster.envoy import ENDS_WITH_US, wait_for
+from fused_mlp.service.local import child_process
 
 RULES = Path(__file__).resolve().parent.parent / "prometheus"
 
 
 def start_prometheus(
-    folder: Path, address: str, replicas: Iterable[str], envoy: str
-) -> subprocess.Popen[bytes] | None:
-    """None where it is not installed. `replicas` and `envoy` are the host:port of what is scraped."""
+    folder: Path, port: int, replicas: Iterable[str], envoy: str
+) -> tuple[subprocess.Popen[bytes], str] | None:
+    """It and its address, with another port if that one is taken. None where it is not installed. `replicas` and
+    `envoy` are the host:port of what is scraped."""
     if (binary := shutil.which("prometheus")) is None:
         return None
     settings = yaml.safe_load((RULES / "prometheus.yaml").read_text())
@@ -34,17 +37,34 @@ def start_prometheus(
     )
     path = folder / "prometheus.yaml"
     path.write_text(yaml.safe_dump(settings))
+    # Not left to it: what has taken the port may well be a Prometheus, which would answer in its place.
+    address = f"127.0.0.1:{_free_port(port) or _free_port(0)}"
     with (folder / "prometheus.log").open("w+") as log:
         process = subprocess.Popen(
             [*ENDS_WITH_US, binary, f"--config.file={path}", f"--storage.tsdb.path={folder / 'prometheus'}",
              f"--web.listen-address={address}"],
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-        wait_for(lambda: process.poll() is not None or _ready(address), "Prometheus is ready")
+        try:
+            wait_for(lambda: process.poll() is not None or _ready(address), "Prometheus is ready")
+        except BaseException:
+            child_process.end(process)
+            raise
         if process.poll() is not None:
             log.seek(0)
-            raise RuntimeError(f"Prometheus did not start: {log.read().strip().splitlines()[-1]}")
-    return process
+            raise RuntimeError(f"Prometheus did not start: {(log.read().strip().splitlines() or ['?'])[-1]}")
+    return process, address
+
+
+def _free_port(wanted: int) -> int | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Prometheus does
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return None
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def _ready(address: str) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fused_mlp.service.local import child_process
 from fused_mlp.service.local.child_server import ADDRESSES, PREFIX, ChildServer
 
 # Of the caller's own settings: what every replica would need one of its own of.
@@ -61,9 +62,15 @@ class Replica:
         self._start()
 
     def stop(self) -> None:
-        if self.running:
-            self.signal(signal.SIGCONT)  # it may have been stopped, to see what happens
         self._server.stop()
+
+    @staticmethod
+    def stop_all(replicas: Iterable[Replica], patience_s: float) -> None:
+        """At once: each answers what it accepted, and those that take longer are killed."""
+        servers = [each._server for each in replicas]
+        child_process.end_all([server.process for server in servers], patience_s)
+        for server in servers:
+            server.stop()
 
 
 def _port(address: str) -> str:

@@ -43,7 +43,7 @@ class ChildServer:
         log: IO[str] | None = None,
     ) -> None:
         self._log = log or tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "fused_mlp.service.cli.attached", folder],
             env=environment,
             stdin=subprocess.PIPE,
@@ -59,24 +59,24 @@ class ChildServer:
             raise
 
     def _read_addresses(self) -> tuple[str, str]:
-        assert self._process.stdout is not None
+        assert self.process.stdout is not None
         text = ""
-        for line in self._process.stdout:
+        for line in self.process.stdout:
             text += line
             grpc, metrics = _GRPC.search(text), _METRICS.search(text)
             if grpc and metrics:
                 return grpc[1], metrics[1]
-        self._process.wait()
+        self.process.wait()
         said = self.log().strip().splitlines() or ["its log is empty"]
         raise ServerDidNotStart(f"the server did not start: {said[-1].removeprefix('error: ')}")
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     @property
     def running(self) -> bool:
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def log(self) -> str:
         """What it has logged so far."""
@@ -85,13 +85,13 @@ class ChildServer:
 
     def wait(self) -> int:
         """Until it ends; returns its exit code."""
-        return self._process.wait()
+        return self.process.wait()
 
     def stop(self, patience_s: float = 20) -> None:
         """Let it end what it answers, and wait for that. May be called again."""
-        child_process.end(self._process, patience_s)
+        child_process.end(self.process, patience_s)
         self._log.close()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,35 +25,40 @@ class Endpoint:
 def write_endpoints(folder: Path, fleet: str, endpoints: Sequence[Endpoint]) -> None:
     """endpoints.yaml, prometheus.json, replicas.json, and endpoints.txt with an address per line."""
     folder.mkdir(parents=True, exist_ok=True)
+    write_eds(folder, [endpoint.address for endpoint in endpoints])
     texts = {
-        "endpoints.yaml": json.dumps(eds(endpoints), indent=1),
         "prometheus.json": json.dumps(scrape_targets(fleet, endpoints), indent=1),
         "replicas.json": json.dumps([asdict(endpoint) for endpoint in endpoints], indent=1),
         "endpoints.txt": "".join(f"{endpoint.address}\n" for endpoint in endpoints),
     }
     for name, text in texts.items():
-        fresh = folder / f".{name}.new"
-        fresh.write_text(text)
-        os.replace(fresh, folder / name)
+        _replace(folder / name, text)
 
 
-def eds(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """A DiscoveryResponse as Envoy reads it from a file; JSON is YAML, too."""
-    return {
+def write_eds(folder: Path, addresses: Iterable[str]) -> None:
+    """endpoints.yaml, which a running Envoy follows: a DiscoveryResponse. JSON is YAML, too."""
+    document = {
         "resources": [
             {
                 "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
                 "cluster_name": CLUSTER,
-                "endpoints": [{"lb_endpoints": [_lb_endpoint(endpoint) for endpoint in endpoints]}],
+                "endpoints": [{"lb_endpoints": [_lb_endpoint(address) for address in addresses]}],
             }
         ]
     }
+    _replace(folder / "endpoints.yaml", json.dumps(document, indent=1))
 
 
-def _lb_endpoint(endpoint: Endpoint) -> dict[str, Any]:
-    parts = urlsplit(f"//{endpoint.address}")
-    address = {"address": parts.hostname, "port_value": parts.port}
-    return {"endpoint": {"address": {"socket_address": address}}}
+def _lb_endpoint(address: str) -> dict[str, Any]:
+    parts = urlsplit(f"//{address}")
+    place = {"address": parts.hostname, "port_value": parts.port}
+    return {"endpoint": {"address": {"socket_address": place}}}
+
+
+def _replace(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_text(text)
+    os.replace(fresh, path)
 
 
 def scrape_targets(fleet: str, endpoints: Sequence[Endpoint]) -> list[dict[str, Any]]:

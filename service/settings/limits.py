@@ -10,7 +10,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 _Count = Annotated[int, Field(ge=1, le=1 << 20)]
-_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_MOST_SECONDS = 20 * 86400  # grpc counts milliseconds in 32 bits, which is 24 days
+_Seconds = Annotated[float, Field(ge=0, le=_MOST_SECONDS, allow_inf_nan=False)]
 
 
 class Limits(BaseModel):
@@ -107,7 +108,7 @@ class Limits(BaseModel):
         description="time in which a peer must take 16 KiB, or all there is, of what waits for it; else the stream is "
         "reset or the socket closed; 0: no limit",
     )
-    keepalive_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+    keepalive_s: Annotated[float, Field(gt=0, le=_MOST_SECONDS, allow_inf_nan=False)] = Field(
         default=60.0, description="ping a connection after this much silence"
     )
     keepalive_timeout_s: _Seconds = Field(

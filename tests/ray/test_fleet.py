@@ -14,10 +14,10 @@ import pytest
 import ray
 
 from deploy.cluster.envoy import Envoy, configure
+from deploy.cluster.packages import install_envoy
 from fused_mlp.service.client import Client
 from fused_mlp.service.ray.cluster import Fleet
 from fused_mlp.service.ray.deployment import FleetError
-from tests.conformance.foreign_clients import install_envoy
 from tests.ray.cluster import Nodes, read_endpoints, runs, until
 from tests.ray.load import Load
 

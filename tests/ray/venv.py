@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conformance.foreign_clients import CACHE
+from deploy.cluster.packages import CACHE
 
 PACKAGES = ("ray==2.60.0",)
 

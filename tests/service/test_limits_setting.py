@@ -30,6 +30,10 @@ def test_an_option_wins_over_the_variable_field_by_field(monkeypatch: pytest.Mon
             "FUSED_MLP_LIMITS.max_pings_per_s=0: input should be greater than or equal to 1",
         ),
         ('{"keepalive_s": 0}', "FUSED_MLP_LIMITS.keepalive_s=0: input should be greater than 0"),
+        (
+            '{"max_connection_age_s": 1e7}',
+            "FUSED_MLP_LIMITS.max_connection_age_s=10000000.0: input should be less than or equal to 1728000",
+        ),
         ('{"send_timeout_s": NaN}', "FUSED_MLP_LIMITS.send_timeout_s=nan: input should be a finite number"),
         (
             '{"max_ping": 1}',

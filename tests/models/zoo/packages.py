@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.conformance.foreign_clients import CACHE
+from deploy.cluster.packages import CACHE
 
 PACKAGES = (
     "transformers>=5",
