@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import faulthandler
 import os
 import sys
@@ -52,7 +53,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def pytest_unconfigure() -> None:
-    """A thread that a test forgot would keep the process from ending, without a word and for ever."""
+    """A thread that a test forgot would keep the process from ending, without a word and for ever. Workers of pools are
+    told to end first, as the interpreter does: a library may keep an idle one."""
+    pools = threading.Thread(target=concurrent.futures.thread._python_exit, daemon=True)
+    pools.start()
+    pools.join(10)
     forgotten = [
         thread.name
         for thread in threading.enumerate()

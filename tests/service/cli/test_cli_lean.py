@@ -79,7 +79,7 @@ def test_commands_against_a_server_need_nothing_heavy(open_server, arguments, sa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "warns"), [(["get"], ""), (["set", "digits", "--split", "0"], "cannot be kept: the demo")]
+    ("arguments", "warns"), [(["get"], ""), (["set", "digits", "--split", "0"], "not kept: the demo")]
 )
 def test_policy_needs_nothing_heavy(open_server, admin_port, arguments, warns):
     run = run_without(HEAVY, "policy", *arguments, "--target", f"127.0.0.1:{admin_port}")
