@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import pytest
@@ -25,9 +26,14 @@ def cli(monkeypatch):
 
     def run(*args: object, stdin: str | bytes = "", target: str | None = None) -> Outcome:
         env = {} if target is None else {"FUSED_MLP_TARGET": target}
+        root = logging.getLogger()
+        handlers, level = root.handlers, root.level
         result = CliRunner().invoke(
             app, [str(arg) for arg in args], input=stdin, env=env, prog_name="fused-mlp"
         )
+        # A command that serves logs to the runner's own stderr, which is closed now.
+        root.handlers = handlers
+        root.setLevel(level)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return Outcome(result.exit_code, result.stdout, result.stderr)
