@@ -105,7 +105,9 @@ class Envoy:
     def _serves(self) -> bool:
         try:
             return not self._ended() and bool(self._get("server_info")["state"] == "LIVE")
-        except OSError:  # the administration answers before the listeners are there, and Envoy may end for want of one
+        except (
+            OSError
+        ):  # the administration answers before the listeners are there, and Envoy may end for want of one
             return False
 
     @property
