@@ -18,11 +18,11 @@ from tests.cluster.conftest import Load, start_envoy
 
 @contextmanager
 def busy_neighbour(replica: Replica, core: int) -> Iterator[None]:
-    """The replica on this core, with two processes that never rest."""
+    """The replica on this core, with four processes that never rest."""
     everywhere = os.sched_getaffinity(0)
     pin(replica, {core})
     command = ["taskset", "-c", str(core), sys.executable, "-c", "while True: pass"]
-    neighbours = [subprocess.Popen(command) for _ in range(2)]
+    neighbours = [subprocess.Popen(command) for _ in range(4)]
     try:
         yield
     finally:
