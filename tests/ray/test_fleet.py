@@ -26,7 +26,7 @@ from tests.ray.load import Load
 def folder(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("fleet") / "endpoints"
     # A low target: the load's own process takes a core, and on two of them three servers share the other.
-    few = ("--target-utilization", "0.2", "--scale-down-after", "8s")
+    few = ("--target-utilization", "0.1", "--scale-down-after", "8s")
     nodes.command("up", "--replicas", "3", "--endpoints", str(path), *few)
     yield path
     pids = [replica["pid"] for replica in Fleet("fused-mlp").status()["replicas"]]
@@ -228,7 +228,7 @@ def test_load_starts_replicas_and_its_end_stops_them(nodes: Nodes, fleet: Fleet,
     nodes.command("rollout", "--replicas", "3-5")
     assert pids(fleet) == before  # another number alone restarts none
     with Load(folder, threads=1, pause_s=0.02) as quiet:
-        with Load(folder, threads=6, rows=1000, pause_s=0) as load:
+        with Load(folder, threads=6, rows=200, pause_s=0) as load:
             up_s = until(lambda: len(names(folder)) > 3, "more replicas")
             load.wait_for(100)
         down_s = until(lambda: settled(fleet), "three again")
