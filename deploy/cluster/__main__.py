@@ -127,7 +127,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.replicas < 1:
         parser.error(f"N: expected at least one replica, got {options.replicas}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell starts what it runs in the background with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="fused-mlp-cluster-") as folder, ExitStack() as stack:
         try:
             run(options.replicas, options.weighted, options.any_ports, Path(folder), stack)

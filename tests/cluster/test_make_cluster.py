@@ -46,7 +46,7 @@ def test_the_cluster_works_as_it_says_and_leaves_nothing() -> None:
         children = children_of(process.pid)
         assert len(children) >= 3
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        assert process.wait(30) == 0
+        assert process.wait(10) == 0
         assert not [pid for pid in children if os.path.exists(f"/proc/{pid}")]
     finally:
         process.kill()
