@@ -75,6 +75,7 @@ def with_number(text: str) -> bytes:
         (b'{"inputs": {}}', "inputs: expected an array, got '{'"),
         (b'{"inputs": [7]}', "inputs: expected an object, got '7'"),
         (tensor() + b"{}", "body: expected one JSON object, got more behind it"),
+        (b'{"other": [n, [nullify]]}', "body: expected JSON"),
         (tensor()[:-1], "body: expected JSON"),
         (tensor().replace(b'"name"', b'"name": "input", "name"'), "inputs: expected 'name' once, got it twice"),
         (tensor().replace(b"{", b'{"id": "a", "\\u0069d": "b",', 1), "body: expected 'id' once, got it twice"),

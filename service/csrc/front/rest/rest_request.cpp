@@ -104,9 +104,12 @@ void pass_over(json::value value, int depth = 0) {
       check(value.get_bool().get(flag));
       return;
     }
-    case json::json_type::null:
-      if (!value.is_null()) check(simdjson::N_ATOM_ERROR);
+    case json::json_type::null: {
+      bool null = false;
+      check(value.is_null().get(null));  // by itself it would throw for what only begins like a null
+      if (!null) check(simdjson::N_ATOM_ERROR);
       return;
+    }
   }
 }
 
