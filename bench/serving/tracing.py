@@ -15,9 +15,10 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.provenance import describe_commit, describe_machine
+from bench.provenance import describe_commit
 from bench.serving.load import LOADS, Load, measure, request_for, write_frame
 from bench.serving.systems import System, make_repository, service
+from fused_mlp.kernels.profile.machine import describe_machine
 from tests.support.otlp_receiver import OtlpReceiver
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "tracing.json"
