@@ -67,7 +67,7 @@ class _Sample(NamedTuple):
     at_s: float
     cpu_ns: int
     busy_ns: int
-    models: ModelLoads | None  # None: nobody watched
+    models: ModelLoads | None  # None: no stream asked for them
 
 
 class LoadMeter:

@@ -10,7 +10,7 @@ from http.client import HTTPException
 
 UTILIZATION, QUEUE_FILL = "fused_mlp_utilization", "fused_mlp_queue_fill"
 TIMEOUT_S = 1.0
-# What a server is asked about must not leave the node through somebody's proxy.
+# What a server is asked about must not leave the node through a proxy of the environment.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 

@@ -1,6 +1,5 @@
 // libFuzzer over the REST port: the bytes of a connection of HTTP/1.1 or HTTP/2, and the bodies of requests.
 // The first byte says which, and how the rest is cut into reads.
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -45,22 +44,7 @@ void read_connection(const uint8_t* data, size_t size, uint8_t choice) {
   static Rig* rig = new Rig;
   const int fd = rig->connect(Speech::rest);
   if (fd < 0) return;
-  if ((choice & 1) != 0) {
-    ::send(fd, kPreface.data(), kPreface.size(), MSG_NOSIGNAL);
-    ::send(fd, kSettings.data(), kSettings.size(), MSG_NOSIGNAL);
-  }
-  const size_t step = (choice & 2) != 0 ? 1u + choice / 8 : size;
-  while (size != 0) {
-    const size_t n = std::min(size, std::max<size_t>(step, 1));
-    if (::send(fd, data, n, MSG_NOSIGNAL) != static_cast<ssize_t>(n)) break;  // closed on us, or full
-    data += n;
-    size -= n;
-    rig->turn();
-    if ((choice & 128) == 0) drain(fd);  // else a peer that never reads
-  }
-  rig->turn();
-  ::close(fd);
-  rig->check_empty();
+  play(*rig, fd, data, size, choice, 1u + choice / 8);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -117,6 +118,27 @@ inline void drain(int fd) {
   char bytes[4096];
   while (::read(fd, bytes, sizeof bytes) > 0) {
   }
+}
+
+// A whole connection, which it closes. `choice`: bit 0 puts HTTP/2's preface before the input, bit 1 cuts it
+// into reads of `step` bytes, bit 7 is a peer that never reads.
+inline void play(Rig& rig, int fd, const uint8_t* data, size_t size, uint8_t choice, size_t step) {
+  if ((choice & 1) != 0) {
+    ::send(fd, kPreface.data(), kPreface.size(), MSG_NOSIGNAL);
+    ::send(fd, kSettings.data(), kSettings.size(), MSG_NOSIGNAL);
+  }
+  if ((choice & 2) == 0) step = size;
+  while (size != 0) {
+    const size_t n = std::min(size, step);
+    if (::send(fd, data, n, MSG_NOSIGNAL) != static_cast<ssize_t>(n)) break;  // closed on us, or full
+    data += n;
+    size -= n;
+    rig.turn();
+    if ((choice & 128) == 0) drain(fd);
+  }
+  rig.turn();
+  ::close(fd);
+  rig.check_empty();
 }
 
 }  // namespace fused_mlp::front::test
