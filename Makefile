@@ -171,7 +171,8 @@ bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts an
 bench-startup: install ## cold start, resident memory and the health command against their targets
 	$(BIN)/python -m bench.startup
 
-lint: install-dev ## ruff, mypy --strict, clang-format
+lint: install-dev ## ruff, mypy --strict, clang-format, license lines
+	@scripts/license-headers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

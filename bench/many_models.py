@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What many small models cost one server: time to ready, resident memory, threads, /metrics and the latency of one of
 them; then /metrics, and /readyz beside it, once all of them have had a request. `python -m bench.many_models`; the
 models have 64-128-128-10 features, weights and files of their own."""

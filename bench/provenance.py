@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a result comes from: the commit that made it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What it takes to start: from exec to bound ports and to ready, resident memory, the health command, and (with
 --venvs) the size of an install. `python -m bench.startup`; all measurements take turns, so that a slow minute of the
 machine hits all alike. The floor is a Python process that only imports the libraries a server cannot do without."""

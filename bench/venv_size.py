@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How large an install is: the one definition, for the benchmark, the packaging tests and the README."""
 
 from __future__ import annotations

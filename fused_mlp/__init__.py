@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """fused-mlp: serve multi-layer perceptrons, each compiled into one fused kernel.
 
 Everything here is imported on first use: `import fused_mlp` takes milliseconds and imports neither torch, grpc nor

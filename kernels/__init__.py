@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How an MLP runs: `compile(mlp)` picks the best kernel for a variant and a device. Imports no torch by itself."""
 
 from typing import TYPE_CHECKING, Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stub of the compiled CPU kernel (kernels/csrc), which `fused_mlp.kernels` uses."""
 
 from collections.abc import Sequence

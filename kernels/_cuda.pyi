@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stub of the compiled launcher for GPUs (kernels/csrc/cuda), which `fused_mlp.kernels.cuda` uses."""
 
 from collections.abc import Callable, Sequence

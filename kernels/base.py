@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every kernel is: an immutable, re-entrant executable of one MLP for one variant on one device.
 Owns the array boundary (numpy and torch in and out); knows nothing of how a kernel computes. Imports no torch: a
 tensor can only come from a process that has imported it."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values and how far a right kernel may be from them, and how kernels round: what the error bounds are made of.
 numpy only."""
 

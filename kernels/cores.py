@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many cores this process may keep busy: what the scheduler, the topology and the container allow."""
 
 from __future__ import annotations

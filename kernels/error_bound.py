@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What float64 makes of rows, and how far from that a right kernel may be: a running forward error bound, one function
 per kind of step. It holds for every input and every order of summation, so a result outside of it is wrong and not
 unlucky. Where a right kernel may overflow, a divisor may be zero, or the input is not finite, the bound is infinite.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Error bounds of functions of one value and of two values combined: the range of each primitive over the interval
 that its input may be in, and the roundings of a kernel's own arithmetic. A formula is bounded instruction by
 instruction, so that its errors grow as those of a kernel do. numpy only."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether this process can still compute. A GPU may fail such that every later call to it fails too, until the process
 ends: a kernel that meets that says so here, and whatever supervises the process is told to replace it. Any thread."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scales and shifts beside a matrix product become part of it: those of an affine step, and the weight and bias of a
 norm. Computed in float64 and rounded once; what leaves the range of float32 is left as it was."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program as kernels run it: every matrix product with the steps that its epilogue can finish while its tile is hot.
 Owns which steps may go together; knows nothing of instruction sets, devices or memory."""
 

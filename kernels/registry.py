@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which backends there are, which of them can run a model here, and `compile`, which picks one.
 A backend asked for by name runs or fails loudly; only `auto` may pass one over, and says why."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One model on several devices: a kernel over one kernel for each, of which the one with the fewest batches runs the
 next. All of them are the same program; on unequal devices a row's result may depend on which ran it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The numeric check every kernel passes before it serves: against float64, its error may be at most twice that of plain
 layers in the model's dtype. Both references are computed in numpy: a fused kernel on a CPU needs no torch."""
 

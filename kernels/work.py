@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The least work of a program, whatever runs it: arithmetic and bytes, step by step and in all. For rooflines and for
 choosing a strategy; knows nothing of kernels. All numbers are per row, except those of weights. Weights in fewer bits
 are counted as they are kept."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an MLP is: spec, weights, file formats, and a repository of versions."""
 
 from importlib import import_module

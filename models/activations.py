@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions of formulas, and the two softmaxes, in numpy: what each of them computes, in the dtype of its input
 (float32 or float64). For checks and for recognising a function by its values; kernels have their own."""
 

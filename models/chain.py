@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A chain of layers: the simplest program, and how files of format 1 and checkpoints describe a model. Owns the way
 from layers to steps and back; knows nothing of other programs."""
 

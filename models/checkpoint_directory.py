@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A version directory that holds a checkpoint as others write it (Hugging Face: `model.safetensors`, or shards and
 their index) beside a small `model.json` that says what a checkpoint does not: {"format": "safetensors/1", "activation":
 "silu", "prefix": "model.layers.0.mlp"}. The fields are arguments of `from_safetensors`."""

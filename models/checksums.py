@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hash of a version's weights, beside them in `model.safetensors.sha256`, as `sha256sum` writes it: tells a whole
 file from one that is still being copied, or was damaged. Versions without one are served too."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The dtypes of weights in numpy. numpy has no bfloat16 (nor float8, which some checkpoints hold): those come from
 ml_dtypes, imported when the first of them is met."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of this package. Each carries one readable sentence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program computed in numpy, step by step: what a model means. The reference of every check; nothing is fast here.
 Knows nothing of kernels. Rounding, and the order of sums, are the caller's (`Arithmetic`)."""
 

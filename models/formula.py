@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of one value, as text: `relu`, `leaky_relu(x, 0.2)`, `x * sigmoid(1.702 * x)`. Owns their canonical
 spelling, what each computes in numpy, and the instructions that kernels compile. Knows nothing of models; trees.py has
 what they are made of."""

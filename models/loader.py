@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused_mlp.load`: one entry for every file that says on its own what model it holds."""
 
 from __future__ import annotations

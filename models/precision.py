@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same model with its matrices in fewer bits, and what that costs: measured against float64 over given or random
 rows, bounded, and layer by layer where the whole costs too much. numpy only."""
 

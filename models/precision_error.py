@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a model with reduced weights has cost, as it is written into model.json and shown to people."""
 
 # Annotations are no texts here: pydantic would evaluate each of them, at the start of every server.

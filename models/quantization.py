@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights in fewer bits: int8 with a scale per output, and bfloat16. Owns how a matrix is rounded, and what the product
 of an int8 matrix and a row is, to the bit, as every kernel computes it. Knows nothing of models."""
 

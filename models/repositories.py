@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several repositories as one. A model is that of the first that has it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A repository: `<root>/<model>/<version>/{model.json,model.safetensors}`, or one model whose files lie at the root.
 Owns model names, version numbers and paths; knows nothing of file formats. Blocking file access: call it at load time,
 from one thread."""

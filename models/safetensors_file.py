@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """safetensors files as numpy arrays, read one tensor at a time. The safetensors package checks the header; the bytes
 are read here, since not every version of its numpy interface knows bfloat16."""
 

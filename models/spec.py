@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an MLP is, as data: a program of steps, each of which makes one value from earlier ones, row by row. Owns
 validation of names, widths and outputs; knows nothing of tensors, files or kernels."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps of a program, as data: what each reads, the width of what it makes, and the shapes of its tensors. Knows
 nothing of the program around it."""
 

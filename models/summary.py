@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program in words, for people. One line of it: `784-512-256-10 relu`, `192 -> 3 x [ln, 384 gelu, 192, +] -> ln ->
 10`, `63 -> 5 x [256 relu] -> concat input -> 3 x [256 relu] -> 4`, `8 -> 2 x [64 tanh] => pi 4, v 1`. Owns the wording;
 knows nothing of tensors.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees of formulas: what a function of one value may be made of, and how trees are put together, from other trees and
 from text. The text is parsed by Python's own parser and only the nodes below are taken from it: nothing is ever
 executed."""

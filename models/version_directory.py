@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our own format: a version directory with `model.json` (spec, example, source) and `model.safetensors`.
 Owns reading, checking and writing the two files; knows nothing of where a repository keeps them."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An MLP in memory: a spec and its tensors, as numpy arrays. Knows nothing of files; torch only where `to_torch` is
 called or a torch tensor is handed in."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages of admin.proto; their types are in admin_pb2.pyi."""
 
 from fused_mlp.protos.descriptors import names_of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message classes made from descriptors.binpb, in a pool of their own. protoc's Python output would demand a recent
 protobuf, and would clash in protobuf's default pool with packages that bring the same Open Inference or health
 messages."""

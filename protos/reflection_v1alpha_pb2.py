@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The service of reflection_v1alpha.proto."""
 
 from fused_mlp.protos.descriptors import names_of

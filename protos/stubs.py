@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client stubs made from a service's descriptor, for blocking and asyncio channels alike. Does not import grpc."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variants by name, as the rest of the program knows them, and by number, as messages hold them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stub of the compiled engine (service/csrc). Every method may be called from any thread; none blocks while
 holding the GIL. Deadlines refer to the engine's clock (`Engine.now()`, by default `time.monotonic_ns()`)."""
 

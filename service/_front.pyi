@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stub of the compiled native front (service/csrc/front). A module of its own, because it links libnghttp2 and OpenSSL:
 without them it cannot be imported, while the engine and the Python front work."""
 

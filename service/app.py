@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One serving process from start to exit: bind the ports, load the models, serve until a signal, drain, release.
 The main thread runs the asyncio loop; models are loaded on another."""
 

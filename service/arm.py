@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arms: a version and a variant of it. How policies, commands and clients name one, as the engine reads it too
 (service/csrc/engine/arm.hpp)."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The errors of a request, as classes that carry data, and the function that turns them into what a caller is sent.
 Codes are numbers here: only the fronts know grpc.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two ways to run a model version."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which module may import which: service -> kernels -> models, protos a leaf, a few libraries in one place each, and
 our own code only as fused_mlp. Reads the source with `ast`, so that nothing is run and an import inside a function
 counts as well."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What deploys the service names things that exist: settings, ports, files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The descriptors and type stubs are what protoc makes of the .proto files, and every name in the stubs is there."""
 
 from __future__ import annotations

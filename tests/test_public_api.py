@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`import fused_mlp`: what it offers, what it leaves unimported, and what it says when something is missing. Each test
 runs a fresh interpreter, since this one has imported everything already."""
 

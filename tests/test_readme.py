@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of settings and limits are generated, and as the code has them."""
 
 from pathlib import Path

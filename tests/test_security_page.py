@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/security.md names tests, limits and settings that exist, with the defaults that they have."""
 
 from __future__ import annotations

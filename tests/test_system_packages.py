@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`scripts/system-packages` says what a build lacks before anything is downloaded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CUDA kernel on a GPU: every strategy that can run a model, what `auto` serves, eager PyTorch and
 torch.compile. Run as `make bench-gpu`, on the GPU to be measured; most of the time goes to torch.compile.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that can run a model on a GPU, and how long it takes there: each strategy of ours, captured for
 exactly the rows asked for, eager PyTorch, torch.compile, and both variants as they are served."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One file that can be sent back from a rented GPU: what the machine is, and what tests and benchmark found there.
 `make test-gpu` and `make bench-gpu` each write their part of it. Run as `python -m bench.cuda.gpu_report`, with
 arguments of pytest if other tests than those that need a GPU are wanted."""

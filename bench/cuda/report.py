@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the GPU benchmark found, for people: a table on the terminal, one for the README, and a few lines that
 say where fusion wins and where it does not."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused CPU kernel against eager PyTorch, torch.compile, ONNX Runtime and OpenVINO, and against the
 limits of the machine. Run as `python -m bench.kernels`; engines take turns, each in a process of its own.
 `--precision` compares int8 and bfloat16 weights instead, with the int8 of the others. `--beside 0.4` compares the

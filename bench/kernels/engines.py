@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ways to run an MLP that the benchmark compares: each takes a model and returns its fastest call from
 Python, x (rows, in_features) float32 in, an array out, or several where the model has several outputs. Imports an
 engine only when asked for it."""

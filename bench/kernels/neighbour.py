@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other work on the machine: a process that uses a share of one core, in bursts of random length, on any core. Run as
 `python -m bench.kernels.neighbour SHARE LONGEST_BURST_S`; ends when its stdin does."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program as ONNX with a dynamic number of rows, in the operators that PyTorch's exporter uses: what other engines
 run. Owns the operator of every step and function."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What fewer bits bring, for people: a table for the docs, and how the results stand against the targets."""
 
 from __future__ import annotations

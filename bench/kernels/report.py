@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernel benchmark found, for people: a table on the terminal, one for the README, a plot, and how
 the results stand against the targets."""
 

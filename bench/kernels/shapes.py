@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models the kernel benchmark runs, as specs with random weights. Knows no engine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One engine in a process of its own: reads commands as JSON lines on stdin, answers on stdout.
 So that no engine meets another's thread pool, allocator or environment."""
 

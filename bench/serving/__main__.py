@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests per second and latency end to end: our fronts and variants, two echoes as ceilings, and a plain server on
 grpc.aio and torch as baseline. `python -m bench.serving`; every system is up at once and they take turns, so that a
 slow minute of the machine hits all alike. A full run takes about twelve minutes, `--quick` three; `--only ab` measures

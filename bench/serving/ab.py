@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the A/B machinery costs, measured on one server whose policy is changed between short runs: off, off once more
 (how far two that are the same come apart), every request dealt out by turn or by key but almost none to the other
 variant, and 1 % of the batches compared. Two processes that are the same differ by more than what is looked for here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The baseline, a server written without us: grpc.aio, an asyncio batcher that takes what has queued up while the last
 batch ran (at most 64 rows), torch eager in a thread. `python -m bench.serving.baseline REPOSITORY MODEL` prints its
 port."""

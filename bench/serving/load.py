@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load by h2load: one pre-serialised request over and over, so that the generator costs little and the same for all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native front with nothing behind it: every call is answered with its own message. Prints its port."""
 
 from __future__ import annotations

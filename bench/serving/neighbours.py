@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small model beside others: `python -m bench.serving.neighbours` (four minutes; `--quick`: one). One server with
 digits (64-128-128-10) and wide (1024-4096-1024). A probe sends digits one row at a time, RPS requests a second; beside
 it, in turn: nothing, wide with 8 requests of 256 rows outstanding, wide with 4096 rows, digits itself with 4096 rows

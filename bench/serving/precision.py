@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What weights in fewer bits bring end to end: one server for each precision, all up at once, in turns."""
 
 from __future__ import annotations

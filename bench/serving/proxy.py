@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a proxy costs: `python -m bench.serving.proxy` (two minutes; `--quick`: half a minute). Requests a second, CPU
 per request of each tier: a server called directly, one to three behind Envoy (deploy/envoy, one worker), the same with
 TLS, and balancing in the client. The rates and the servers' CPU are by h2load, the clients' CPU by stock grpc-go. On a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Live traffic beside a load: `python -m bench.serving.reload` (one minute). One server with digits (64-128-128-10),
 saturated by h2load over 32 streams; versions of wide (1024-4096-1024) are saved into its repository one after the other
 and loaded by FUSED_MLP_RELOAD=poll. Answers while a version is LOADING are compared with those while none is."""

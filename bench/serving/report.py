@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the serving benchmark found, for people: a table, how it stands against the targets, a plot."""
 
 from __future__ import annotations

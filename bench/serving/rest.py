@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """REST beside gRPC: `python -m bench.serving.rest` (four minutes). One server with both ports; h2load sends each of
 them the same row over and over: gRPC, REST with binary tensors and REST with JSON, the last two over HTTP/1.1 (a
 connection for each outstanding request) and HTTP/2. With `--peers`, which installs them: mosec, and FastAPI with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A peer of rest_peers.py: `rest_peer_mosec.py PORT`, with the model's folder in PEER_MODEL. A module of its own,
 because mosec's workers are processes that import it again."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other people's ways to serve a model over HTTP with JSON: FastAPI with torch, an afternoon's work, and mosec, with
 its dynamic batches. In a venv of their own that borrows torch from ours."""
 

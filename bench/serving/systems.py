@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the serving benchmark compares, each as a process of its own that can be started, loaded and stopped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What OpenTelemetry costs the server: one server without an exporter and two with one, the demo model (the cheapest
 requests), with and without a traceparent, in turns. Run as `python -m bench.serving.tracing`."""
 

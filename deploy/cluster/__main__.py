@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make cluster N=3`: N servers behind Envoy on this machine, with Prometheus, until Ctrl-C. A replica that ends is
 started again after a while, long enough to see what Envoy does meanwhile."""
 

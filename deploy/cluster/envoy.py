@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Envoy with the configuration of deploy/envoy, as a child process that ends with this one."""
 
 from __future__ import annotations

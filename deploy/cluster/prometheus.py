@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prometheus with the rules of deploy/prometheus, as a child process that scrapes every replica and Envoy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One `fused-mlp serve` of a cluster: a child process at a given place, which keeps its address over restarts."""
 
 from __future__ import annotations

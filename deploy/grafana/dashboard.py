@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is on the dashboard: `python deploy/grafana/dashboard.py` writes fused-mlp.json. Needs grafana-foundation-sdk
 (in the dev extra). A test makes it again and compares; another runs every expression against a live server."""
 

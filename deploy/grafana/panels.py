@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kinds of panels, and the PromQL they are made of. What is on the dashboard is in dashboard.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python deploy/prometheus/operator_rules.py` renews the PrometheusRule of deploy/kubernetes from rules.yaml and
 alerts.yaml, whose text it keeps: one source for Prometheus alone and under its operator."""
 

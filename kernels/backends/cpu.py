@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused CPU kernel: hands a model's weights to the compiled module `_cpu` and wraps what comes back.
 Everything per call happens there, without the GIL; nothing here computes, and nothing here imports torch."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program as the compiled CPU kernel takes it: the arguments of its operations' records. Owns which tensors an
 operation uses and how a formula becomes steps on registers."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program as operations on regions of buffers, in order. Owns where every value of a CPU kernel lives: concatenated
 values side by side, slices inside their sources, outputs in the result itself, and all other values in scratch buffers
 that are shared as soon as their values are no longer needed. Knows nothing of tensors."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The unfused variant: eager modules (nn.Linear, nn.LayerNorm, activations) under inference_mode. The baseline:
 exactly what a PyTorch user would run."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused variant in plain PyTorch, for places where no compiled kernel can be had: every GEMM goes into a
 buffer that is kept per thread, and functions, norms, gates and softmax work in place where nothing reads their input
 later. Not batch-invariant to the bit: MKL chooses its blocking, and so its order of summation, by batch size."""

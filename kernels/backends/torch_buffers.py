@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the torch kernel keeps the values of a program: which steps work in place, and which buffers are shared because
 their values never live at the same time. Knows nothing of torch."""
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C interface of a compiled kernel, for the engine, tests or other languages. A kernel provides it in a
  * PyCapsule named FUSED_MLP_KERNEL_CAPSULE whose pointer is a `const struct fused_mlp_kernel*`. The capsule
  * must outlive every call. */

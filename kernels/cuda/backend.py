@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CUDA backends: `triton` (its own strategies and cublas, the fastest serves), `cublas` alone, and the hand-written
 `cuda-example`. The registry asks here on every machine with a GPU, so triton is imported when a kernel is built."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA's driver for those who ask it from Python. Imports no torch. (The launcher in C++ loads the same one.)"""
 
 from __future__ import annotations

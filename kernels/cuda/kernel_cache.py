@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where Triton keeps compiled kernels, and where it writes what that place does not take. Imports no triton."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether float32 is multiplied in TF32 on a GPU. Torch's switch, for the whole process, is the only one there
 is: eager layers know no other, and both variants of a model must multiply alike."""
 

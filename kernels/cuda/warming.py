@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fills Triton's cache with the kernels that models may need on an architecture, on a machine that need not have a GPU.
 A server that finds the cache compiles nothing. Imports triton in its worker processes only."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The form of what a module answers (a tensor, a tuple, a dict, a dataclass), apart from its tensors, and the same form
 with other tensors. The order of the tensors is that of the outputs of `fused_mlp.from_torch`."""
 

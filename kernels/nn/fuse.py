@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused_mlp.fuse_mlps`: every MLP inside a larger model, such as the feed-forward blocks of a transformer, replaced by
 a FusedMLP of it. Owns which modules are tried; what an MLP is, `fused_mlp.from_torch` says."""
 

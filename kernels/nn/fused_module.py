@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`FusedMLP`: the fused kernel as one nn.Module, in place of the module it is made from."""
 
 from __future__ import annotations

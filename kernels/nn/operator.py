@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused MLP as one operator of torch, `torch.ops.fused_mlp.mlp`: on the CPU and on CUDA it runs a compiled kernel,
 everywhere else (other devices, float64) the reference. With a fake implementation and a backward."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed kernels of weights that live elsewhere and may change: found by the memory of the weights, packed again when
 their version counters change. Safe to call from any thread."""
 

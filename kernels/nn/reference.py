@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program in plain torch operators, forward and backward, for any dtype and device: what the fused operator computes
 where no kernel can, and how it differentiates."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls a kernel with torch tensors: the part of `Kernel.__call__` that needs torch, imported with the first tensor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a forward pass spends its time, eager, compiled and fused: timed, counted in the profiler's events, and
 compared with the limits of the machine. Prints nothing; service/reports/profile shows the result."""
 

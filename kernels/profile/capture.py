@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs one variant at one batch size under torch.profiler. The trace includes the CPU kernel's phases."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts operators and launches of a forward pass in a trace. torch's own registry tells the kind of an operator: a
 view returns an alias of its input, a wrapper is composed of other operators, all others do work."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adds the phases that the CPU kernel recorded to the profiler's trace, on the tracks of its threads, named after the
 program's steps. The kernel uses the steady clock and the trace wall time, so their offset is measured."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Expected counts of a forward pass (--expect), compared with those found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tree of a flame graph, from one forward pass of a trace. Sibling spans of the same name are added up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the times of a profile can be believed: problems make them invalid, notes limit what they mean, as in the
 reports of `fused-mlp ab`."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measured limits of this machine: peak arithmetic, and the time to read as many bytes as a model's weights have."""
 
 from __future__ import annotations

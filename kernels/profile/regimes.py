@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limit that bounds a forward pass, and the advice that follows, in one sentence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The results of a profile, as plain records that become JSON. Knows neither measurement nor display."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole profile: every variant at every batch size is timed, traced, counted and classified."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MLPs with random weights: for given widths (--dims), for a given program, and the same program in other widths."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each step of a program has to cost, and what it did cost in the fused kernel."""
 
 from __future__ import annotations

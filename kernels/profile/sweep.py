@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The speed-up of fused over eager for every batch size and width. Results are saved as they are measured, so that an
 interrupted sweep continues where it stopped."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time per call, without a profiler, which would add overhead. Variants take turns, so that load from other processes
 affects all of them."""
 

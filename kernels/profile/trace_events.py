@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the call tree from the profiler's exported events (Chrome's trace format)."""
 
 from __future__ import annotations

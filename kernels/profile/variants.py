@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three ways to run an MLP that a profile compares, each as a call from Python on one batch. Eager and compile run
 in float32, whatever the weights are kept in."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains the demo model on scikit-learn's bundled 8x8 digits and writes it to the demo repository.
 Run by hand: `python -m fused_mlp.models.demo.train_digits [directory]` (needs the extra `train`)."""
 

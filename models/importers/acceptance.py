@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The check of an import against outputs that its user has: rows, and what the model answered to them where it was
 trained."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused_mlp.from_state_dict` and `fused_mlp.from_safetensors`: an MLP from tensors alone. A checkpoint holds no
 activations, so the caller gives them; what else the names do not tell is asked for, never guessed."""
 

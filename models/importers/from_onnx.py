@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused_mlp.from_onnx`: an MLP from an ONNX file. onnx/rows.py reads the graph into the builder of programs, and
 onnx/check.py compares the result with the graph."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused_mlp.from_torch`: an MLP from the torch module that a user has in memory, whatever its forward looks like. The
 module is exported to a graph of ATen operators, read into a program, and compared with what was read."""
 

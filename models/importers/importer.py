@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imports a model file of any supported format into a repository, as its next version. Owns recognising the
 format; the reading is done by the module of each."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The check that every import ends with: the program, in float64, against what it was read from, on random rows of
 several scales. A reader that understood something wrong is found out here, not by its user."""
 

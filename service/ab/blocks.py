@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Latencies in blocks of time, and quantiles of weighted blocks, for the block bootstrap. A block is a slice of a live
 run, with every single latency, or a time step of a recorded histogram."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A live comparison: two arms of one model on one server, in alternating slices with the same arrival times. Runs
 on the caller's thread; the load has sender threads."""
 

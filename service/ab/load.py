@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The load of a live run: an open loop. Each request is due at a fixed time, independent of earlier answers, and its
 latency counts from that time. So the time a request waits behind a slow server is part of its latency."""
 

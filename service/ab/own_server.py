@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that `fused-mlp ab` starts for itself, which lets a request name its variant and runs neither a split nor a
 shadow."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of Prometheus' HTTP API that a report needs: instant queries, and range queries as arrays over time."""
 
 from __future__ import annotations

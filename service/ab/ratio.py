@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The second arm / the first with a confidence interval from a block bootstrap: blocks of time are resampled with
 replacement, for both arms together, so that a resample keeps the drift and the bursts of the machine."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A report of real traffic from the service's histograms in Prometheus. Time steps are the blocks of the bootstrap."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The result of a comparison, live or recorded: figures of both arms, ratios with their intervals, and a verdict in
 one sentence. Knows no terminal and no HTML."""
 

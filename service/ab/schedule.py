@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The due time of each request, planned before the run: short slices that alternate between the arms. Both slices
 of a pair have the same arrivals, so that both arms get the same load within seconds."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CPU time per request on the server: process_cpu_seconds_total, read from its metrics port around each slice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The callers that may administer the server or read its metrics: a file with one caller per line, by a name in a
 verified client certificate or by the SHA-256 of a token. Knows nothing of gRPC or HTTP."""
 

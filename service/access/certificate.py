@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Server certificates for what speaks TLS through Python's own ssl: the metrics port. Also checks them for the Python
 front, whose library does not say what is wrong with one, and reads when one expires."""
 

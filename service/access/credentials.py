@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files that say who the server is and who may call it: certificates and lists of callers. Read at the start, and
 again while the server runs."""
 

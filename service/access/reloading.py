@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are read again while the server runs, such as certificates: on SIGHUP, and when they change. What cannot
 be used is logged and counted, and what was read before stays in use."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether an arm answers worse than another, from the counters of both since some moment. Pure arithmetic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the canaries that policies ask for: step by step, back at once when the new arm is worse. Looks once a second,
 on one thread at a time; all that must survive a restart is in the policy."""
 

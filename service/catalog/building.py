@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the kernels of a version when a policy can reach them, and gives each a lane in the engine. Runs on the thread
 that loads a model or changes a policy, never on one that serves."""
 

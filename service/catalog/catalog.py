@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is served: loads model versions, has the kernels built that their policies can reach, and publishes the routes.
 Changes are made one at a time, but for loads on demand (on_demand.py)."""
 

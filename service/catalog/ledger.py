@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What models have counted since the start, by model, version and variant. Lanes come and go (versions are unloaded,
 read again, rebuilt in another precision) while Prometheus takes rates. Read by scrapes, on any thread."""
 

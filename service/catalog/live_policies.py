@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policies in force: changes of them by callers, canaries and the file that keeps them, and their history. A change
 is all or nothing, in one step, after the versions and kernels that it needs were loaded."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a version in the repository to one that serves, or that says why it cannot. Runs on threads that load, several
 at once."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads versions when requests ask for them, and unloads those used least recently when there is no room. Owns the
 threads, the room and the retries; the catalog owns what is served."""
 

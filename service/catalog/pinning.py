@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which version answers requests that name none, as an operator says it: it is loaded first if need be, and the default
 stays as it was if it cannot answer. A version that is ready answers at once, whatever is being loaded; another one
 needs a thread that loads."""

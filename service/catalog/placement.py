@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On which GPU a kernel is built where there are several: FUSED_MLP_DEVICE says it, or leaves it to free memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policies of all models as one record: those of the settings, and what was changed since. Knows nothing of files
 and the engine."""
 

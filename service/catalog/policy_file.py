@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file that keeps policies which were changed while the server runs. Several servers may share it: each reads it,
 modifies it and writes it in one step, under a lock. Does not know which policies are in force."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is served, as immutable records: a model, its versions, its policy, and which variant answers under it. The
 catalog makes new records for every change."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Judges batches on which the variants of a version differ: which of them is further from float64 than rounding
 explains. On one thread of normal priority, for at most a tenth of the time, whatever callers send."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brings what is served of a model to what the repository holds now, version by version. What has not changed keeps its
 lanes and counters; a version that cannot be served is told of and takes no traffic. Runs on a thread that loads, under
 the catalog's lock on changes."""

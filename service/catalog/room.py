@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory that loaded kernels may take, and who is about to take some of it."""
 
 from __future__ import annotations

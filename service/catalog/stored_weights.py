@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the weights of a served version are: its kernels have packed copies of their own, so the originals are not kept
 but read again for the few who need them (a further kernel, the referee)."""
 

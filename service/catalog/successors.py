@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Versions built for a policy to come, beside those that serve: they take over with the policy, or are dropped when
 what they were built from has changed meanwhile. Owned by one change of policy, on its thread."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models that are served, and their routes in the engine: both change together, under one lock that is held only
 while they do. A change costs what it changes, not what is served."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a policy names and is not there, or cannot answer: a file takes such names, because versions come and go. Told
 in the log, by GetPolicy and as a metric."""
 

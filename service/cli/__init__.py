@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line, `fused-mlp`. Imports little: `health` runs every few seconds in a container, and no command
 may need what only another one uses."""
 

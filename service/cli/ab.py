@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp ab` compares two arms, or both variants: on a server that it starts, on one that runs already, or from
 what Prometheus recorded. Prints a table or JSON, and writes a page."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The child process of a ChildServer: `fused-mlp serve` until its stdin ends, which is when its parent stops or dies,
 in whatever way. Deletes the folder that it is given, if any: a parent that was killed cannot."""
 

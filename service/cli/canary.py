@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp canary` has a running server move its traffic to another arm step by step, and tells how it ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of every command that talks to a server, and the client made from them. An error of the client ends
 the command with one line."""
 

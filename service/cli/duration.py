@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times as people write them on a command line."""
 
 from __future__ import annotations

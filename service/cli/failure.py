@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a command fails: one line on stderr that says what to do, and exit code 1."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws a program as lines of text: one line a step, values as lanes that fork where a value is read twice and join
 where two become one, like `git log --graph`. Blocks that repeat are drawn once. Knows nothing of terminals."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp health`, for people. Without --help or mistakes in its arguments, quick_health.py answers first."""
 
 from __future__ import annotations

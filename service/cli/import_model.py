@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp import` makes a version of a repository from a model file of another format. Needs no server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp profile --live` traces real traffic of a running server, over its admin port."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp models` shows what a server serves, with which kernels, and why these were chosen."""
 
 from __future__ import annotations

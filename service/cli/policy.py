@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp policy get|set|unset|reset|history` reads and changes the policies of a running server, over its admin
 port."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp predict` sends rows from a file, from stdin or the model's example, and prints a table or JSON or writes
 the outputs to a file."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp profile` shows where a forward pass spends its time: eager, compiled and fused. Needs no server."""
 
 from __future__ import annotations

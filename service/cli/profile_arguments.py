@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which arguments of `fused-mlp profile` go together. An argument that would have no effect is refused."""
 
 from __future__ import annotations

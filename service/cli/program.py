@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of `fused-mlp`, and their help. The module of a command is imported when that command runs, not for
 the list of commands: what it needs may be slow to import, or not installed."""
 

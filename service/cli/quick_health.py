@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp health` without typer, whose import takes longer than the rest of the command. Takes the options of the
 full command, and leaves --help and mistakes to it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp ray`: replicas of the server on a Ray cluster."""
 
 from __future__ import annotations

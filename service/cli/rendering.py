@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predictions and models as tables for a terminal. Text from a server is always plain text, never markup."""
 
 from __future__ import annotations

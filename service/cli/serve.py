@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp serve`: its options are generated from the settings. Values go to pydantic as they were typed, so that
 the command line and the environment are checked by the same rules."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp load | unload | pin | rollback`: what a running server serves, over its admin port."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp warm`: fills a kernel cache for a GPU that need not be there."""
 
 from __future__ import annotations

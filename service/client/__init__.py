@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python client, sync and asyncio: `Client(target).predict(model, x) -> Prediction`. Knows the wire contract only,
 nothing of the server or of kernels. Takes torch tensors without importing torch. Names are imported on first use:
 `fused-mlp health` needs a small part of this."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client of a server's admin port: reads and changes policies and versions, records traces. Blocking."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The asyncio client: the methods of `Client`, awaited. Belongs to the event loop it was made in."""
 
 from __future__ import annotations

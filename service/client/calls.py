@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every call of a client shares: the target, the default deadline, retries and metadata.
 Used by both clients, which differ only in how they wait."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a client connects: channel options, balancing and TLS. The same for the sync and the asyncio channel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One channel, and calls over it with deadline, retries and metadata: what the blocking clients share."""
 
 from __future__ import annotations

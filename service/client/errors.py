@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The only error that calls raise, made from gRPC statuses, also from those inside a stream."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One health check, without the generated messages: `fused-mlp health` runs every few seconds in a container, and
 importing protobuf takes longer than the call."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trace of real traffic: spans, read from the messages of the admin service."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the server says about its models, as frozen records."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results as typed, frozen records, and how they are read from responses and requests are built."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client spans, and the header `traceparent` that makes the server's spans their children, where opentelemetry-api is
 installed. Elsewhere calls go out as they are."""
 

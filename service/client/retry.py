@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a failed call is tried again. Computes waiting times only; the clients do the waiting."""
 
 from __future__ import annotations

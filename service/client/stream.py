@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches the responses of a stream with its requests, for both clients. add() and resolve() may run on two threads:
 each changes the table by single dict operations."""
 

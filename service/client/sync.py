@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The blocking client. Threads may share it; a forked process must open its own."""
 
 from __future__ import annotations

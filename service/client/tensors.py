@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays to wire tensors and back, bit for bit. numpy is imported on first use, because commands such as `models`
 need no arrays."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What probably went wrong with TLS when a connection could not be made: gRPC's own texts end in "OK", "Socket closed"
 or TSI_DATA_CORRUPTED."""
 

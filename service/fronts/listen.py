@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a front listens, what for, and the setting that says so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native front as the service sees it: C++ loops answer predictions and health checks and pass every other call to
 the handlers through one eventfd. Owns that hand-off; knows nothing of models. Runs on the asyncio loop."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds out whether the ports can be had, before anything slow is done. The servers bind them themselves, each in its
 own way; only here do all of them say the same about a port that is taken."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The REST port's paths beside predictions: each is a call of the same handler as in gRPC, with its answer as JSON.
 Knows nothing of HTTP but paths, verbs and statuses; the native front does the rest."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the REST port says about itself: an OpenAPI description, and a page that needs nothing from elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One RPC as data, and what a handler may know of a call. Handlers are plain asyncio functions that raise
 errors of service.errors: the Python front serves all of them, the native front those it does not answer
 itself. Knows nothing of grpc."""

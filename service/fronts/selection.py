@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which front serves: the native one where it was built, else the Python one, as the settings ask."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every RPC but the predictions: the same handlers behind both fronts. They run on the asyncio loop."""
 
 from fused_mlp.service.handlers.control import SERVED_SERVICES, Control, admin_rpcs, control_rpcs

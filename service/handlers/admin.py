@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """fused_mlp.v1.Admin: reads and changes policies and versions while the server runs, and takes traces. Served on a port
 of its own."""
 

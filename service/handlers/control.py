@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the handlers share, and the whole table of RPCs that are not predictions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets only known callers administer the server: all of the admin service, loading and unloading."""
 
 from __future__ import annotations

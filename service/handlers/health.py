@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """grpc.health.v1: Check, Watch and List, for the server ("") and for each model by name. A model whose
 fused kernel cannot serve is healthy, answers unfused, and says so in the trailing metadata of Check, as it says which
 versions could not be loaded. The native front

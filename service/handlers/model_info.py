@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """fused_mlp.v1.Inference without its predictions: ListModels and GetModel."""
 
 from __future__ import annotations

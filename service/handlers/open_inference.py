@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Open Inference Protocol without its predictions: liveness, metadata, configuration, statistics and the
 repository. Loading and unloading are refused unless the settings allow them."""
 

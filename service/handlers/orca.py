@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """xds.service.orca.v3: the load of this server as a stream, out of band, for clients and proxies that weigh servers by
 it. Requests carry nothing of it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """grpc.reflection.v1 and v1alpha: what is served, described from our own descriptors. None of them has extensions."""
 
 from __future__ import annotations

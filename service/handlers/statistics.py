@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Triton's ModelStatistics from the counters of a version's lanes, both variants added up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of fused_mlp.v1.Admin that loads, unloads, pins and rolls back. Loads are on the reloader's thread, one
 after the other; what needs none does not wait for them."""
 

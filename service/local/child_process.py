@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ending child processes: SIGTERM first, then SIGKILL."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server as a child process, on free loopback ports. It ends with this process, whatever ends that. Needs none of the
 packages of a server itself."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused_mlp.serve(model)`: a model of this process served by a child process, for notebooks and tests."""
 
 from __future__ import annotations

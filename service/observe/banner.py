@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines printed when the server is ready: what is served, with which kernels, and a call to copy and paste."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metric families as text for Prometheus: a name, a help text, and a function that reads what a scrape shows. A family
 that a scrape does not ask for is not read. Made in pieces: no step holds the GIL for long. Knows no models."""
 

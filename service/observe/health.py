@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serving status by name (the server, its gRPC services, each model), and watchers that are notified of changes.
 Lives on the asyncio loop; set() may be called only there."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The HTTP side of observability: the live page at /, /metrics, /status.json, /healthz, /readyz. One thread runs an
 asyncio loop of its own for all connections, another computes pages; what they serve comes from three callables."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads one HTTP/1.1 request without a body, within a size. The caller bounds its time."""
 
 from __future__ import annotations

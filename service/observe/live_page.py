@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page at / of the metrics port, put together from the files in live/, and the headers that restrict it to its own
 style, script and server."""
 

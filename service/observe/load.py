@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How busy this process is, for balancers and autoscalers. Once a second it reads what the kernel and the engine count
 anyway; requests pay nothing. Lives on the asyncio loop, and scrapes read it from their threads."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log lines for people (text) or for machines (json), on stderr. Set up once, at start. Names, metadata and ids come
 from peers: nothing that a terminal acts on, or that looks like another line, is written as it came."""
 

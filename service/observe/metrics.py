@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/metrics of one process: models and lanes, the front, credentials, and what prometheus_client knows of the process.
 Nothing here runs per request."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metrics of models, versions and lanes: their names, help texts and buckets, and the text that a scrape gets."""
 
 from __future__ import annotations

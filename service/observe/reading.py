@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one scrape reads of models, versions and lanes, from the engine's atomics: pairs of labels and values for each
 family. Labels come only from what is served, never from what a client sent. A model has one series until it has counted
 something: most of ten thousand models have nothing to tell."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is served, and how, for /status.json: everything the live page needs besides metrics."""
 
 from __future__ import annotations

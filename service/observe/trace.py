@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces of live traffic: starts the engine's recording, waits on the asyncio loop, and encodes the spans as messages
 on a thread. Traced requests pay only for reading a clock."""
 

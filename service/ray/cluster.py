@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a command to the fleet: the connection to a Ray cluster, and the controller in it."""
 
 from __future__ import annotations

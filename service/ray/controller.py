@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller: an actor that keeps the replicas of one fleet as its deployment wants them. One thread looks at all
 replicas twice a second, and at once when one ends; the other methods only read, or leave word for it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a fleet of replicas should be: how many, with which settings. Knows nothing of Ray."""
 
 from __future__ import annotations

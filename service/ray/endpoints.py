@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the replicas of a fleet are, as files: for Envoy (EDS), for Prometheus (file_sd), and for clients that balance
 by themselves. Each file is replaced as a whole: Envoy reads a file when it is moved into its place."""
 

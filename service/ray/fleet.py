@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The replicas that a controller knows of: what each said last, and when. Turns reports into states; knows no Ray but
 the handles and references that it keeps."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a server says of itself over HTTP: whether it is ready, and how busy it is. Runs in the replica's actor."""
 
 from __future__ import annotations

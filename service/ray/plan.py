@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What to do next about the replicas of a fleet: a plain function of what is known of them. Replicas are replaced one
 by one: a new one answers before an old one leaves."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One replica: an actor of Ray with a server as its child process, to which requests go directly. Each ends with the
 other, whatever ends it: the child when its stdin is closed (cli/attached.py), the actor when the child has ended."""
 

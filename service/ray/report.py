@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a replica tells the controller of itself, twice a second."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many replicas a fleet should have, by their utilization: up at once, down slowly. Plain arithmetic on times that
 the caller gives."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which models differ from what was served last, and which of their versions are not complete yet. Knows signatures and
 hashes, not what is served. Used by one thread at a time."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follows the repository while the server runs: on SIGHUP, every few seconds, or when the file system tells of changes.
 Its task is on the service's loop; files are looked at on a thread, and versions are loaded on one of low priority."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A report as one HTML page: no script, nothing from outside, light or dark as the reader's system is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the figures of a report come from: when, on which machine, with which version, by which command. Needs no
 kernel: `fused-mlp ab` runs where only the client is installed."""
 

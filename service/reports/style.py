@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The look of every report: fonts, light and dark colours, one colour per variant. Shared by `fused-mlp ab`,
 `fused-mlp profile`, the live page, the benchmark plots and the Grafana dashboard."""
 

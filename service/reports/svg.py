@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drawings as SVG text: a few elements, and axes with round ticks. Colours and strokes come from the style sheet."""
 
 from __future__ import annotations

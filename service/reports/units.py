@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times in words and units."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the fields of a policy name versions and arms."""
 
 from __future__ import annotations

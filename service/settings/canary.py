@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan of an automatic canary, as a policy holds it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings that were renamed. The old names work for one release: load_settings replaces them before it checks
 anything, and the server logs a line for each at start."""
 

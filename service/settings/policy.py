@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which arms answer a model's requests, how much of its traffic is compared, its share of the time, and what its
 weights are kept in: one immutable record per model. Knows nothing of the engine; the catalog publishes policies with
 its routes."""

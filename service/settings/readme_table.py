@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m fused_mlp.service.settings.readme_table --write` renews the generated tables: the settings in README.md,
 between the markers `<!-- settings -->` and `<!-- /settings -->`, and the limits in docs/native-front.md likewise."""
 

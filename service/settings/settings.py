@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All settings of the service, in one frozen record read from FUSED_MLP_* variables. The descriptions here are the
 source of `fused-mlp serve --help` and of the table in the README."""
 

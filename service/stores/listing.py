@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a store holds, as versions with their files. Knows fsspec, which has a file system for each kind of URL."""
 
 from __future__ import annotations

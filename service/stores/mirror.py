@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder that holds what a store does, version by version: each is fetched beside its place, checked, and renamed
 into it. What is in the folder stays when the store cannot be reached. Several servers may share the folder: each
 fetches beside the others, and one at a time changes what is in place. Runs on a thread that may wait."""

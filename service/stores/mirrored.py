@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The repository of a folder that mirrors a store: versions that could not be fetched belong to it too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What FUSED_MLP_MODEL_REPOSITORY names: folders, and stores with the folders that mirror them."""
 
 from __future__ import annotations

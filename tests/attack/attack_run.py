@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real server, a good client beside it, and the measure of an attack: what the good client noticed, what the
 server spent, and the bounds on both."""
 

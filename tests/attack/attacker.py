@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scripted peer that means harm: it counts the bytes it sends and takes being cut off for an answer. It connects
 from a host of its own. And the header blocks and messages that several attacks share."""
 

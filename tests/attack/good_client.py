@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The good client beside an attack: stock grpcio in a process of its own, from a host of its own. It calls at fixed
 times, and a call's latency counts from the time at which it was due: a server that stalls for a second makes all calls
 of that second late, not one. Beside the server it calls an echo, a process that is not attacked: on a busy machine its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections without calls: one host does not lock the others out."""
 
 from __future__ import annotations

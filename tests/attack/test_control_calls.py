@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thousands of outstanding control calls: health and predictions of others do not wait behind them."""
 
 from __future__ import annotations

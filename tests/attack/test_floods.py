@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames that are cheap to send. A flood ends its connection with a reason; what stock clients send is no flood."""
 
 from __future__ import annotations

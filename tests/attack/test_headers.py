@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Header blocks that cost more than they weigh, or never end."""
 
 from __future__ import annotations

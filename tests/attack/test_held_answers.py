@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that stay open, and answers that the caller does not take: what they keep is bounded by a budget."""
 
 from __future__ import annotations

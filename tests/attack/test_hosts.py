@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One host with many connections, each within the limits of a connection: what they hold together is the share of one
 address, and another host notices nothing."""
 

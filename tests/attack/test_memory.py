@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The accounts of memory: what they charge is what the server keeps, it is free again when the peers have gone, and
 the budgets together fit into a pod."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages that cost more than they weigh: to unpack, to hold, to forget."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The REST port under attack: floods of headers, requests, chunks and JSON, bodies that never end or unpack to
 gigabytes, peers that never read. A good client on the gRPC port of the same loops notices nothing."""
 

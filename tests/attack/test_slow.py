@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peers that begin and never finish: preface, TLS, messages, scrapes. Each is ended in time, and delays no other."""
 
 from __future__ import annotations

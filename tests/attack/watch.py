@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a process has used, from /proc: CPU time, resident memory and its peak, threads."""
 
 from __future__ import annotations

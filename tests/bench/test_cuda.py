@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The GPU benchmark where there is no GPU: what it says then, what it measures (on doubles of the device), and
 how it reports given timings."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models that the kernel benchmark hands to other engines compute what ours does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three replicas, each in a network namespace of its own, behind Envoy with the configuration of deploy/envoy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bridge with network namespaces on it, one for each replica: as separate machines on a switch. Needs root."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configuration in deploy/envoy as it is: TLS on both sides, gRPC-Web, and what is not retried."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a client of Envoy sees of replicas that die, hang, are cut off, restart, join and leave, under load: nothing but
 a few slow calls."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make cluster` as it is run: what it says to try works, a replica that dies is told of, Ctrl-C leaves nothing; and
 its parts, where something is wrong."""
 

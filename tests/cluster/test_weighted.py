@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Balancing by reported load (deploy/envoy/weighted.yaml): a replica whose core is taken by a neighbour gets less."""
 
 from __future__ import annotations

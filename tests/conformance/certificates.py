@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates for one test session: an authority, a server for localhost, a client; made by the openssl command."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs with the stock gRPC library of their language: a load generator (tests/conformance/<language>) and the
 example of docs/clients.md (examples/clients/<language>), built with Debian's packages into the cache of
 foreign_clients. A build is done again when a source has changed."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real servers for real clients: both fronts, in plaintext and over TLS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that are not part of our own environment: tritonclient, which pins older packages, perf_analyzer and KServe
 in venvs of their own, and @grpc/grpc-js from npm. Installed once into a cache;
 `python -m tests.conformance.foreign_clients` does it ahead of a test run."""

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gRPC's interop cases that apply to us, with @grpc/grpc-js: `node grpc_js_cases.js TARGET CA`; prints one JSON
 // object, case -> "ok" or what went wrong.
 const assert = require("node:assert");

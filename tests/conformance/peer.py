@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An HTTP/2 peer that does exactly what a test tells it, right or wrong: frames by hyperframe, headers by hpack,
 no state machine in between that would refuse to misbehave."""
 

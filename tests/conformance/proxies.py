@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proxies as people put them in front of gRPC servers: the few lines that gRPC needs, defaults otherwise; Envoy as in
 deploy/envoy."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One address for several servers, as a Service of Kubernetes is: bytes go through untouched, and a new connection goes
 to the server that is current then. Connections that are open stay where they are."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs of docs/clients.md: the page shows the files as they are, and those that can run here do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients by other people, unmodified, in environments of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cases of gRPC's own interoperability list that apply to us, with grpcio, sync and asyncio."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """grpclib: gRPC on a pure-Python HTTP/2, sharing no code with grpcio or with us."""
 
 from __future__ import annotations

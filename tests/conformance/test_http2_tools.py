@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plain HTTP/2 behaviour, as curl and nghttp see it."""
 
 from __future__ import annotations

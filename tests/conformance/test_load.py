@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stock clients of several languages under concurrent load: no call is lost, and no connection either."""
 
 from __future__ import annotations

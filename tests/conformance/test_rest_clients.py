@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The REST port with HTTP clients by other people, unmodified: tritonclient.http, requests, httpx, perf_analyzer; in
 plaintext and over TLS."""
 

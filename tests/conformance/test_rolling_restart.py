@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that gets SIGTERM under load beside one that takes over: stock clients, with nothing set, see no failure.
 What the server accepted it answers; what it did not, it refuses in a way that clients retry by themselves."""
 

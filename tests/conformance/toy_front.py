@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native front alone, with a model of a few lines behind it: starts in no time, with whatever limits a test
 wants. FUSED_MLP_FRONT_SERVER names a program to take instead: the stand-in server (service/csrc/front/tests), built
 with a sanitizer."""

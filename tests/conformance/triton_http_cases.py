@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an unmodified tritonclient.http, requests and httpx do with our REST port. A program of its own, run by its own
 interpreter: `triton_http_cases.py TARGET CA`; prints one JSON object, case -> "ok" or what went wrong."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an unmodified tritonclient does with a model of several outputs, and with one that takes images. A program of
 its own, run by its own interpreter: `triton_programs.py TARGET`; prints one JSON object, case -> "ok" or what went
 wrong."""

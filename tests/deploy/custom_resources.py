@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks manifests of kinds that are not Kubernetes' own (KEDA, the Prometheus operator, the Gateway API) against types
 that were generated from their definitions: by TypeScript's compiler, which refuses unknown and missing fields and wrong
 types, and by the validators, which know patterns, ranges and enumerations. Packages from npm, in the tests' cache."""

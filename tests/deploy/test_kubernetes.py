@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Kustomize overlays and components: each builds, every manifest fits its schema, and what they name exists."""
 
 from __future__ import annotations

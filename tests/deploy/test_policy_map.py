@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy in a ConfigMap, as the kubelet mounts and replaces it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests of policies share: a service in this process, its admin port and a channel to it. A module says which
 service by a fixture `settings`."""
 

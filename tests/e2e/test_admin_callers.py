@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Callers of the admin port, load and unload: callers that are listed, by certificate or token, over both fronts."""
 
 from __future__ import annotations

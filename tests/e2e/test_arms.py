@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arms of several versions: shares, labels, requests that name an arm, and policies that are kept; on both APIs and
 both fronts."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad requests over a real socket, on both fronts: each gets its code and one line that says what was expected and
 what came; the server goes on answering good ones."""
 

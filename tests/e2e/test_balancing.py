@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two real servers behind one client: grpcio's own weighted round robin learns of their load out of band."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every expression of the dashboard, the rules and the alerts against a real Prometheus that scrapes three live servers
 under load: each must parse, name only metrics that exist, and return data."""
 

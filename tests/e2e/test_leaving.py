@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a server leaves a fleet: it says so first, serves on while balancers hear of it, and ends then. Connections of a
 certain age are sent elsewhere."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start, signals and exit of a real process, and what it says when it cannot start."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The live page in a real browser, on a real server with a split and a shadow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trace of real traffic over the admin port: every phase of a request, on both fronts, bounded and one at a time."""
 
 from __future__ import annotations

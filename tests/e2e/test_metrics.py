@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/metrics of a live server, as Prometheus would read it."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metrics port with TLS and tokens; probes need neither a token nor a name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole server on the fake NVIDIA driver: requests over gRPC, through the engine and the native launcher, are
 answered by compiled PTX."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A libnghttp2 without the fix of CVE-2024-28182 at run time: the native front is refused, whatever built it."""
 
 from __future__ import annotations

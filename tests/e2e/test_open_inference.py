@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Open Inference Protocol over a real socket, with generated stubs; tritonclient's own tests are in
 tests/conformance."""
 

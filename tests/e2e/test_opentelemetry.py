@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces end to end: a caller's traceparent, spans at a real OTLP receiver, exemplars in a real Prometheus."""
 
 from __future__ import annotations

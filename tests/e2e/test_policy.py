@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which variant answers: split, override and changes at run time, on both APIs and both fronts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A version with weights in fewer bits, from import to answers: what it costs is known everywhere, and callers get what
 the kernel computes."""
 

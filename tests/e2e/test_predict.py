@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Good requests over a real socket, on both fronts."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs with several outputs, shapes of their own and skips over a real socket, on both fronts and both APIs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deadlines, cancellation, a full queue and a failing kernel, through a real socket with a kernel that the test
 holds back or poisons."""
 

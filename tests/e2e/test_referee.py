@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is wrong when the variants differ: a caller who chooses inputs cannot have a right kernel withdrawn, and a wrong
 one is found."""
 

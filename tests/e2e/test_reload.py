@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server follows its repository while it runs, and does what an operator says about versions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Versions come, go, break and roll back under load: no request fails, and every one is counted."""
 
 from __future__ import annotations

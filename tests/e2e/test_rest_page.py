@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of docs/rest.md and of the README do what they say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shadow under live traffic: no caller ever notices it, and a fused kernel that is wrong is found and replaced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The first moments of a real process: signals count from the start, ports are bound before models are loaded."""
 
 from __future__ import annotations

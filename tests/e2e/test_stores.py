@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repositories in an object store, in several places, and as one model in a folder."""
 
 from __future__ import annotations

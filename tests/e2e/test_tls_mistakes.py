@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client and a server that disagree about TLS: one line that says what is probably wrong, over both fronts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates that are replaced while the server runs: on SIGHUP, on a change of files, and when they are no good."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client certificates that were revoked, and sessions of clients with certificates. Only the native front has these."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random models for the tests of the CPU kernel, and what float64 and eager PyTorch make of them."""
 
 from __future__ import annotations

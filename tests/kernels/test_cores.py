@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads by what the container may use: CPU quotas of both versions of control groups, and the pod's request."""
 
 from __future__ import annotations

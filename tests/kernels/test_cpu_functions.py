@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every function of a formula, in the CPU kernel: over its whole range, on special values, in every place where a
 function can run, and composed."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """int8 and bfloat16 products of the CPU kernel: exact sums, the same bits whatever the batch, the threads and the
 instruction set; rows that int8 cannot hold answer as documented."""
 

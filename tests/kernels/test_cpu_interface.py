@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CPU kernel from the outside: how it is chosen and described, the arrays it takes, its C interface."""
 
 from __future__ import annotations

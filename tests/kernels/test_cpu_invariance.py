@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A row's result does not depend, to the bit, on the rows beside it, on its place, on the threads or on
 where the arrays lie in memory."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CPU kernel is right: against float64, on every instruction set of this machine, for every model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CPU kernel runs every program: right against float64, and to the bit the same whatever the batch, the threads and
 the rows beside it."""
 

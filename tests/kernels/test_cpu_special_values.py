@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NaN, infinities, signed zeros, denormals and huge values come out as eager PyTorch has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The forward error bound: no right kernel is ever outside of it, whatever the model and the input; wrong ones are."""
 
 from __future__ import annotations

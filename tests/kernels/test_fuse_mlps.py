@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused_mlp.fuse_mlps`: the MLPs inside a model are replaced, and its outputs stay as they are."""
 
 import copy

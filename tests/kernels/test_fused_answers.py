@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`kernels.FusedMLP` answers in the form in which the module does."""
 
 from collections import OrderedDict

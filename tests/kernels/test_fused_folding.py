@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`kernels.FusedMLP` of modules whose weights the program has in another form: folded, transposed, or made by it."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`kernels.FusedMLP` in place of the module it is made from: the same numbers, gradients, state and habits."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`kernels.FusedMLP` of modules whose forward is code: norms, residuals, skips, several outputs."""
 
 import copy

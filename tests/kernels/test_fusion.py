@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which steps run in the epilogue of a product: never one whose value is read elsewhere, and never another program."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled module at interpreter exit, and when no thread can be started."""
 
 import subprocess

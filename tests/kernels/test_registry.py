@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """compile(): which kernel is taken, what is passed over, and what is said about it."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused variant in plain PyTorch: right at every width, batch and dtype, and re-entrant."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused CPU path from file to result, in processes of their own: torch is neither imported nor needed."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KServe's own packages, in a venv of their own: `kserve_cases.py fetch|infer|check ...` prints one JSON object."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The serving runtime for KServe: its own storage package fetches a model from S3 into the folder that the server then
 serves with the runtime's settings, and its own client infers over gRPC."""
 

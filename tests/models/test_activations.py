@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The numpy activations, which the check at load and the ONNX reader rely on, against torch's."""
 
 import math

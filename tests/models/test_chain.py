@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains of layers and steps are two spellings of the same programs."""
 
 from typing import get_args

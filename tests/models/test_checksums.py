@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hash beside the weights of a version."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The committed demo model really is the classifier that its description promises."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference means what PyTorch means, step by step, in float64."""
 
 import numpy as np

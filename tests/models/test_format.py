@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Format 2, `model.json` with any program: random ones survive being saved, whatever else a file says is refused in one
 line, soon, and without the memory that it asks for; files of format 1 load for ever."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formulas: one spelling for each function, nothing but functions of one value, and the numbers of PyTorch."""
 
 import math

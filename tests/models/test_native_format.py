@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saving and loading version directories, and what happens when their files are damaged."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights in fewer bits: what they cost is measured and bounded, and they survive a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/programs.md says what the code does: its example runs, and its lists are complete."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several repositories as one: what is away holds up none of the others, and takes nothing away."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scanning a repository: names, versions, what is broken, and what lies outside."""
 
 import logging

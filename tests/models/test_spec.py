@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The spec: one way to write each model down."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs in one line: readable for skips, gates and heads, and never long."""
 
 from __future__ import annotations

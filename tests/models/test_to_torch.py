@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Mlp.to_torch` of programs that are no chain: the module a person would write, with the names of the steps."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel that `make wheel` left in dist/, installed as a server and as a client."""
 
 from __future__ import annotations

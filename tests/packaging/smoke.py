@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Uses every kind of call of an installed client: python smoke.py TARGET. Run by the Python of another venv."""
 
 import asyncio

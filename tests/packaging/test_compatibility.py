@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other people's pins: the client works with the oldest versions it declares, and after tritonclient has been installed
 on top of it; one process may use both."""
 

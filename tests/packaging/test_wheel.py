@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel, installed away from the checkout, serves, and leaves other packages alone. `make test-wheel` runs it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Virtual environments of their own, away from the checkout, as a user would make them."""
 
 from __future__ import annotations

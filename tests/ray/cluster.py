@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Ray cluster of three raylets on this machine, each at a loopback address of its own, and the command on it."""
 
 from __future__ import annotations

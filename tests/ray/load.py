@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load as a client without a proxy makes it: gRPC's own round robin over the addresses in endpoints.txt, which is read
 again when it changes. Or to one address, that of a proxy. No call is tried again, so each that fails is seen."""
 

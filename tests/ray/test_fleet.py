@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fleet on a real cluster of three raylets, under load the whole time: what fails may only be what was in flight on
 a replica that was killed. One fleet for all tests, in the order in which they stand here."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a person gets to read who has made a mistake."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a replica keeps for controllers that come and go."""
 
 from __future__ import annotations

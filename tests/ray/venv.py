@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ray in a venv of its own, which borrows ours: it is large, and only these tests need it.
 `python -m tests.ray.venv` makes it if need be, and prints its interpreter."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scripted server for the tests of the caller's side: the client and the command line."""
 
 from __future__ import annotations

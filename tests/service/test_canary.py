@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Canaries: steps by an injected clock, traffic counted on real lanes, no waiting."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every error class has its place in the table, and nothing internal is told."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The setting that only a GPU feels reaches the kernels: on a CPU, by what it switches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FUSED_MLP_LIMITS is one JSON setting whose fields are checked one by one, and reach both fronts."""
 
 from __future__ import annotations

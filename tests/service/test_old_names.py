@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings by their old names: they work, the server says which name to use, and the new name wins."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings come from FUSED_MLP_*, are checked, and cannot change afterwards."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which versions a policy has served."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real browser for tests: Debian's headless Chromium, driven by its own driver."""
 
 from __future__ import annotations

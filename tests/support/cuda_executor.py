@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process that runs PTX for the fake driver (kernels/csrc/tests/fake_cuda/executor.hpp describes how they talk):
 the interpreter of tests/support/ptx on the fake's memory. Started by the fake, as FAKE_CUDA_EXECUTOR says."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fake NVIDIA driver of kernels/csrc/tests/fake_cuda, which an editable build makes, and how a process gets it."""
 
 from __future__ import annotations

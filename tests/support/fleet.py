@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A repository of many models without the time that writing them takes: links to one of them."""
 
 from __future__ import annotations

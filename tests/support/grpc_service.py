@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serves a class with a method for each RPC of a service, from the service's descriptor."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A collector for tests: OTLP over gRPC and over HTTP, made from opentelemetry-proto. Keeps the spans that it gets."""
 
 from __future__ import annotations

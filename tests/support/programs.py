@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small programs that are no chains, with weights: for tests of what reaches the world."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Prometheus that scrapes servers under test every second, with the project's own rules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service in this process, on real sockets, whose fused kernel does what the test says: block until released,
 raise, or be wrong. Also a second way to look at what the engine was given."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs: any graph of all steps, with weights and values of order one, for tests that compare kernels with
 `evaluate`. Needs neither torch nor hypothesis: a hypothesis test draws a seed, or a `st.randoms(...)`."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The REST port of a server under test: requests through http.client, and bytes as they are."""
 
 from __future__ import annotations

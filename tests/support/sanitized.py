@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server built with a sanitizer, for tests of real processes. FUSED_MLP_SERVER_BUILD names either the folder that
 `make sanitized-address` or `make sanitized-thread` fills, with the whole package in it, or a program: the stand-in of
 service/csrc/front/tests. Python itself is not instrumented, so the sanitizer's library is loaded before it."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that tests of the client and the CLI can script: the real wire contract over a real socket with a
 real model behind it, which fails, waits and reorders when told to. How our own server behaves is tested in
 tests/e2e."""

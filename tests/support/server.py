@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real server process for tests: `fused-mlp serve` on free ports, with its output kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a peer sees of a TLS port: the certificate it serves, and whether it resumes a session."""
 
 from __future__ import annotations

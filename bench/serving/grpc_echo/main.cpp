@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An echo on the gRPC C++ library: its asynchronous API, one completion queue and thread per core, messages
 // as byte buffers that are not parsed: the most requests that this library can answer.
 // `grpc_echo [threads]` prints its port and runs until it is killed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the pool costs: a job that does nothing with helpers that spin, the same after a pause in which they
 // fall asleep, and the barrier between two stages. With more threads than cores the figures are those of a
 // crowded machine. Prints microseconds: the median and, of processor time, the mean of all threads.

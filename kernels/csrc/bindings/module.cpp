@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Python module fused_mlp.kernels._cpu: argument checks and registration.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>

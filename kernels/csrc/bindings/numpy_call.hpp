@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fast path for numpy arrays: reads and writes them through the buffer protocol, without a Python frame
 // or a copy. Releases the GIL while the kernel runs.
 #pragma once

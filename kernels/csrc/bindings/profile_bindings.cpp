@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/profile_bindings.hpp"
 
 #include <nanobind/stl/string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python bindings of phases.hpp and probe.hpp, for `fused_mlp.kernels.profile`. Registration only.
 #pragma once
 

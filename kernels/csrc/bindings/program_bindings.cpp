@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/program_bindings.hpp"
 
 #include <nanobind/ndarray.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registers the operations that a program is handed over in, and the kernel's constructor.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stream has come to a point: told by a thread of the driver's, awaited by one that sleeps.
 #pragma once
 

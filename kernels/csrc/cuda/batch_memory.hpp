@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The buffers of a batch in flight: x and y in page-locked memory of the host, x, y and what lies between
 // launches on the device.
 #pragma once

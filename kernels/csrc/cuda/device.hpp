@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU as the launcher uses it: its primary context, which is also torch's, and what is allocated in it.
 // Knows nothing of models. Everything here must be made, used and freed inside a CurrentContext, on any
 // thread.

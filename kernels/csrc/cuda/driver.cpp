@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/driver.hpp"
 
 #include <dlfcn.h>

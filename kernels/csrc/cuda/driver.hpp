@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVIDIA's driver, libcuda.so.1, loaded at run time: the few types and functions that the launcher uses,
 // declared here, so that neither the build nor a machine without a GPU needs CUDA. FUSED_MLP_LIBCUDA names
 // another library instead, which is how tests run the launcher on a fake one.

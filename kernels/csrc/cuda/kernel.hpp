@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model on a GPU behind the C interface of kernel_api.h: a loaded plan and a pool of launch contexts, which
 // is what makes it re-entrant. A batch costs no Python and no GIL; the calling thread waits for the device.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one batch in flight needs for itself: a stream, buffers in page-locked and in device memory, and a
 // graph per batch size. One thread at a time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a batch launches, in order: kernels with their grids by rows, and where their arguments come from.
 // Python decides all of it at load; this checks it, loads the machine code and enqueues launches.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a forward pass goes: onto a stream, to run now, or into a graph, to run as often as it is launched.
 #pragma once
 

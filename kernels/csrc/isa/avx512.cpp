@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "isa/dot_avx512.hpp"
 #include "isa/table.hpp"
 #include "isa/vec_avx512.hpp"

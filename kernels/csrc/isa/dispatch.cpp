@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Detects the instruction sets of this machine and selects one for a kernel.
 #include <cstdlib>
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // int8 dot products with AVX2, and with AVX-VNNI. The latter is written as assembly, because the file is
 // compiled for machines without it too.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // int8 dot products with AVX-512: by VNNI, or without it. Written as assembly, because the file is compiled
 // for machines without VNNI too.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // int8 dot products with the dot product instruction of NEON (Armv8.2): four at once, of signed bytes.
 // Written as assembly where the compiler is not told that all machines have it.
 #pragma once

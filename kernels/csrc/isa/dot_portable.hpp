@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // int8 dot products on any target, two products of int16 at once: with SSE2 and NEON, which every x86-64 and
 // aarch64 has, else element by element.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of one instruction set, as a table. Each isa_*.cpp defines one table and is built with its
 // own -m flags; dispatch.cpp selects a table at run time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "isa/dot_portable.hpp"
 #include "isa/table.hpp"
 #include "isa/vec_portable.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of one instruction set. Each of avx2.cpp, avx512.cpp and portable.cpp makes its own, for its own
 // vector type V and dot products D: only those files are built with the flags of an instruction set (see
 // CMakeLists.txt).

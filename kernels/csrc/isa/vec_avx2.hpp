@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AVX2 + FMA: 8 lanes, 16 registers. min and max return the second operand when either is NaN.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AVX-512F: 16 lanes, 32 registers. min and max return the second operand when either is NaN.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GCC/Clang vector extensions: 4 lanes, on any target. min and max return the second operand when either
 // is NaN, as on x86. Products multiply and add with one rounding on aarch64, and with two elsewhere; `fma`
 // rounds once everywhere, so that functions are the same on every instruction set.

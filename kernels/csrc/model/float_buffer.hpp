@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cache-line aligned float storage. Large blocks use huge pages: weights are read sequentially, and a page
 // walk every 4 KiB costs up to a third of the bandwidth.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets the default floating point mode during a call. Otherwise, with a caller that flushes denormals,
 // results would depend on which thread computed them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A compiled MLP: its program, a planner, and the C interface of kernel_api.h. Immutable after
 // construction; any number of threads may call run() at once.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Packs a layer's weights, (out, in) row-major as in PyTorch, into the kernel's panels, once at load.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chooses how to run a batch: strategy, threads and rows per block, from a small cost model. Pure arithmetic
 // on the model's shape and on the cost of waking a helper; the constants were measured (docs/cpu-kernel.md).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program as the kernel runs it: operations on regions of buffers, in order. Built once at load from what
 // Python hands over (kernels/backends/cpu_lowering.py), checked, and immutable from then on.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The array between operations. Each thread keeps its own, so that later calls allocate nothing. One that is
 // large is freed when no call has used it for a second or two, also if its thread never calls again.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a plan is run: all operations for a block of rows on one thread, or one by one on all threads.
 #include <algorithm>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Records the phases of all kernels of this process, for a profile. While off it costs one relaxed load per
 // layer call. While on, the number of spans is bounded; spans that do not fit are counted.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the limits of this machine, with which a profile and the benchmark compare a kernel.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops of probe.hpp, per instruction set: multiply-adds in registers, and sequential reading. Uses no
 // std:: functions (layer.hpp says why).
 #pragma once

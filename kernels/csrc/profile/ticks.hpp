@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The processor's counter, which measures the parts of a layer. phases.cpp converts ticks to nanoseconds.
 #pragma once
 

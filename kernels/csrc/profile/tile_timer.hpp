@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the parts of a layer call, tile by tile (TileTimes in isa.hpp). NoTimer compiles to nothing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The launcher on the fake driver of fake_cuda/: which calls a batch makes, what it answers, what a failure
 // leaves behind. Needs FUSED_MLP_LIBCUDA to name the fake.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // int8 and bfloat16 products from C++: shapes around every register, group and panel size, on every
 // instruction set, with exactly sized heap arrays. int8 results are compared bit by bit with a reference in
 // int64.

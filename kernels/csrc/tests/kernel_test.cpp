@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel from C++: shapes around every register and panel size, on every instruction set, with exactly
 // sized heap arrays, so that a sanitizer finds every out-of-bounds access.
 #include "model/kernel.hpp"

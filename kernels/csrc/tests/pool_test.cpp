@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pool does every piece of work once, with any number of helpers; callers never wait for each other.
 #include "threads/pool.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the participants of a job share its pieces: each begins at a piece of its own, then takes over those
 // that slower ones have not begun.
 #pragma once

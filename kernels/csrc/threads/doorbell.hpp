@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wakes one thread. The thread waits for a number that it has not seen yet; others ring with a new number. A
 // system call is made only if the thread sleeps.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool of helper threads for one job at a time. The caller works on its job too; helpers may join while it
 // runs. The caller never waits for a helper that has not joined. It wakes two helpers, and each that joins
 // wakes two more. Knows nothing of kernels.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting that begins with a short spin: the event is usually closer than a futex wake-up.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the operating system gives a thread its turns: policy, nice value, length. Linux only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What it costs to wake a thread that sleeps: depends on the processor, its idle states and the hypervisor.
 #pragma once
 

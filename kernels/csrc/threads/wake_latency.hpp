@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long helpers of the pool that sleep take to wake, as its own jobs show: the running median. It depends
 // on how deep the cores sleep, and so on the rate of requests and on what else the machine does; the
 // measurement at load sees only that moment.

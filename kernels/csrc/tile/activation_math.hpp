@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions of one register, for every instruction set. No tables and no branches: all lanes do the same
 // operations, so that a result never depends on its neighbours. (The exception: sine and cosine of huge
 // values are computed lane by lane.) tests/activation_test.cpp measures the errors. NaN and infinities behave

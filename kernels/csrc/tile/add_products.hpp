@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step of a register tile, for every kind of weights: R rows times N registers of weights, added to R x N
 // sums.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions over arrays and tiles: the named ones, one loop each, and formulas, whose operations run one
 // after the other over chunks that stay in the L1 cache. A formula is therefore one pass over memory.
 #pragma once

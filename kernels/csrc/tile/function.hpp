@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions of one value, and of two, as data: what an epilogue or a step applies to every element.
 // activation_math.hpp computes them, formula.hpp those that are composed of several.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The register tile of int8 products: R rows times P weight panels. Sums are exact in int32, in any order, so
 // that results are the same bits on every instruction set; they become float32 by the same three roundings
 // everywhere: * weight scale, * row scale, + bias.

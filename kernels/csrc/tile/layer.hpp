@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One layer over a range of rows and panels: cuts them into register tiles and applies the activation while a
 // tile is in the L1 cache. Instantiated per instruction set, and therefore uses no std:: functions: the
 // linker keeps one copy of an inline function for the whole program, which must not be one compiled with

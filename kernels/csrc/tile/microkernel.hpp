@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The register tile of float32 sums: R rows times P weight panels, summed over all of K in the order defined
 // by kSumBlock (isa.hpp). Every strategy uses these tiles, so every strategy rounds in the same way; weights
 // that are kept in bfloat16 are widened as they are loaded, and are summed in the same order.

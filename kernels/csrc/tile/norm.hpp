@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Norms of one row: a fixed order of summation, whatever the batch and the instruction set; the mean first
 // and then the squares of the differences from it, because the difference of large sums would cancel. In
 // place, if x is y.

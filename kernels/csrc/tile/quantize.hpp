@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of float32 as int8, symmetric, each with a scale of its own: the largest magnitude becomes 127. The
 // same bits on every instruction set. A row with NaN or infinity gets the scale NaN, which makes every output
 // of the product NaN; magnitudes below 2^-100 / 127 count as zero.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps that are no matrix product, row by row: each row is finished while it is in the L1 cache.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // softmax and log_softmax of one row, with the same summation order on every instruction set. In place, if x
 // is y.
 #pragma once

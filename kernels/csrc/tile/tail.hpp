@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last, partial register of a row: computed by the same instructions as whole ones, but nothing outside
 // of the row is read or written.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Functions over a tile in memory, gated or not, one loop per named function.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles one launch plan to machine code for an architecture and reads what it costs: ptxas' own report, and the
 tensor-core instructions that it was given. Runs in the worker processes of the check, and imports no torch there."""
 

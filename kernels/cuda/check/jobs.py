@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the ahead-of-time check compiles: each row of the tile table on each architecture that can select
 it, in a light and in its heaviest use. Data only; imports no triton."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models that the ahead-of-time check compiles kernels for, and those whose launches it counts. Data only;
 imports no triton."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m fused_mlp.kernels.cuda.check`: compiles every row of the tile table for every architecture that can
 select it, to real machine code, without a GPU. Fails on a register spill, on too much shared memory, and on
 half precision that does not reach the tensor cores. Prints a table, writes JSON, counts launches beside

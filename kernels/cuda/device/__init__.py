@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs on the GPU, in Triton's dialect of Python."""
 
 from typing import Any

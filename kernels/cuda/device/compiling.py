@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles a launch plan to machine code for an architecture, with or without a GPU. What serves, the check and
 `fused-mlp warm` all compile here, so that they find each other's binaries in Triton's cache."""
 

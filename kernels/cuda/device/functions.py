@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formulas, combinations and norms as Triton device functions: float32 in, float32 out. Only operations that Triton's
 interpreter runs too (no libdevice by name), so that every one of them is tested on a CPU. Comparisons are written so
 that NaN comes out as NaN, as in eager (`tl.maximum` alone would swallow it)."""

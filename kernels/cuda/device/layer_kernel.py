@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`layered`: a product in one launch, with what follows it in the epilogue: bias, function, combination with another
 value, function; then a norm or softmax, if a tile holds whole rows. A gated product computes both projections and
 function(gate) * up in that one launch."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`layered`: what no product's epilogue can do, in one pass over rows of any width: a norm or softmax, weight and bias,
 a function, a combination with another value, a function; or a copy. One program per row."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`split`: a product of a small batch in two launches, with the parts of its sums in programs of their own."""
 
 import triton

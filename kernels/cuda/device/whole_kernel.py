@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`whole`: an entire program in one launch. A Triton program owns a block of rows; between steps its values stay on the
 chip, as tiles of CHUNK columns, because Triton cannot slice a tile: a product is then a small unrolled product of
 tiles, in fixed K order. Padding columns of tiles always hold zeros: zero weights are not enough, since an infinity in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles `fused_mlp.cu` with nvcc for one architecture, to machine code or to PTX. Needs no GPU, and no torch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // linear - GELU - linear in one launch, by hand: y = W2 gelu(W1 x + b1) + b2, in float16 with float32 sums.
 //
 // To read and to change. A block owns 16 rows and never writes the hidden layer to memory: it computes 64

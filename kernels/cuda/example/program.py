@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example as a program: what it can run, its weights on the device, and its launch through the CUDA driver."""
 
 from __future__ import annotations

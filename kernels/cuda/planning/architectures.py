@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The GPU architectures we compile for, and the one limit of theirs that a tile must respect.
 Data only: imports neither torch nor triton."""
 

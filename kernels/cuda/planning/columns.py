@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How `whole` keeps values on the chip: as tiles of `chunk` columns, which Triton can neither slice nor join. A value
 is therefore cut wherever another one begins or ends in it, and each part starts a tile of its own: then a concat or a
 slice is a choice of tiles, and costs nothing. Data only."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A forward pass as data: the launches in order, each with its grid as a function of the rows and with what its kernel
 gets, argument by argument. Whatever launches (through Triton or natively) and whatever compiles ahead reads it, and
 adds machine code, packed tensors and addresses. Imports neither torch nor triton."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many kernels eager PyTorch launches for a program, step by step. Data only; imports neither torch nor triton."""
 
 from __future__ import annotations

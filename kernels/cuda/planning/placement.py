@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where `layered` keeps the values of a program: in the results, side by side in the buffer of a concat, or in buffers
 shared by values that are never needed at the same time. A slice is a place in another value; nothing is copied unless a
 value is needed at two places. Data only."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each strategy launches, as data: kernel, compile-time constants, pointer types, grid. `forward` makes a forward
 pass of it; the ahead-of-time check reads it too, so that what is checked is what runs. Imports no triton."""
 

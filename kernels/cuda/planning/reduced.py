@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In which dtype a GPU runs weights that are kept in fewer bits. What loads a model and what fills a cache for it both
 ask here."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tile a model runs with when nothing was timed: the documented rule by width, depth and batch. Also
 the order in which candidates are tried. Imports no triton."""
 

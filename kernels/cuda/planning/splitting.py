@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`split`: a product with a long sum and few columns, for the smallest batches, in two launches: each part of the sum
 by programs of its own, then the parts added up in order, with the epilogue. The order is that of the one launch which
 larger batches get, so a row's bits are the same in both. Data only."""

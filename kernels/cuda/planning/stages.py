@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program as the CUDA kernels launch it: products, with what their epilogues do, and passes over rows, each of which
 does as many of the steps between two products as it can. Owns which steps make one pass; knows nothing of memory."""
 

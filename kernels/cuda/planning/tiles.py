@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The static configuration table: tile sizes, warps and stages by strategy, precision, width and
 architecture. Every row was chosen by compiling it for each architecture it names (`python -m
 fused_mlp.kernels.cuda.check`): the largest that neither spills nor exceeds shared memory in its heaviest use. Nothing

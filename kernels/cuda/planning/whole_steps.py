@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `whole` runs: a program as a list of steps on tiles, with the place of every tensor in the two that it reads.
 The kernel is compiled for it, packing follows it, and the rule asks it whether a program fits. Data only."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launch contexts: what one batch in flight needs for itself (streams, static buffers, a graph per
 bucket), and a small pool of them, which is what makes a kernel re-entrant. Knows the Runtime seam, not
 CUDA."""

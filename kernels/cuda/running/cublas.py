@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`cublas`: torch's GEMMs and operators under a CUDA graph, the candidate to beat on large widths. Imports no
 triton."""
 

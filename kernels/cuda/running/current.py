@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many GPUs there are, and which one a thread builds kernels for: torch's, or, where it sees none, the driver's."""
 
 from __future__ import annotations

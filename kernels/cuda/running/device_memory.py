@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Free memory of GPUs, asked of NVML: CUDA's own answer needs a context on each, which takes hundreds of MiB there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CUDA kernel as the rest of the project sees it: a pool of launch contexts behind `Kernel`.
 The engine calls `run` once per batch from its worker threads; waiting happens without the GIL."""
 

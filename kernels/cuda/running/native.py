@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native launcher (kernels/csrc/cuda): hands it machine code, the launches and the addresses of weights, and wraps
 what comes back. From then on a batch runs without Python; the engine calls it through the C interface. It needs
 NVIDIA's driver, not a CUDA build of torch."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels with the native launcher: of the program that torch's runtime has checked, timed and chosen; and, where torch
 sees no GPU but NVIDIA's driver does, of the first tile, in the rule's order, that passes the checks. Runs on the
 loading thread."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A forward pass of tensors that are on the device already: launched on the caller's own stream, without waiting, so
 that it is ordered with what the caller does there and can be captured in a graph of the caller's."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights as the kernels read them: zero-padded to whole tiles, gate after projection, biases in float32.
 Runs once per load, on the CPU. Padding adds nothing to a sum because the kernels also keep zeros in the padded
 columns of activations: zero weights alone would turn an infinity into NaN."""

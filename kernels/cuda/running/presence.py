@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether torch sees a GPU, and whether it still answers. Imports nothing else of torch's: another thread may be
 importing it."""
 

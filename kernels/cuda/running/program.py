@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a program is: a strategy bound to one model on one device. Imports no triton, so that `cublas` needs
 none."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CUDA calls the launcher makes, as a seam: `Runtime` says what they mean, `TorchRuntime` makes them
 through torch.cuda. Nothing above this module touches a stream, a graph or an event, so a CPU double can
 stand in."""

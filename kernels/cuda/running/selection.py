@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which candidate serves a model: each is checked for correctness and batch invariance, timed per bucket,
 and one is chosen for all buckets. One, because two strategies need not sum in the same order, and a row's
 result may not depend on the bucket it ran in. Runs on the loading thread; knows the Runtime seam, not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Triton strategy as a program: packed weights on a device, machine code for it, and `enqueue`, which launches the
 plan on the buffers it is given, also under graph capture. The only module besides the kernels themselves and the check
 that imports triton."""

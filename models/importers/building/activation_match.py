@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which activation of the spec an unknown elementwise function is, told by its values. Exporters spell the
 same function in many ways (gelu alone has a dozen); its values are what they agree on."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic of rows with rows, constants and numbers. A constant per feature is a scale and a shift; two functions of
 one value are one; a value divided by its length is a norm."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Builder`: what every reader of graphs builds an MLP with. A reader goes through its graph in order and calls one
 method per operation; the builder recognises, and `finish` folds, names and gives the Mlp. The methods
 that readers call lie in products.py, functions.py, arithmetic.py, features.py and here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An einsum of rows and one constant, as the products that it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes over the features of a row: softmax, norms, reductions. Over the rows it is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of one value. One after another, or several of the same value combined, are one function again: written as
 a formula where there is one, otherwise known by its values until it turns out to be part of a known function."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graph that a reader builds, before it is folded into the steps of a spec: nodes that each make one flat value
 (rows, width), constants, and how a formula is told to be affine."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Norms that are written out, x * rsqrt(mean(x ** 2) + eps) and its relatives, recognised by what they compute."""
 
 from __future__ import annotations

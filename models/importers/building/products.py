@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products of rows with weights, part by part where there are several."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A value of a reader's graph: a node, and which of its features stands where in a tensor of any shape. Views,
 permutations, selections and broadcasts change that index alone; no step comes of them until one is needed."""
 

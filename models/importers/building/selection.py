@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Features of a node, in any order, as nodes of their own: slices, concatenations, products with a matrix of zeros and
 ones. The lowest layer of the builder, which knows where the source is and which nodes there are."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tensors of a checkpoint make up which layer, and in which order, told by their names and shapes: the
 feed-forward blocks of well-known transformers, stacks of numbered layers, or an explicit name map."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state_dict in a file of torch.save. No code in it is run; torch, an extra, is imported for the first one."""
 
 from __future__ import annotations

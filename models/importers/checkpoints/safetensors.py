@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A safetensors checkpoint as a mapping from tensor names to arrays: one file, or shards behind an index.
 Tensors are read when asked for, so that one block of a large checkpoint costs no more than itself."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What makes a reader's graph a program that runs fast: scales and shifts go into the products beside them, gates are
 recognised, functions get their names, and what is computed twice is shared."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gates: a function of one product times another product of the same input is one step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A graph of nodes while it changes: which nodes are left, what uses each, and how one is put in another's place."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a reader's graph to an Mlp: folds it, names the steps, and settles the dtype."""
 
 from __future__ import annotations

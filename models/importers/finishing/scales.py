@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scales and shifts: they become part of the products and norms beside them, or functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program that was read from an ONNX graph against the graph itself, run by onnx's reference implementation in
 float64."""
 

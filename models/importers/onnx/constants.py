@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a node makes of constants alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elementwise operators of ONNX, as formulas and as names of the builder's arithmetic."""
 
 from __future__ import annotations

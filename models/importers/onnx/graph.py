@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An ONNX file as plain Python and numpy: nodes, constants, one input, outputs. The `onnx` package, an extra, is
 imported when the first file is read."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A quantised ONNX graph as the float graph that it stands for: weights are what their whole numbers mean, rows are
 clipped to the range that they had, and nothing is rounded. What is not understood stays, and is refused by its name."""
 

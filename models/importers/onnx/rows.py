@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follows the rows through an ONNX graph: each node is a constant, a view, or a call of the builder. What cannot be
 read is an error only where an output needs it."""
 

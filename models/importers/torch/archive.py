@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What makes a .pt2 archive safe to read. torch.export.load falls back to plain pickle, and evaluates the expressions
 of sizes as Python: both are kept from running code that a file brings along."""
 

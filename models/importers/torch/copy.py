@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A module prepared for reading: a copy of it in eval mode, on the CPU and in float64, so that neither what is read nor
 what the check compares it with is rounded. The user's module stays as it is. Owns what is refused unseen."""
 

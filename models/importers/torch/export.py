@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a prepared module to a graph of ATen operators, by torch.export with any number of rows. Owns how outputs are
 named, and the words for what torch.export cannot follow."""
 

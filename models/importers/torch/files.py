@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Torch models that lie in files: programs of torch.export (.pt2), TorchScript, pickled modules, and Python code that
 makes a module. Each becomes a module, which from_torch reads."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions of formulas in torch, for any dtype and device, differentiable: what `models.activations.PRIMITIVES` is
 in numpy."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a graph of ATen operators, as torch.export writes it, into a program: walks its nodes, computes what does not
 depend on the rows, and hands the rest to the table of operators. Owns what a refusal says about the user's code."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The torch modules that functions and steps are written as: torch's own, and ours where torch has none."""
 
 from __future__ import annotations

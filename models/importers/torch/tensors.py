@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between torch tensors and the numpy arrays that an Mlp holds. numpy has no bfloat16 of its own: its 16 bits are
 handed over as they are."""
 

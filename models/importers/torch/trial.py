@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rows a module takes: tries it on random ones, of the shape that is given or of the widths that its weights
 suggest."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Mlp.to_torch`: an MLP as a torch module, an nn.Sequential or a graph of the modules in modules.py."""
 
 from __future__ import annotations

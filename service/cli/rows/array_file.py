@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays from .npy and .npz files, read part by part. Pickled objects are never loaded. An array in column order
 (Fortran) is read whole: its rows lie scattered over the file."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON: one document (a row, a list of rows, or lists nested deeper), read whole; or JSON Lines, read part by part:
 on each line a row, `[1, 2]`, or an object that holds one, `{"input": [1, 2]}`. As in protobuf's JSON, "NaN",
 "Infinity" and "-Infinity" are numbers; the bare words are taken too."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines of a text file, decoded as they are read."""
 
 from __future__ import annotations

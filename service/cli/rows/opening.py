@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opens a file or stdin as rows. The content tells the format: .npy, .npz, JSON, JSON Lines, or numbers separated by
 commas, semicolons, tabs or spaces."""
 

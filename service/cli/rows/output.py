@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outputs into a file, part by part; the file's name tells the format. The rows go into a temporary file beside it,
 which takes its name when all are there: so a partial file is never visible under that name."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A progress bar on stderr, where that is a terminal; nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows to a server in parts, several in flight, answers in order; and what came back, added up."""
 
 from __future__ import annotations

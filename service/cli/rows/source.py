@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every reader of rows shares: the error it raises, how an array is laid out as rows, and the size of a part."""
 
 from __future__ import annotations

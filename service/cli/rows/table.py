@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delimited text: a row on each line, cells separated by commas, semicolons, tabs or spaces, as the first line has it.
 A first line without any number is a header. A cell that is empty or no number is refused, never skipped: the columns
 after it would shift. `nan` and `inf` are numbers."""

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/clock.hpp"
 
 #include <nanobind/stl/shared_ptr.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The messages of both prediction APIs, for the Python front. Registration only: the rules are in codec/.
 #include "codec/codec.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tickets over Python buffers, and the queue that returns their results: it has a file descriptor for an
 // asyncio loop to watch. Outputs are written straight into Python bytes.
 #pragma once

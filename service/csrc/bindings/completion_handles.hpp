@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Python objects for a ticket and a completion queue.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine as a Python object. Its destructor stops it, without holding the GIL.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The module's exception. Refused carries the status, so that callers map data and never parse text.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Histograms as text for Prometheus. Thousands of models are megabytes of it, written without the GIL:
 // Python's other threads answer probes meanwhile.
 #include <nanobind/nanobind.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Python module fused_mlp.service._front: the native front. Registration only: the rules are in
 // server.hpp and bridge.hpp; the stub is service/_front.pyi. It takes engines and routers of the module
 // _engine.

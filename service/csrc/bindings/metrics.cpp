@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/metrics.hpp"
 
 #include <nanobind/stl/map.h>

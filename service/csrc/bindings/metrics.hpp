@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of the metrics, which Python reads at scrape time.
 #pragma once
 

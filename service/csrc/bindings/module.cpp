@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Python module fused_mlp.service._engine. Registration only; the stub is service/_engine.pyi.
 #include "bindings/register.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/python_kernel.hpp"
 
 #include <nanobind/ndarray.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel implemented by a Python callable `run(x, y) -> strategy`, called with the GIL once per batch.
 #pragma once
 

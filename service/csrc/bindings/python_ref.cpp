@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bindings/python_ref.hpp"
 
 namespace fused_mlp {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // References from C++ to Python objects that may be released on any thread, with or without the GIL. After
 // interpreter shutdown they are leaked.
 #pragma once

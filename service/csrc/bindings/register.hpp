@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The registration functions of the Python module, one per file.
 #pragma once
 

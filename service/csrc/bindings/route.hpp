@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A resolved route as Python holds it, and the table that keeps it alive.
 #pragma once
 

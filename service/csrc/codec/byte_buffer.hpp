@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run of bytes that grows at the end and is consumed at the front. It keeps its memory when emptied, so
 // that pooled owners stop allocating. Owned by one thread at a time.
 #pragma once

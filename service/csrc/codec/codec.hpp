@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between the messages of an API and the engine. Knows protobuf and the engine's types; nothing of HTTP/2,
 // gRPC or connections. Stateless: one object serves all threads.
 #pragma once

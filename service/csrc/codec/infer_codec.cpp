@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the answers of the Open Inference Protocol, by the field numbers of protos/open_inference.proto.
 #include "codec/codec.hpp"
 #include "codec/infer_request.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "codec/infer_request.hpp"
 
 #include <protozero/exception.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads inference.ModelInferRequest, by the field numbers of protos/open_inference.proto.
 #pragma once
 

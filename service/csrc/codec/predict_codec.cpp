@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fused_mlp.v1, by the field numbers of protos/fused_mlp.proto.
 #include <protozero/exception.hpp>
 #include <protozero/pbf_reader.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decoded prediction request of either API: views into the message that holds it, no copies.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a kernel computed for one request, and how it goes into an answer: head by head, in the dtype of the
 // request.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing protobuf: sizes first, then bytes into exactly that much room. For messages whose fields are known.
 #pragma once
 

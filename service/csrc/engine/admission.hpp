@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admission: whether a ticket is queued, and whether it is still run when its batch is formed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arms: a version and a variant of it. How requests and their metadata name one.
 #pragma once
 

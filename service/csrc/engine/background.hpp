@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How threads share cores: event loops first, then workers, then the background. All of it is best effort:
 // without these settings everything works, with longer waits.
 #pragma once

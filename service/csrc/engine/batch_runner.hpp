@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs batches on one thread, with buffers of its own: gather, run, complete the tickets, flush their sinks.
 // A worker runs large batches in slices, and lets others go first in between. A batch for a device can be
 // started, in memory of the kernel's, and finished later.

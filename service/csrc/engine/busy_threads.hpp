@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The number of threads of this process that are busy with requests. A kernel uses only the cores that they
 // leave free: an idle server answers one request with all cores, a busy one does not oversubscribe them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's clock: monotonic nanoseconds from an injectable source. The engine reads time only through it,
 // so that tests control waits and deadlines without sleeping.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversion between wire dtypes and float32 (declared in tensor.hpp), in plain integer arithmetic that the
 // compiler can vectorise. Needs no F16C.
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a batch of a lane takes, by its rows: a fixed part (weights are read once) and a part per row.
 // Both are measured when the lane is made; what batches really took then corrects them, each size for itself.
 #pragma once

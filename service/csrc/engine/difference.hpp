@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The difference between two outputs for the same rows. Pure arithmetic; OutputScale is the only state.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine: queues tickets by lane, forms batches, runs kernels on its workers or on a front's threads, and
 // completes tickets. Knows no gRPC, no Python, no models. Every method may be called from any thread.
 #pragma once

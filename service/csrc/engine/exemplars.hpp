@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For each bucket of a histogram the last request in it that a tracing system knows: OpenMetrics' exemplars.
 // Only such requests pay for it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flows of a lane that have tickets, by key: open addressing, so that finding one costs one cache line
 // and adding one allocates nothing, once the table has its size.
 #pragma once

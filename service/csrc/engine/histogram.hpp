@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Histograms with fixed bounds. Recording a value is two relaxed atomic additions, on any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel as the engine runs it: behind the C interface of kernels/csrc/kernel_api.h, or (in the Python
 // module) a Python callable. Any number of threads may run one kernel at once.
 #pragma once

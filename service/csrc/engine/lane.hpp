@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lane: one kernel (a model version and variant), its bounded queue and its metrics. The queue is guarded
 // by the scheduler's mutex; the metrics are atomics.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The queued tickets of one lane, as intrusive lists, one for each flow.
 //
 // Order: by rows, fair between flows. Virtual time advances by the rows taken, divided by the flows that

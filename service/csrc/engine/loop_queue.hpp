@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requests that one event loop keeps for itself, because it can run them soon. A mutex of its own guards
 // them: other threads take it only when the engine drains or stops, or a lane is removed. So loops that keep
 // up with their requests share no lock, and write to no memory that others write to.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The counters of the engine and the fronts: relaxed atomics, read by the collector at scrape time.
 #pragma once
 

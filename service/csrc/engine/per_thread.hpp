@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters that every request changes, one copy per thread: cores do not pass a cache line to each other with
 // each request. A copy exists once its thread has counted something; readers add them up.
 #pragma once

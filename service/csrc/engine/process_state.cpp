@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State of which a process has one copy. Not inline in the headers: the Python modules _engine and _front are
 // libraries of their own, and each would get its own copy.
 #include <thread>

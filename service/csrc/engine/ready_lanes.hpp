@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice: lanes that have queued tickets, in the order in which they are served. The one whose model has
 // had the least time for its weight goes first; among those in the same millisecond, the one with the nearest
 // deadline; among equals, the one that has waited longest for a turn. Guarded by the scheduler's mutex. Every

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ref<T>: an intrusive reference-counting pointer (T has retain() and release()). A ticket is shared by the
 // front, which may cancel it, and the engine, which completes it; the last reference frees it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that are sampled for a tracing system (OpenTelemetry). A front asks whether a request is sampled
 // when it arrives, fills in its span, and hands it over at its end; Python takes the spans and exports them.
 // Bounded: spans that find no room are counted and lost. While off it costs one relaxed load per request.

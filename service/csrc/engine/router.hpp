@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maps the arms of models to lanes, and requests to arms. A table is immutable; publishing makes a new one,
 // which shares the parts that stay the same. A reference to an old table keeps its lanes alive.
 #pragma once

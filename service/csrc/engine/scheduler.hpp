@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who runs which batch, and when; docs/scheduling.md has the rules, docs/architecture.md the locks.
 // Submitting and the end are in scheduler.cpp, the choice of a batch is in scheduler_taking.cpp. What a loop
 // keeps for itself is in its LoopQueue. All else is in the queues of the lanes, which this mutex guards: it

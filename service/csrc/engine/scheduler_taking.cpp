@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scheduler, the choice: which batch a worker or an event loop takes, and when.
 #include <algorithm>
 #include <utility>

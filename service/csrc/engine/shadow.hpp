@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shadow: two lanes, the share of their batches that is compared, and the results. Either the variants of
 // one version, where a difference is a mistake, or arms of two versions, where it is what one wants to know.
 // In that case `fused` stands for the arm that answers and `unfused` for the one that shadows it. The

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares the variants of a model on live batches: runs sampled batches again on the other variant, after
 // their responses, and compares the outputs. A thread that has run a sampled batch swaps its buffers for
 // empty ones, or copies the rows if they are not its own: no wait. One low-priority thread does the rest, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selecting a share of requests or batches, in one of two ways: by the hash of a key, so that equal keys get
 // equal decisions, or by a running sum, so that the share is exact. No locks, no allocation.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a request can end, and the table that maps each status to a gRPC code. Both fronts use it.
 #pragma once
 

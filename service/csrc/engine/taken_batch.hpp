@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A batch that one thread took to run. Reused, so that its vectors keep their capacity.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors as sent over the wire: dtypes, conversion to and from float32, and the checks that a request passes
 // before it is queued. Both fronts use these checks, so their error texts agree.
 #pragma once

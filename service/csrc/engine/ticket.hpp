@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ticket: the rows of one request while the engine has them. It owns its input bytes, copies them into a
 // batch, and receives its own result: there is no table of pending requests.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The time that the lanes of one model have used together, on threads that all lanes share. Guarded by the
 // scheduler's mutex, but for the weight.
 #pragma once

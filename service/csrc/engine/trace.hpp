@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trace of live traffic: when each thread worked on which request. While off it costs one relaxed load per
 // batch and per decode. While on, each thread writes to a bounded buffer of its own; spans that do not fit
 // are counted. A process has at most one trace at a time, whatever the number of engines.

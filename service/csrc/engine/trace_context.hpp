@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a caller's tracing system says of a request: the header `traceparent` of W3C Trace Context.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every limit of the native front, with its default. Plain data: read by all loops, constant after start, but
 // for the size of messages, which may grow (account.hpp).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A minimal test harness: TEST registers a test, CHECK and CHECK_EQ end it at the first failure.
 #pragma once
 

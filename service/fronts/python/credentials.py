@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TLS of the Python front: certificates that are replaced while it runs, and the names in those of its peers."""
 
 from __future__ import annotations

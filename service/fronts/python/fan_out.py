@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many requests in flight on one stream: responses come as they finish, not in order, a bounded number at a time.
 Ending the iteration early cancels the requests that are still in flight."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predictions for the Python front: decode, route, check, submit, encode, and count each request once. The
 native front does the same in C++, with the same codec, engine, checks and texts."""
 

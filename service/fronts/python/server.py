@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python front: grpc.aio in front of the handlers. Owns the options of grpc (limits, keepalive, status codes);
 knows nothing of models. Runs on the asyncio loop."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From an awaiting coroutine to the engine and back. Results arrive through one eventfd that the loop
 watches: one wake-up answers a whole batch. Lives on the asyncio loop."""
 

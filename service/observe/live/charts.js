@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Charts as SVG, drawn anew with every scrape, and the few elements they are made of.
 
 const $ = id => document.getElementById(id);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One model: both variants side by side, and its arms where several versions have answered.
 
 function drawModel(shown, scrape, served) {

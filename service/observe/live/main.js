@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the server every second and draws.
 
 const POLL_MS = 1000, COST_SHARE = 10;  // reading takes at most a tenth of the server's time, however many models it has

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of models: those with requests in the window, or all; sorted, searched, ten at a time.
 
 const PER_PAGE = 10;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the server said: /metrics as counters of each model and variant, and the totals that they add up to.
 
 const VARIANTS = ["fused", "unfused"];

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers in words and units.
 
 function words(s) { return s < 90 ? `${Math.round(s)} s` : s < 5400 ? `${+(s / 60).toFixed(1)} min` : s < 129600 ? `${+(s / 3600).toFixed(1)} h` : `${+(s / 86400).toFixed(1)} days`; }

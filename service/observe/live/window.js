@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was counted in a window of time. Every figure of the page comes from here, so all are of the same window.
 
 const KEPT_S = 15 * 60, FINE_S = 60, COARSE_S = 5;  // all scrapes of a minute, then one of each 5 s

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the usual OTEL_* variables say about traces. Imports nothing of OpenTelemetry: without an endpoint none of it is
 needed."""
 

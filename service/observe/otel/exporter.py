@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports sampled requests from a thread of its own. A slow collector delays only this thread: what does not fit into
 the engine's buffer meanwhile is dropped and counted."""
 

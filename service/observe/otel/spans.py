@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From requests, as the engine recorded them, to spans: a server span with queue, batch and compute below it, and a
 link to the batch, which is a trace of its own that links back to the sampled requests in it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The comparison of both arms as a table for a terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures in words and units, the same on the terminal and on the page."""
 
 from __future__ import annotations

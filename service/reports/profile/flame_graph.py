@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A flame graph as SVG, root on top. The caller gives the scale, so that two graphs can be compared."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A profile as one HTML page, with all its tables and drawings."""
 
 from __future__ import annotations

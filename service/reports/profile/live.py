@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trace of live traffic as a Perfetto file, with one track per thread, and as a table of the phases of a request."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plots of a profile: time over batch size, the parts of that time, and the map of a sweep."""
 
 from __future__ import annotations

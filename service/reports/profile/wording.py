@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers and units as text, the same in the terminal and on the page."""
 
 from __future__ import annotations

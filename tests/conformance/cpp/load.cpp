@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many Predicts at once with the stock gRPC C++ library: `load TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON
 // object.
 #include <grpcpp/grpcpp.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many Predicts at once with stock grpc-go: `load TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON object. SIGTERM ends it
 // early: calls that are under way are waited for. Several targets, with commas between them, take turns.
 package main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many Predicts at once with stock grpc-java: `java Load TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON object.
 import com.google.protobuf.ByteString;
 import fusedmlp.v1.InferenceGrpc;

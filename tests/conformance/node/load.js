@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many Predicts at once with stock @grpc/grpc-js: `node load.js TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON
 // object.
 const path = require("node:path");

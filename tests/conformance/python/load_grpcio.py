@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many Predicts at once with stock grpcio: `load_grpcio.py sync|aio TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON
 object."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many Predicts at once with grpclib: `load_grpclib.py TARGET CALLS AT_ONCE DEADLINE_MS`; prints one JSON object."""
 
 from __future__ import annotations

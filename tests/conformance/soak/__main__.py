@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything at once: good, bad, cancelled and expired requests over both APIs, streams, lost connections, clients of
 four languages, a big model beside a small one, versions that are loaded again and policies that change. Then the books:
 every request sent was counted by the server exactly once, under the code it must have; memory is where it was; the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was sent, by the code under which the server must count it, against what the server counted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A caller at the level of HTTP/2, which mixes good, bad, cancelled and expired requests to the small model over both
 APIs, streams, calls that Python answers, and lost connections."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operator: loads models again with one version more or less, unloads and loads one, and changes policies, all
 under traffic."""
 

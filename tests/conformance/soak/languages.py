@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stock clients of other languages: the load programs of tests/conformance, round after round."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stock grpcio beside the callers: large requests to the big model, requests to the models that are reloaded."""
 
 from __future__ import annotations

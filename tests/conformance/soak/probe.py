@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The latency that a client of the small model sees: stock grpcio in a process of its own. It calls at fixed times,
 whether or not the calls before have been answered, and a call counts from the time at which it was due: a server that
 stalls for a second makes all calls of that second late, not one. Beside it an echo between two processes, which the

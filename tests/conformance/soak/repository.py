@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the soak serves: models that stay, a big one beside a small one; one whose versions change; one that comes and
 goes."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launch plans executed as compiled PTX, by the interpreter in tests/support/ptx: a stand-in for
 `triton_programs.Binary.launch`. Needs no GPU and no ptxas."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A double of the CUDA runtime for tests on a CPU: streams that only record, graphs that run their body
 again on the buffers they were captured with. It refuses what CUDA would refuse or punish: a replay outside
 a stream, two batches at once on one stream. What it cannot show is asynchrony: its copies are done when

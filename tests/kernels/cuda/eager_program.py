@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program for tests of the launcher: eager layers on the CPU, with a memory of how it was called. And a
 counter of what torch would launch."""
 

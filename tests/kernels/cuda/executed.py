@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_executed.py: the cases of interpreted.py on compiled PTX, in the precision named, one case in `every`;
 each on the next architecture. Prints one JSON object per case."""
 

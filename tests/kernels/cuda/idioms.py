@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs as people write them, small enough for Triton's interpreter, most of them for one launch."""
 
 from __future__ import annotations

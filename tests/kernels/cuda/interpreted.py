@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_interpreter.py in a process with TRITON_INTERPRET=1: executes the real kernels in Triton's
 interpreter in the dtype named, and prints one JSON object per case."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run by test_native_launcher.py in a process with the fake driver: kernels from Triton's compiler through the native
 launcher, the fake and the interpreter of PTX. Prints one JSON object per case."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random MLPs for the CUDA tests. Weights are scaled so that activations stay near one at any depth."""
 
 from __future__ import annotations

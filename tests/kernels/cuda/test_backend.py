@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the CUDA backends behave where there is no GPU or no triton."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m fused_mlp.kernels.cuda.check`: real machine code for every architecture, on a machine without a GPU."""
 
 from __future__ import annotations

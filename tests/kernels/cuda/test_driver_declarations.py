@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The launcher declares the driver's types, functions and constants itself. Where NVIDIA's header is at hand (triton
 brings one), the compiler compares them."""
 

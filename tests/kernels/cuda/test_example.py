@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hand-written CUDA kernel where there is no GPU: it compiles, computes (its PTX is executed), what it is launched
 with, what it refuses."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled kernels, executed: what Triton makes of every strategy for sm_80, sm_90, sm_100 and sm_120, run on
 the CPU by our interpreter of PTX in all precisions. A sample here; `make check-ptx` runs all cases."""
 

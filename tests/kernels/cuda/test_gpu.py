@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real thing, wherever there is a GPU: `make test-gpu`. Nothing here runs on a machine without one."""
 
 from __future__ import annotations

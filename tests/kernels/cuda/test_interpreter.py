@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Triton kernels, executed on the CPU by Triton's interpreter. In a process of their own: the switch is
 read when a kernel is defined. fp32 and fp16 only: the interpreter's bf16 product is known to be wrong."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The launcher on a double of the CUDA runtime: buckets, padding, static buffers, capture, re-entrancy."""
 
 from __future__ import annotations

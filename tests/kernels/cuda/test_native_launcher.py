@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native launcher from Python, on the fake driver, which runs the compiled PTX. In a process of its own: the driver
 is loaded once per process."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a candidate comes to serve a model: correctness and batch invariance first, then time over all
 buckets."""
 

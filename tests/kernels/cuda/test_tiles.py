@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The static table, the plans made from it, and the rule that picks when nothing was timed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one part of TorchRuntime that a machine without a GPU can show: which locks are held when it calls
 torch.cuda, whose streams are shared between contexts."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp warm`: what it compiles without a GPU is what a server finds, wherever the cache is mounted."""
 
 from __future__ import annotations

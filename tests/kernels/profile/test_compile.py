@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile in a profile: needs a C++ compiler, and half a minute on a slow machine, so it is profiled once."""
 
 import shutil

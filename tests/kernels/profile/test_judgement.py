@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A profile says when its times cannot be believed: others used the cores, or a part took longer than the whole."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A profile's counts, traces and flame graphs for shapes whose operators are known."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A profile of a program that is no chain: its steps by name, their costs, the kernel's phases under these names."""
 
 import pytest

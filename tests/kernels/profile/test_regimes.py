@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The classifier and its advice on made-up times, where the answer is plain."""
 
 from dataclasses import replace

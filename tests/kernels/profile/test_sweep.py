@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sweep keeps what it measured, and goes on where it stopped."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small kernels written for one instruction, and their execution."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers in the PTX interpreter, against numpy and against the errors that the PTX manual documents."""
 
 from __future__ import annotations

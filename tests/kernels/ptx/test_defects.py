@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defects put into compiled kernels by hand: the interpreter must notice every one of them, by an error or by a result
 that is not the kernel's."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory and the threads of a warp in the PTX interpreter."""
 
 from __future__ import annotations

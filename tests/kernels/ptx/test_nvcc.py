@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What nvcc makes of CUDA C++, executed: wmma, static and dynamic shared memory, loops over a runtime count, erff."""
 
 from __future__ import annotations

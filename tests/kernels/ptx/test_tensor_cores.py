@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products of the tensor cores in the PTX interpreter, against numpy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules as people write them: the idioms that from_torch must take, each with the summary of what it becomes."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State dicts and safetensors checkpoints: names, orders, orientations, shards, and what is asked for."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX files: what exporters really write, hand-made graphs for what they may write, and refusals by name."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """from_torch: what is read, what is folded, and what is refused by the user's own line."""
 
 import numpy as np

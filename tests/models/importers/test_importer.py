@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importing files of every format into a repository."""
 
 import threading

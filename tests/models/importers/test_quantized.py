@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised models of others: ONNX files of onnxruntime, hand-made graphs, and torch's dynamically quantised linears
 become int8 models with the same weights."""
 

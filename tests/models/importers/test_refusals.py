@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refusals say the line, why, and what to do, in words of Python; the command makes options of them."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is taken computes what its source does: far out, for one row as for many, the second time as the first."""
 
 import numpy as np

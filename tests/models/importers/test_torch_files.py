@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Torch models in files: .pt2, TorchScript, pickled modules, and Python code that makes a module."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The check that every import ends with: an answer is compared with others of its own size."""
 
 import numpy as np

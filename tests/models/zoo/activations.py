@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activation functions that people write themselves, and the less usual ones of torch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One row of the zoo: a module as its author wrote it, and what from_torch should make of it. Owns the registry and
 how modules are made and answered; knows nothing of importers."""
 

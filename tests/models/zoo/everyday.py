@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks as tutorials, notebooks and papers write them: plain ones, blocks with norms and skips."""
 
 from __future__ import annotations

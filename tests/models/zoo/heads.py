@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models with several outputs or with a special last layer: reinforcement learning, densities, embeddings, NeRF."""
 
 from __future__ import annotations

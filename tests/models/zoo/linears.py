@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linear maps and gates in the spellings that people use instead of nn.Linear."""
 
 from __future__ import annotations

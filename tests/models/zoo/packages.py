@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages whose modules are in the zoo: installed once, into a venv of their own that borrows ours, so that torch and
 numpy are never installed again. `python -m tests.models.zoo.packages` does it ahead of a test run."""
 

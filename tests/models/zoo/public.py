@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules of public packages, unmodified: transformers, tabular learning (rtdl), reinforcement learning
 (stable-baselines3). Where a module takes its residual as a second argument, the few lines around it are those of its
 package. The packages are imported when a module is made."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every module of the zoo is imported by from_torch as it is, and computes what it computes in PyTorch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX files of real exporters: of torch, both of them, for modules of the zoo, and of scikit-learn's converter."""
 
 from __future__ import annotations

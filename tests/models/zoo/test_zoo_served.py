@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The zoo over a real socket: one server, a repository of every module that is taken, one Predict for each."""
 
 from __future__ import annotations

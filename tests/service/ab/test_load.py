@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The open loop: its schedule, and its results with a slow server or a slow client."""
 
 from __future__ import annotations

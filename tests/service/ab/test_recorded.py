@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports from recorded metrics, with a scripted Prometheus; a real one is in tests/e2e."""
 
 from __future__ import annotations

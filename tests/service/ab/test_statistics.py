@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantiles of blocks, and the interval of their ratio."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file of callers: what a line means."""
 
 from __future__ import annotations

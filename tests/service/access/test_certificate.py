@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a certificate expires, read without a library for X.509."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the builder tells the engine about a kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What models have counted stays while their versions are unloaded, read again and rebuilt."""
 
 from __future__ import annotations

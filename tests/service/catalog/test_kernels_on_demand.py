@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels are built when a policy can reach them: at load, or when the policy changes, without disturbing traffic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hundreds of models in one catalog: what a change costs, what is kept of a model, what is said about all of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FUSED_MLP_LOAD=lazy: models are loaded with the first request for them, and unloaded when there is no room."""
 
 from __future__ import annotations

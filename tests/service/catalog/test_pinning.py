@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pins and rollbacks beside loads, and the versions that a policy names."""
 
 from __future__ import annotations

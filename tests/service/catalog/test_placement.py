@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which GPU a model is built on; no GPU is needed to tell."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies that are changed while the server runs: their layers, and the file that keeps them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies from settings, and what becomes of a fused kernel that does not pass its check at load."""
 
 from __future__ import annotations

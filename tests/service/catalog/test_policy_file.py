@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file that keeps policies, beside what is in force and what the settings say."""
 
 from __future__ import annotations

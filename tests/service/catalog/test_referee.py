@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The referee: its verdicts on outputs of real and of broken kernels, and what it does with too much work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the command line in this process, as wide as a terminal of 80 columns."""
 
 from __future__ import annotations

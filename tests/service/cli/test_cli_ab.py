@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp ab` against real servers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp canary` and `fused-mlp ab --arms` against a service in this process that has two versions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`models`, `health`, `import`, `serve --help`, and the program as a whole."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs drawn for a terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `pip install fused-mlp` brings is enough for the client and the commands that talk to a server; a command that
 needs more says in one line what to install."""
 

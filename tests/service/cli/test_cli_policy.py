@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp policy` against a service in this process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp predict`: what goes in, what is shown, and what an error says."""
 
 from __future__ import annotations

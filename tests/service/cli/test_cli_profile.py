@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp profile` on the command line: its tables, files and JSON, and one clear line for every bad argument."""
 
 import json

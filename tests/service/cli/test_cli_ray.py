@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mistakes that are told before Ray is looked for; the rest is in tests/ray."""
 
 from __future__ import annotations

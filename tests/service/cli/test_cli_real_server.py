@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of the README against a real server, over both fronts."""
 
 import json

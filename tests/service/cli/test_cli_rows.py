@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused-mlp predict` on files as people have them: what is read, what is refused and where, what is written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients of both kinds, so that one test holds both to account."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client.predict and AsyncClient.predict over a real socket: shapes, dtypes, options, errors."""
 
 from __future__ import annotations

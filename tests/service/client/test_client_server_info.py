@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """models(), model(), health(), ready() and TLS."""
 
 from __future__ import annotations

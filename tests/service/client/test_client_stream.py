@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PredictStream: many in flight, answers matched to inputs, a bounded window, clean ends."""
 
 from __future__ import annotations

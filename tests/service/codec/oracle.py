@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a prediction request of either API says, read by the protobuf runtime: the other opinion on every message that
 the codec reads."""
 

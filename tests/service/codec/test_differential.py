@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The codec against the protobuf runtime, on messages that hypothesis makes up."""
 
 from __future__ import annotations

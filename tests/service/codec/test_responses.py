@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the codec makes of a decoded request: its rows, checked against a model, and the response messages, as the
 protobuf runtime reads them."""
 

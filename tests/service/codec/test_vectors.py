@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests as bytes, and what the codec must read in them or say about them, to the letter: vectors.json. Both fronts
 read with this codec."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine through its Python module: submit, complete, refuse, fail, drain. The forming of batches is tested
 in C++ (service/csrc/engine/tests)."""
 

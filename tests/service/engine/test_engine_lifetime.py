@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Destruction in any order: the process exits cleanly, whatever Python still references or leaves running."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Routes through the Python module, and a kernel capsule that needs no GIL."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shadow through the Python module: on which thread it runs kernels, and what it reports."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The header traceparent, as W3C Trace Context has it: what is broken is ignored."""
 
 import pytest

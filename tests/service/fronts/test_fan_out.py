@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams: answers as they finish, a bounded number at a time, and nothing left behind."""
 
 import asyncio

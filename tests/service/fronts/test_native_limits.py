@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every hard limit of the native front, from the outside: the peer that breaks it is stopped, others go on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Broken input at the level of frames: whatever one peer sends, a good one on another connection never notices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gRPC over HTTP/2 on the native front, frame by frame: what the specification says of the wire."""
 
 from __future__ import annotations

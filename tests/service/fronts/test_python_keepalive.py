@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Python front tells grpc both keepalive settings: when to ping, and how long to wait for the answer."""
 
 from __future__ import annotations

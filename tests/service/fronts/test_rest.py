@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Open Inference Protocol over REST: what each path answers, in JSON and with binary tensors, over HTTP/1.1 and
 HTTP/2."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the REST port does with requests that are wrong: one clear answer in 4xx, and nothing for the next caller of
 the same server."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fused_mlp.serve`: real child processes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A GPU that is lost to the process: health says so on both ports, so that an orchestrator replaces it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Health: watchers hear of every change, and nothing turns healthy again once the drain has begun."""
 
 from fused_mlp.service.observe.health import Health, Serving

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metrics port under peers that are slow, many, large or broken."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The live page in a real browser, on a metrics port whose counters the test sets: many models, a server that has run
 for long, versions that are loaded again."""
 

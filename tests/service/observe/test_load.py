@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The load that balancers and autoscalers are told: shares of the cores over a window, rates by model, and streams of
 reports that end with the service."""
 

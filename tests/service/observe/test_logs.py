@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What peers put into names and ids cannot forge a log line, nor act on the terminal of its reader."""
 
 from __future__ import annotations

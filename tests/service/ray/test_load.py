@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How busy a replica is, from what its server says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what replicas said to what they are taken for, and where requests may go."""
 
 from __future__ import annotations

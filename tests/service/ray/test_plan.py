@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 from fused_mlp.service.ray.plan import PLACED_WITHIN_S, Known, Plan, State, plan

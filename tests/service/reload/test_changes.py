@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which changes of a repository are followed at once, and which wait until the version is complete."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task that follows the repository, beside models and loads that go wrong."""
 
 from __future__ import annotations

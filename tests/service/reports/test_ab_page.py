@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of `fused-mlp ab` in a real browser: no error on its console, no sideways scrolling, readable on a phone."""
 
 from __future__ import annotations

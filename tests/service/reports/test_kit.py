@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kit that all reports share: one colour per variant, round ticks, and no server packages for `fused-mlp ab`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report in a real browser: no error on its console, nothing fetched, no sideways scrolling, light and dark."""
 
 from __future__ import annotations

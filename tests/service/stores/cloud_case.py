@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A repository in a store that is not S3, mirrored twice: `cloud_case.py MODULES gs|hf REPOSITORY CACHE PORT`. It is a
 program of its own, since its packages are not in the tests' environment. Prints which file it has and the problems,
 each time, then where the mirror is."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store of local files that does not always tell the truth: `lying:///path`. What it does to weights is in the
 variable LYING_STORE."""
 

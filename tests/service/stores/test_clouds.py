@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`gs://` against an emulator, `hf://` against a stand-in for the hub."""
 
 from __future__ import annotations

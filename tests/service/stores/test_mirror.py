@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A store is mirrored into a folder: only what has changed, only what is whole, and nothing is lost when it fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that starts from a store: its ports answer before anything is fetched, and what it has is served without
 the store."""
 

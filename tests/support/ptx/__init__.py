@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An interpreter of the PTX that Triton and nvcc make for our kernels, in numpy. It executes what is compiled,
 without a GPU, and refuses what a GPU would punish: accesses out of bounds or misaligned, races between warps, copies
 and products that were not waited for. Instructions that our kernels do not contain are unknown to it, and raise."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions that a GPU computes approximately. The result is as far off as the PTX manual allows, in a direction that
 depends on the operands' bits only: what must hold on every GPU is then tried with more error than any has. Results
 that float32 holds exactly (exp2 of 3, x / 1) are exact."""

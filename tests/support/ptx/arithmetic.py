@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers: integers, floats, comparisons, selections, bits. Results are those of the PTX manual; fma rounds the sum
 twice (in float64, then in float32), which differs from once in about one of 2**29 results."""
 

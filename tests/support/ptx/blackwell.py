@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tcgen05: products in tensor memory (sm_100), issued by one thread, and the mbarriers that tell when they are done.
 Until then the results read as NaN, and what the products read must not be overwritten."""
 

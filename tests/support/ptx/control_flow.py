@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where threads that part at a branch meet again: its immediate post-dominator, the first instruction that every way
 from the branch to the end of the kernel passes."""
 

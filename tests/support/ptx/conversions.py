@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cvt: between integers and floats, and to the 16-bit floats of the tensor cores."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrices in shared memory that tensor cores read on their own: by descriptors, rows along K, swizzled."""
 
 from __future__ import annotations

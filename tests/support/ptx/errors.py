@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the interpreter refuses. Each error names the line of PTX."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a kernel's instructions. All threads go together while their branches agree; where they part, one side goes
 first, then the other, up to where they meet again."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bits of bfloat16, which numpy does not know."""
 
 from __future__ import annotations

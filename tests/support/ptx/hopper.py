@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """wgmma: products by groups of four warps (sm_90), which run on while the warps go on. Until they are waited for, their
 results read as NaN, and what they read must not be overwritten."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One launch: `run` is what a driver calls. Blocks run in a random order, many side by side."""
 
 from __future__ import annotations

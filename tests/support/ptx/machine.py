@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of the blocks that run side by side: registers, shared and local memory, copies under way. A register is an
 array with one element per thread of all blocks, or a single one if all threads have the same: numpy then broadcasts,
 and what is uniform costs nothing."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Device memory as a kernel sees it: addresses into allocations with bounds. `Memory` is the global one; `Spaces`
 are the shared and local memories of the blocks (or threads) that run side by side, each with offsets from 0."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between memory and registers: ld, st, cp.async."""
 
 from __future__ import annotations

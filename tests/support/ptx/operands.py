@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How an instruction reads its operands: as arrays of the type it names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PTX text -> the instructions of one kernel. Knows syntax only: which registers, labels and variables there are, not
 what an instruction does."""
 

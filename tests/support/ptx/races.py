@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds missing barriers: two warps of a block that touch the same shared bytes between two barriers, one of them to
 write. Whatever the order in which warps run, such a pair is found; so they may run in lockstep, which is fast.
 A few blocks are watched: all run the same code."""

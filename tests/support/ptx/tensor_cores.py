@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mma.sync: products of small matrices that the registers of a warp hold. Products are summed in float64 and rounded
 once, so a GPU's sums, which it rounds more often, may differ in the last bits."""
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libcuda.so.1 for tests: the functions of it that the launcher calls, here those for devices, contexts,
 // modules and memory. They check more than NVIDIA's do: every handle and address must be alive and belong to
 // the current context, copies need page-locked memory and stay inside of allocations, nothing may wait or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* How a test steers the fake driver: beyond the functions of libcuda.so.1 the library exports these. The
  * environment does so for whole processes:
  * - FAKE_CUDA_EXECUTOR: a command that runs PTX (see executor.hpp); without it only registered kernels can be

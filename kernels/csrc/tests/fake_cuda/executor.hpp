@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs kernels: functions that a test has registered, nothing (FAKE_CUDA_KERNELS=empty), or PTX in another
 // process.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs, recorded from a stream or made of nodes.
 #include "work.hpp"
 

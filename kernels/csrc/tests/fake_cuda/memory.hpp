@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of all fake devices and what is page-locked: one shared file, mapped twice. Its addresses on the
 // device cannot be touched by the host (PROT_NONE), the host's can; page-locked memory has both, and they
 // differ, as the rules of CUDA allow. A second process maps the file too, and so sees the same bytes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the fake driver's handles point to: contexts, modules, streams (each a thread), events and graphs.
 #pragma once
 

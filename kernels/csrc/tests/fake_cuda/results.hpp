@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The results of the driver's functions that the fake returns, and what they are called.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole fake driver: what is alive, which calls shall fail, and what every call checks first.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams, and what is enqueued on them.
 #include "work.hpp"
 

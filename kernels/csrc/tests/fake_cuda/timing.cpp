@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For bench/cuda/launcher.py: what batches cost the thread that runs them in steps, as the engine does.
 #include <chrono>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a stream or a graph runs: copies and kernels, checked when they are enqueued and again as they run.
 #pragma once
 

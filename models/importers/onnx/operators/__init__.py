@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each operator of ONNX makes of rows: calls of the builder, and views. rows.py follows the graph."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that compute value by value: arithmetic, and functions whose numbers are inputs."""
 
 from __future__ import annotations

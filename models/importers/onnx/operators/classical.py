@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of ai.onnx.ml, which scikit-learn's converter writes."""
 
 from __future__ import annotations

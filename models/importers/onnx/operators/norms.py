@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Norms over features, and those of training that are a scale and a shift."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products with weights: MatMul and Gemm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the readers of ONNX operators share: the values of a graph, and how they take their inputs."""
 
 from __future__ import annotations

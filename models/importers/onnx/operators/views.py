@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that compute nothing: shapes, and parts of a row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of ATen operators: what each is in a program. One function per operator, with the operator's own
 arguments; values that depend on the rows come as Rows, all others as tensors and numbers."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic of two values, and functions and conditions of one."""
 
 # ruff: noqa: A002 - the arguments, and their names, are ATen's

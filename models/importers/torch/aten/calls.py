@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the readers of ATen operators share: one call of an operator, and the table that they register themselves in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes over the features of a row: sums, softmaxes, norms."""
 
 # ruff: noqa: PLR0917 - the arguments, and their names, are ATen's

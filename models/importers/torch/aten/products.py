@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products: linear, matmul, addmm, einsum."""
 
 from __future__ import annotations

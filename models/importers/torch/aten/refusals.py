@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ATen operators that are no step of an MLP, with a word on why and on what to do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same values in another form: views, casts, parts, and parts side by side."""
 
 # ruff: noqa: PLR0917 - the arguments, and their names, are ATen's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests of both APIs as they come over the wire, and their answers. Against real clients:
 // tests/conformance.
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long the threads of a benchmark wait for mutexes and hold them. lock_times.cpp replaces the functions
 // of the C library behind std::mutex: what is measured is the code that ships.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Benchmark of the engine's locks: how long they are waited for and held, per request and per batch, with 1
 // to 8 threads; and what choosing a lane costs while many are ready. There may be more threads than cores:
 // hold times then still tell how many cores a lock can carry, throughput does not.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Benchmark of the engine's overhead, with a kernel that does nothing: submit, batch and complete, on the
 // calling thread and through a worker; and the choice of a variant, with and without a split, on one and two
 // threads. Prints nanoseconds per ticket or request, best of several rounds.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Test doubles: tickets that record their result, kernels that run when the test releases them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arms of several versions: shares in turn and by key, labels, the default, and how texts name an arm.
 #include <cmath>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How batches form, on the test's thread and a manual clock: every outcome is deterministic.
 #include "puppets.hpp"
 #include "testing/check.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that cannot make their deadline, and the estimate by which they are judged. On a manual
 // clock, with costs that the tests set; a puppet kernel takes no time unless its stage advances the clock.
 #include "engine/cost.hpp"

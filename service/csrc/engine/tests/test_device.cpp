@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's promises over a kernel that waits for a device: the launcher of kernels/csrc/cuda on the fake
 // driver, which FUSED_MLP_LIBCUDA names.
 #include <dlfcn.h>

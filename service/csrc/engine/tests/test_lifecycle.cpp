@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Workers, drain, stop, and lanes that are added and removed.
 #include "puppets.hpp"
 #include "testing/check.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters with one copy per thread: nothing is lost, and threads do not write to each other's lines.
 #include <set>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The split: exact shares, sticky keys, and the order of precedence.
 #include <cmath>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sampled requests: who decides, how many are kept, and that threads may finish them while Python takes them.
 #include <thread>
 #include <vector>

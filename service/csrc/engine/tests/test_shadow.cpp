@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shadow: which batches it compares and which it skips, what it reports, and that no request is affected.
 #include <cmath>
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All features concurrently: submitters, cancellation, deadlines, workers and inline runners, lanes that are
 // swapped, and a stop in the middle. Every accepted ticket completes exactly once, with its rows or an error.
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Validation and conversion of wire tensors.
 #include <bit>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trace of requests: has every phase of traced requests and none of the others; is bounded; may start and
 // stop while batches run.
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Workers: slices, several workers for one lane, buffers. On a manual
 // clock, with costs that the tests set; a puppet kernel takes no time unless its stage advances the clock.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One gRPC call: the rules of gRPC on one stream of HTTP/2. Request messages come in, an answer and a status
 // go out. Knows its connection as a place to send headers and data to. Loop thread only.
 #pragma once

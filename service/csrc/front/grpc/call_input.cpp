@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The request of a call comes in: messages are read, handed over, or held back until their connection may go
 // on.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where calls are kept: the open ones of a connection, and those a loop recycles. Loop thread only.
 #pragma once
 

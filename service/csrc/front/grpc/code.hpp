@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gRPC status codes that the front itself sends, by the numbers of the specification.
 #pragma once
 

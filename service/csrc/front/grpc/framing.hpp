@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The five bytes before every gRPC message.
 #pragma once
 

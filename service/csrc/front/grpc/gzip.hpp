@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unpacking of gzip messages, with the output bounded: a few KiB can unpack to gigabytes. It goes in steps,
 // because a message of a few KiB on the wire can also take tens of milliseconds.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One gRPC message as it came off the wire (and out of gzip), and the reader that cuts a call's bytes into
 // messages wherever the DATA frames happened to split. Loop thread only.
 #pragma once

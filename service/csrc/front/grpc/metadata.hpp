@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text rules of gRPC over HTTP/2: timeouts, percent-encoding, base64 of binary metadata. Pure functions.
 #pragma once
 

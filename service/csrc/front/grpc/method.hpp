@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What answers calls: a Method per RPC, an Application per loop. All of it runs on the loop's thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "front/grpc/request_head.hpp"
 
 #include "front/grpc/code.hpp"

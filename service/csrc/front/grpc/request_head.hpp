@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the header block of a request says, checked against the rules of gRPC over HTTP/2. Loop thread only.
 #pragma once
 

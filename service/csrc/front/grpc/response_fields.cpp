@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "front/grpc/response_fields.hpp"
 
 #include "front/grpc/metadata.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The HTTP/2 header fields of an answer, by the rules of gRPC: its head, its status and its trailers.
 #pragma once
 

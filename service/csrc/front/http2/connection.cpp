@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "front/http2/connection.hpp"
 
 #include <sys/epoll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One connection: an nghttp2 session, or on the REST port perhaps HTTP/1.1 (rest/http1.hpp), over a
 // transport, and the calls on its streams. Knows nothing of gRPC beyond handing events to calls. Lives on one
 // loop; touched by the loop's thread only.

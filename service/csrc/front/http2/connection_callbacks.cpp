@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What nghttp2 tells a connection: frames that came, in the order of a request, and frames that are sent.
 #include <algorithm>
 #include <exception>

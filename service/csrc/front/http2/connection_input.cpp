@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The input of a connection: from the socket to nghttp2, and what is left over when a turn is over.
 #include <algorithm>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a connection is closed, pinged or drained for its age or its silence. Loop thread only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why connections end, TLS handshakes fail and calls are refused for memory: closed sets, because each is a
 // label on /metrics. For some also the words for the peer and the log.
 #pragma once

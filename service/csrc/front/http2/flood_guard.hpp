@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds the frames that a peer can send for less than they cost us. Useful frames earn a share of cheap
 // ones, as in Envoy; what is not earned is held to a rate, so that only a connection without calls can exceed
 // it. One per connection.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where in the stream of frames a connection is, from the frames' headers alone: nghttp2 does not tell about
 // frames that it ignores. Knows since when a header block is unfinished. Loop thread only.
 #pragma once

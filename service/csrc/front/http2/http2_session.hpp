@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An nghttp2 server session: our options and SETTINGS, and everything we submit to it. What it receives goes
 // to the callbacks of Connection.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "front/http2/nghttp2_check.hpp"
 
 #include <nghttp2/nghttp2.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Serialised frames that the socket has not taken yet. One per connection.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How often something may happen in one second. A window that restarts: cheap, and exact enough for floods.
 #pragma once
 

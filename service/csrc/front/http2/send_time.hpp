@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Since when a peer can have sent what is read now: after a ping of ours that it has answered. A call that
 // came after that answer and is reset before half of its timeout has passed has not missed its deadline,
 // however long it lay in the network or in a socket buffer. One per connection. Loop thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Send-stall timer. It restarts only when the peer took all, or at least kProgressBytes, of what waits for
 // it: a byte now and then is no progress. Plain data of one thread.
 #pragma once

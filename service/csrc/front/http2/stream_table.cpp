@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "front/http2/stream_table.hpp"
 
 #include "front/http2/http2_session.hpp"

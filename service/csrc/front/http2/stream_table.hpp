@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The open calls of one connection, by stream, and the requests of theirs that are held back. Loop thread
 // only.
 #pragma once

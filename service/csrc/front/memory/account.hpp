@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory that peers can make us keep. A Budget is one limit over all loops. An Account is one loop's
 // lease of it, so that charging touches no shared cache line. A Charge is what one holder has taken; it is
 // given back with the holder. Peers are charged through peer_account.hpp.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "front/memory/held_requests.hpp"
 
 #include "front/grpc/call.hpp"

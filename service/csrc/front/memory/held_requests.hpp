@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Back-pressure on a peer that does not take its answers. They are parked in their calls; when they reach the
 // limit, its further requests are held in theirs, as bytes that are accounted for, and are not computed.
 // Frames are read all the same: those that open the windows are among them. One per connection.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one peer address holds of each budget, over all its connections and all loops: at most as much as is
 // left for the others. n addresses that take all they can get 1/(n+1) of a budget each, and the next one
 // still finds as much.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a loop's nghttp2 sessions. A request makes nghttp2 allocate and free the same few small
 // blocks, for which malloc takes its slow path as soon as more than a handful of requests are open; here a
 // freed block waits in a list for the next one of its size. Loop thread only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where socket reads land. A message that arrived whole is decoded where it lies: it holds its slab until the
 // batch has been gathered. One pool per loop; reference counts are plain integers, touched by the loop thread
 // only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hand-off of calls to Python and back. Loops put events into one queue and signal an eventfd that
 // Python's event loop watches; what Python sends goes to the loop that owns the call. No loop ever waits for
 // the GIL.

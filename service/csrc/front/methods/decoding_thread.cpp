@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "front/methods/decoding_thread.hpp"
 
 #include <pthread.h>

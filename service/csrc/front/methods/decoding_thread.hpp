@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads messages that would keep a loop from its other connections for long (large JSON): one thread for each
 // loop, started with the first of them. Addresses take turns, and the connections of an address.
 #pragma once

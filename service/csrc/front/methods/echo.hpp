@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Answers every unary call with its own message: what this front costs without any work (a benchmark's
 // ceiling).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What predictions tell Python: requests that ended as INTERNAL, so that the id sent to the caller can be
 // found in the log, and models that have to be loaded.
 #pragma once

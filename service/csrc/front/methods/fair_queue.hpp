@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A queue in which addresses take turns, and the senders of an address among themselves: many items of one do
 // not delay those of another. Items of one sender stay in order. Not thread-safe. A push that throws changes
 // nothing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // grpc.health.v1.Health/Check, answered on the loop: probes must not wait behind other calls to Python.
 // Python decides what the answers are and publishes them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One loop's view of the route table: one atomic load per request, no reference counting between threads.
 // Loop thread only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The life of one prediction request, from a message to an answer; prediction.cpp tells it in the order of
 // events. Everything runs on the loop's thread except the overrides of EngineTicket, which run where the
 // batch does.

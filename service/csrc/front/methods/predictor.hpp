@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the predictions of one loop share: engine, routes, the pool they are recycled in; and the RPCs that
 // start them. Loop thread only.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call on the REST port: its body comes in, and an HTTP status with a body goes out.
 #include <cstdlib>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "front/rest/http1.hpp"
 
 #include <llhttp.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HTTP/1.1 on one connection of the REST port, in nghttp2's place: requests are read by llhttp and become
 // calls, one at a time, so that answers leave in the order of their requests however many are pipelined. What
 // follows an unanswered request waits in the connection, and in the peer. Loop thread only.

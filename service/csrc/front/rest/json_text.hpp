@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing JSON: strings, and numbers in as few digits as bring the same float back. Pure functions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In the place of http1.cpp and rest_request.cpp where llhttp or simdjson were missing when this was built:
 // the REST port cannot be opened, so that nothing here runs.
 #include "front/rest/http1.hpp"

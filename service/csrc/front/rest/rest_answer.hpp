@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How an answer looks on the REST port: its HTTP status, its head, and the body of an error.
 #pragma once
 

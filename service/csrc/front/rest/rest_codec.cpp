@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the answers; rest_request.cpp reads the requests.
 #include "front/rest/rest_codec.hpp"
 

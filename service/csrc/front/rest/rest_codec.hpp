@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The messages of the Open Inference Protocol over REST: JSON, perhaps with binary tensors behind it.
 #pragma once
 

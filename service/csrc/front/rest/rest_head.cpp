@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the header block of a request on the REST port says.
 #include <charconv>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "front/rest/rest_path.hpp"
 
 #include "codec/predict_input.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The paths of the Open Inference Protocol over REST. Pure functions.
 #pragma once
 

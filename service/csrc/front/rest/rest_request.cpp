@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads inference requests in JSON with simdjson, on demand: numbers go straight from the text into the
 // tensor.
 #include <simdjson.h>

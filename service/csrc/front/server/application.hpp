@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the native front serves: predictions and health checks itself, every other known RPC through Python.
 #pragma once
 

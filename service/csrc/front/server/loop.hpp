@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One event loop: a thread, an epoll set, and the connections it owns. Each round reads what has arrived,
 // lets the application compute, and writes all answers: one batch and one write per connection, however many
 // requests came. A round's reading is bounded in time; when that is not enough for all, those that cost least

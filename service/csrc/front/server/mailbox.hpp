@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How other threads reach a loop: finished work and tasks, behind an eventfd that the loop watches.
 #pragma once
 

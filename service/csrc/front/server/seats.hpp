@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may connect: a limit for all peers together, a share for each, and idle connections that make room.
 // Thread-safe.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The listening socket and the loops behind it. Started, drained and stopped from any one thread.
 #pragma once
 

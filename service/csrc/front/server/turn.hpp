@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long one connection may keep its loop busy before the others have their turn. A few bytes on the wire
 // can cost milliseconds (HPACK references, gzip, empty messages), so a visit is bounded by time. Loop thread
 // only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The native front as a program of its own, without Python: what the Python suite talks to when it runs under
 // a sanitizer. Takes each limit from a variable of its own, such as FUSED_MLP_MAX_PINGS_PER_S, and prints
 // the banner of the service; the calls that Python would answer are answered by a thread.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer over the byte stream of a connection. The first byte says whether the client's preface is put
 // before the input (most inputs would never find it) and how the rest is cut into reads.
 #include "fuzz_rig.hpp"

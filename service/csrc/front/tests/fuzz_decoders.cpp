@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer over what reads a caller's bytes once HTTP/2 has delivered them: framing, gzip, both codecs,
 // headers.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer over the REST port: the bytes of a connection of HTTP/1.1 or HTTP/2, and the bodies of requests.
 // The first byte says which, and how the rest is cut into reads.
 #include <cstdlib>

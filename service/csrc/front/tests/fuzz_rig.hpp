@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the fuzzers of the front run against: a whole loop with engine and hand-off, on one thread, under
 // small limits, and the memory invariant.
 #pragma once

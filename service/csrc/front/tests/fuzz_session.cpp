@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer over what a peer does, not over its bytes: the input is a list of actions, three bytes each, on
 // two connections. It reaches states that bytes alone hardly find: references into the dynamic table,
 // messages held behind shut windows, gzip, windows that open by a byte, header blocks that do not end.

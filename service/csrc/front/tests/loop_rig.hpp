@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A loop that a test drives round by round, an application that echoes, and a peer at the other end of a
 // socket pair.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeds for the fuzzers: good sessions and messages to start from. `python seeds.py FOLDER` writes
 FOLDER/connection, FOLDER/session, FOLDER/decoders and FOLDER/rest; run from the repository's root, where tests and
 protos are."""

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages cut out of a byte stream, wherever it happened to be split.
 #include <string>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every allocation fails once: the process goes on, everything that was begun is given back, and the next
 // peer is served. An executable of its own, because it replaces operator new.
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one address may hold of a budget, over several loops.
 #include <memory>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which header blocks become calls, and how the others are rejected.
 #include "front/grpc/code.hpp"
 #include "front/grpc/method.hpp"

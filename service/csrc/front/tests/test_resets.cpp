@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls with a deadline that are reset: those of a client whose deadlines have passed never end its
 // connection, those that are reset at once do.
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks that nghttp2 frees and asks for again.
 #include <cstdint>
 #include <cstring>

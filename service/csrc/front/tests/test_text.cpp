@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Timeouts, percent-encoding and base64.
 #include <limits>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a peer can keep a loop from the others, whatever it sends: rounds are driven by hand, and the CPU
 // time of each is measured.
 #include <unistd.h>

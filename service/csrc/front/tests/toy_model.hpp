@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An engine that serves one small model computed in a few lines, for tests that need no real kernel.
 #pragma once
 

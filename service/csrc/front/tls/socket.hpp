@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owns one socket, from the accept to the end of its connection.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Certificates and the rules of the TLS handshake, shared by all loops. Thread-safe: reload() swaps the
 // OpenSSL context while other threads open sessions.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes in and out of one socket, plain or through TLS. Never blocks. Loop thread only.
 #pragma once
 

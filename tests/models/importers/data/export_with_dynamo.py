@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes dynamo.onnx beside this file: what torch.onnx.export(dynamo=True) makes of all activations. It is
 committed, since that exporter needs onnxscript, which nothing else here does. Run by hand."""
 

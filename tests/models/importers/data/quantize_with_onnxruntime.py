@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes quantized.npz: a small MLP as onnxruntime quantises it, in each way, and what onnxruntime answers to some
 rows, one at a time. Needs onnxruntime, which the tests do not: python quantize_with_onnxruntime.py"""
 
