@@ -154,7 +154,7 @@ class Repository:
         if (self.root / WEIGHTS_NAME).is_file():
             return (
                 f"{self.root / JSON_NAME}: no such file, but {WEIGHTS_NAME} is there: a few words have to say what its "
-                "tensors are, see docs/reload.md"
+                "tensors are, see docs/operations/reload.md"
             )
         return (
             f"model repository {self.root} is empty: expected <model>/<version>/{JSON_NAME} "

@@ -79,7 +79,7 @@ class FrontStats(TypedDict):
     connections: int
     """Open now."""
     ended: dict[str, int]
-    """Connections by why they ended: docs/native-front.md has the labels."""
+    """Connections by why they ended: docs/internals/native-front.md has the labels."""
     calls: int
     open_calls: int
     failures: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/security.md names tests, limits and settings that exist, with the defaults that they have."""
+"""docs/operations/security.md names tests, limits and settings that exist, with the defaults that they have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fused_mlp.service.settings.limits import Limits
 from fused_mlp.service.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "security.md").read_text()
+PAGE = (ROOT / "docs" / "operations" / "security.md").read_text()
 
 
 def table(name: str) -> list[list[str]]:

@@ -85,7 +85,7 @@ def main(given: list[str] | None = None) -> None:
     elif not torch.cuda.is_available():
         raise SystemExit(
             f"bench.cuda: expected a GPU, but torch {torch.__version__} sees no CUDA device: run it on a machine "
-            "with one and a CUDA build of torch (docs/cuda.md)"
+            "with one and a CUDA build of torch (docs/internals/cuda.md)"
         )
     else:
         result = run(arguments, console)

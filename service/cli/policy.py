@@ -147,7 +147,9 @@ def unset(
     admin: AdminClient,
     *,
     model: Annotated[str, _OWNER],
-    fields: Annotated[list[str], typer.Argument(help="Such as split or version: docs/ab.md lists them.")],
+    fields: Annotated[
+        list[str], typer.Argument(help="Such as split or version: docs/ab/index.md lists them.")
+    ],
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Take changes of some fields back: they are what the settings say again.

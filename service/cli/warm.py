@@ -32,7 +32,8 @@ def specs_to_run(model_file: ModelFile, precision: Precision) -> list[MlpSpec]:
 
 def command(
     arch: Annotated[
-        str, typer.Option(help="The GPU's architecture, such as sm_90 (H100); docs/cuda.md has a list.")
+        str,
+        typer.Option(help="The GPU's architecture, such as sm_90 (H100); docs/internals/cuda.md has a list."),
     ],
     output: Annotated[Path, typer.Option(help="The directory to fill: TRITON_CACHE_DIR of the server.")],
     repository: Annotated[

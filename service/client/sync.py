@@ -38,7 +38,7 @@ class Client(Connection):
 
     With several servers, `target` is a name that resolves to all of them (`dns:///models.internal:8001`) or their
     addresses (`ipv4:10.0.0.1:8001,10.0.0.2:8001`), and `balancing` says which gets a call: "pick_first", all to one;
-    "round_robin", each in turn; "weighted_round_robin", the busy ones fewer. docs/balancing.md.
+    "round_robin", each in turn; "weighted_round_robin", the busy ones fewer. docs/scaling/balancing.md.
     """
 
     def __init__(

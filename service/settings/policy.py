@@ -58,7 +58,7 @@ class Policy(BaseModel):
     labels: Annotated[
         dict[Label, Annotated[int, Field(ge=1, le=2**63 - 1)]], Field(max_length=MOST_LABELS)
     ] = {}
-    # Raises the share of an arm step by step: docs/ab.md.
+    # Raises the share of an arm step by step: docs/ab/index.md.
     canary: CanaryPlan | None = None
     allow_override: bool = False
     shadow: Ratio = 0.0
@@ -67,11 +67,11 @@ class Policy(BaseModel):
     # The largest relative difference that is no mismatch. None: by the kernels' dtypes.
     shadow_tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     on_mismatch: OnMismatch = "log"
-    # Its share of the time beside other models that have work: docs/scheduling.md.
+    # Its share of the time beside other models that have work: docs/internals/scheduling.md.
     weight: Annotated[float, Field(ge=0.01, le=1000, allow_inf_nan=False)] = 1.0
-    # What versions saved in float32 are kept in; those saved in fewer bits stay as they are: docs/precision.md.
+    # What versions saved in float32 are kept in; those saved in fewer bits stay as they are: docs/models/precision.md.
     precision: Precision = "float32"
-    # Which versions are served: all, latest:2, or some by number, 3,5. docs/reload.md.
+    # Which versions are served: all, latest:2, or some by number, 3,5. docs/operations/reload.md.
     versions: Annotated[str, AfterValidator(check_versions)] = "all"
 
     @model_validator(mode="after")
@@ -178,7 +178,9 @@ def describe(error: ValidationError) -> list[str]:
 def _unknown_field(loc: tuple[int | str, ...]) -> str:
     record = CanaryPlan if "canary" in loc[:-1] else Policy
     close = get_close_matches(str(loc[-1]), record.model_fields, 1)
-    return f"no such field; did you mean {close[0]}?" if close else "no such field, docs/ab.md lists them"
+    return (
+        f"no such field; did you mean {close[0]}?" if close else "no such field, docs/ab/index.md lists them"
+    )
 
 
 def _cut(value: object) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m fused_mlp.service.settings.readme_table --write` renews the generated tables: the settings in README.md,
-between the markers `<!-- settings -->` and `<!-- /settings -->`, and the limits in docs/native-front.md likewise."""
+between the markers `<!-- settings -->` and `<!-- /settings -->`, and the limits in
+docs/internals/native-front.md likewise."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 from fused_mlp.service.settings.docs import SettingDoc, setting_docs
 from fused_mlp.service.settings.limits import Limits
 
-FILES = ("README.md", "docs/native-front.md")
+FILES = ("README.md", "docs/internals/native-front.md")
 
 
 def settings_table() -> str:

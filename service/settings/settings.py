@@ -79,7 +79,7 @@ class Settings(BaseModel):
     rest_port: Port | Literal["off"] = Field(
         8000,
         description="native front: port of the Open Inference Protocol over HTTP, on the same address; 0: any; "
-        "off: none; docs/rest.md",
+        "off: none; docs/clients/rest.md",
     )
     cors_origins: str = Field(
         "",
@@ -115,7 +115,7 @@ class Settings(BaseModel):
     callers: CallerFiles = Field(
         CallerFiles(),
         description="files of those who may use the admin port, load and unload, and of those who may read the metrics "
-        'port, as JSON: {"admin": "/etc/fused-mlp/admin", "metrics": "/etc/fused-mlp/metrics"}; docs/tls.md',
+        'port, as JSON: {"admin": "/etc/fused-mlp/admin", "metrics": "/etc/fused-mlp/metrics"}; docs/operations/tls.md',
     )
     metrics_tls: bool = Field(False, description="serve the metrics port over TLS, with the same certificate")
 
@@ -124,7 +124,7 @@ class Settings(BaseModel):
         str(DEMO_REPOSITORY),
         min_length=1,
         description="folder, or URL such as s3://bucket/models, of <model>/<version>/ with model.json and "
-        "model.safetensors; several by commas; docs/reload.md",
+        "model.safetensors; several by commas; docs/operations/reload.md",
     )
     model_name: str | None = Field(
         None,
@@ -146,7 +146,7 @@ class Settings(BaseModel):
     reload: str = Field(
         "off",
         description="follow changes in the repository: off, signal (SIGHUP), poll (every 10 s), poll:60, or watch "
-        "(inotify); docs/reload.md",
+        "(inotify); docs/operations/reload.md",
     )
     reload_settle_s: float = Field(
         5.0,
@@ -190,7 +190,7 @@ class Settings(BaseModel):
     policy: dict[str, Policy] = Field(
         {},
         description='the above and what a mismatch does, by model or for all ("*"), as JSON: {"digits": '
-        '{"variant": "unfused", "split": 0.1}, "*": {"on_mismatch": "unfused"}}; docs/ab.md lists the fields',
+        '{"variant": "unfused", "split": 0.1}, "*": {"on_mismatch": "unfused"}}; docs/ab/index.md lists the fields',
     )
 
     policy_file: Path | None = Field(
@@ -208,7 +208,7 @@ class Settings(BaseModel):
     limits: Limits = Field(
         Limits(),
         description="limits of requests, connections, frames and timeouts, as JSON: "
-        '{"max_connections": 5000, "idle_timeout_s": 300}; docs/native-front.md lists the fields',
+        '{"max_connections": 5000, "idle_timeout_s": 300}; docs/internals/native-front.md lists the fields',
     )
     drain_delay_s: float = Field(
         0.0,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs with the stock gRPC library of their language: a load generator (tests/conformance/<language>) and the
-example of docs/clients.md (examples/clients/<language>), built with Debian's packages into the cache of
+example of docs/clients/languages.md (examples/clients/<language>), built with Debian's packages into the cache of
 foreign_clients. A build is done again when a source has changed."""
 
 from __future__ import annotations

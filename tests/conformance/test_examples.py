@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of docs/clients.md: the page shows the files as they are, and those that can run here do."""
+"""The programs of docs/clients/languages.md: the page shows the files as they are, and those that can run here do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = [
 
 
 def test_the_page_shows_the_examples_as_they_are() -> None:
-    page = (ROOT / "docs" / "clients.md").read_text()
+    page = (ROOT / "docs" / "clients" / "languages.md").read_text()
     blocks = re.findall(r"^```(?!bash)\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert blocks == [Path(EXAMPLES, name).read_text() for name in SHOWN]
 

@@ -145,7 +145,7 @@ async def test_asyncio_client_balances_by_load_with_the_documented_service_confi
         while answered(one) == before[0] or answered(other) == before[1]:
             assert time.monotonic() < until, "one of the servers got no call"
             await client.predict("digits", [0.0] * 64)
-    page = (Path(__file__).parents[2] / "docs" / "balancing.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "scaling" / "balancing.md").read_text()
     (documented,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     assert service_config("weighted_round_robin").items() <= json.loads(documented).items()
     with grpc.insecure_channel(target, [("grpc.service_config", documented)]) as channel:

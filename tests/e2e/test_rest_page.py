@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of docs/rest.md and of the README do what they say."""
+"""The commands of docs/clients/rest.md and of the README do what they say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if problem := native_front_problem():
 
 def test_every_curl_line_gets_an_answer_in_json() -> None:
     with Server(front="native", rest_port=0) as server:
-        for file in ("docs/rest.md", "README.md"):
+        for file in ("docs/clients/rest.md", "README.md"):
             blocks = re.findall(r"```sh\n(.*?)```", (ROOT / file).read_text(), re.DOTALL)
             (script,) = [block for block in blocks if "localhost:8000" in block]
             script = script.replace("localhost:8000", f"127.0.0.1:{rest_port(server)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/programs.md says what the code does: its example runs, and its lists are complete."""
+"""docs/models/programs.md says what the code does: its example runs, and its lists are complete."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import get_args
 from fused_mlp.models.formula import MAX_INSTRUCTIONS, PARAMETERS, SUGAR
 from fused_mlp.models.spec import Combination, Step
 
-PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "models" / "programs.md").read_text()
 
 
 def test_the_example_prints_what_its_comments_say(capsys):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses how to run a batch: strategy, threads and rows per block, from a small cost model. Pure arithmetic
-// on the model's shape and on the cost of waking a helper; the constants were measured (docs/cpu-kernel.md).
+// on the model's shape and on the cost of waking a helper; the constants were measured
+// (docs/internals/cpu-kernel.md).
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures the error of every activation on every instruction set, in units in the last place, over floats of
-// all magnitudes. Prints the table of docs/cpu-kernel.md. `activation_test 1` tests every float (minutes),
-// the default every 9973rd.
+// all magnitudes. Prints the table of docs/internals/cpu-kernel.md. `activation_test 1` tests every float
+// (minutes), the default every 9973rd.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

@@ -104,7 +104,7 @@ class GraphReader:
             read = OPERATORS.get(name)
             if read is None:
                 raise ModelLoadError(
-                    f"the operator {name} is no step of an MLP; see docs/models.md for those that are"
+                    f"the operator {name} is no step of an MLP; see docs/models/index.md for those that are"
                 )
             call = Call(self._builder, self.constant, made)
             try:

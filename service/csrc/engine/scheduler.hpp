@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who runs which batch, and when; docs/scheduling.md has the rules, docs/architecture.md the locks.
-// Submitting and the end are in scheduler.cpp, the choice of a batch is in scheduler_taking.cpp. What a loop
-// keeps for itself is in its LoopQueue. All else is in the queues of the lanes, which this mutex guards: it
-// is taken once for each round of requests that a loop does not keep, and twice for each batch from there,
-// three times if a device computes it.
-// Critical sections just link and unlink tickets: they complete no ticket, destroy no lane, call no foreign
-// code and wake no thread.
+// Who runs which batch, and when; docs/internals/scheduling.md has the rules, docs/internals/architecture.md
+// the locks. Submitting and the end are in scheduler.cpp, the choice of a batch is in scheduler_taking.cpp.
+// What a loop keeps for itself is in its LoopQueue. All else is in the queues of the lanes, which this mutex
+// guards: it is taken once for each round of requests that a loop does not keep, and twice for each batch
+// from there, three times if a device computes it. Critical sections just link and unlink tickets: they
+// complete no ticket, destroy no lane, call no foreign code and wake no thread.
 #pragma once
 
 #include <atomic>

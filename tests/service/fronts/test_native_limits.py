@@ -715,7 +715,7 @@ def test_idle_connection_is_asked_to_go() -> None:
 def test_page_names_every_reason() -> None:
     from fused_mlp.service import _front
 
-    page = (Path(__file__).parents[3] / "docs" / "native-front.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "internals" / "native-front.md").read_text()
     stats = _front.FrontServer().stats()
     for label in (*stats["ended"], *stats["tls_failures"]):
         assert f"`{label}`" in page, label

@@ -147,7 +147,7 @@ class Charge {
   size_t bytes_ = 0;
 };
 
-// What all loops share; docs/native-front.md has the table.
+// What all loops share; docs/internals/native-front.md has the table.
 struct Budgets {
   explicit Budgets(const Limits& limits)
       : requests(limits.max_buffered_bytes),
