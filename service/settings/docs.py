@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each setting, and each field of FUSED_MLP_LIMITS, in words: the source of `fused-mlp serve --help` and of the tables
-in the README and in docs/internals/native-front.md."""
+in docs/operations/settings.md."""
 
 from __future__ import annotations
 

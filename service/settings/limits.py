@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of requests, connections and calls that protect the server from a peer: the fields of FUSED_MLP_LIMITS. Few
 people change them, so they share one setting. The native front keeps all of them, the Python front those that
-grpc.aio has too (docs/internals/native-front.md)."""
+grpc.aio has too (docs/operations/settings.md)."""
 
 from __future__ import annotations
 

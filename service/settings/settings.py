@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """All settings of the service, in one frozen record read from FUSED_MLP_* variables. The descriptions here are the
-source of `fused-mlp serve --help` and of the table in the README."""
+source of `fused-mlp serve --help` and of the tables in docs/operations/settings.md."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SettingsError(Exception):
     """A setting has a value that cannot be used. The text is one readable line."""
 
 
-# The headings of --help and of the README's table, by the field each begins with.
+# The headings of --help and of the tables, by the field each begins with.
 GROUPS = {
     "host": "Where it listens",
     "model_repository": "What it serves, and how",
@@ -208,7 +208,7 @@ class Settings(BaseModel):
     limits: Limits = Field(
         Limits(),
         description="limits of requests, connections, frames and timeouts, as JSON: "
-        '{"max_connections": 5000, "idle_timeout_s": 300}; docs/internals/native-front.md lists the fields',
+        '{"max_connections": 5000, "idle_timeout_s": 300}; docs/operations/settings.md lists the fields',
     )
     drain_delay_s: float = Field(
         0.0,

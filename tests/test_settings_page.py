@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of settings and limits are generated, and as the code has them."""
+"""docs/operations/settings.md: its tables are generated, and as the code has them."""
 
 from pathlib import Path
 
 import pytest
 
 from fused_mlp.service.settings.limits import Limits
-from fused_mlp.service.settings.readme_table import FILES, limits_table, settings_table, with_tables
+from fused_mlp.service.settings.page import PAGE, limits_table, settings_table, with_tables
 from fused_mlp.service.settings.settings import GROUPS, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_tables_are_as_the_code_has_them(file: str):
-    text = (ROOT / file).read_text()
-    assert text == with_tables(text), "run: python -m fused_mlp.service.settings.readme_table --write"
+def test_tables_are_as_the_code_has_them():
+    text = (ROOT / PAGE).read_text()
+    assert text == with_tables(text), "run: python -m fused_mlp.service.settings.page --write"
 
 
 def test_table_names_every_setting_once_and_nothing_of_this_machine():
@@ -31,6 +30,13 @@ def test_table_names_every_limit_with_its_default():
     for name in Limits.model_fields:
         assert table.count(f"| `{name}` |") == 1
     assert "| `max_pings_per_s` | `100` |" in table
+
+
+def test_pages_that_a_description_names_are_links_that_exist():
+    table = settings_table()
+    assert "[operations/reload.md](reload.md)" in table
+    assert "[clients/rest.md](../clients/rest.md)" in table
+    assert "; docs/" not in table
 
 
 def test_groups_begin_with_settings_that_exist():
