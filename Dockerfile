@@ -3,6 +3,7 @@
 #   docker build -t fused-mlp .                                    lean, without torch: fused kernels on a CPU
 #   docker build -t fused-mlp:torch --target torch .               with torch: unfused too, and the A/B between them
 #   docker build -t fused-mlp:cuda --target cuda .                 for NVIDIA GPUs (run with --gpus all)
+#   ... --build-arg VERSION=0.1.0                                  what `fused-mlp --version` says; git is not in the context
 #   docker run --rm --init -p 8000:8000 -p 8001:8001 -p 8002:8002 fused-mlp
 #
 # torch, the other dependencies and the application are layers of their own: a change of the code pushes the last alone.
@@ -25,9 +26,10 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 WORKDIR /src
 COPY . .
+ARG VERSION=0.0.0
 # The command starts with the Python of the image that runs it: the same path, without what is installed there.
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=pip,target=/etc/pip.conf \
-    pip wheel --no-deps --wheel-dir /wheels . \
+    SETUPTOOLS_SCM_PRETEND_VERSION_FOR_FUSED_MLP=${VERSION} pip wheel --no-deps --wheel-dir /wheels . \
  && python -m venv --without-pip /opt/fused-mlp \
  && pip --python /opt/fused-mlp/bin/python install --no-deps --target /opt/app /wheels/*.whl
 

