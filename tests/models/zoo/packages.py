@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages whose modules are in the zoo, and in docs/models: installed once, into a venv of their own that borrows ours,
+"""Packages whose modules are in the zoo and in docs/models: installed once, into a venv of their own that borrows ours,
 so that torch and numpy are never installed again. `python -m tests.models.zoo.packages` does it ahead of a test run and
 prints the folder to import them from."""
 
