@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command and snippet of the README, the docs and the examples is run, or says why not. README.md in this folder
+lists the directives; `pytest tests/docs -k quickstart` runs one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.page import ROOT, check_source, pages, read_page
+from tests.docs.session import run_page
+
+# Pages whose blocks are not marked yet.
+NOT_YET = Path(__file__).with_name("not_yet.txt").read_text().split()
+PAGES = [name for name in pages() if name not in NOT_YET]
+WITH_BLOCKS = [name for name in PAGES if "```" in (ROOT / name).read_text()]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_is_run_or_says_why_not(name: str):
+    for block in read_page(name).blocks:
+        if block.source:
+            check_source(block)
+
+
+@pytest.mark.parametrize("name", WITH_BLOCKS)
+def test_blocks_run(name: str, tmp_path: Path):
+    run_page(read_page(name), tmp_path)
+
+
+def test_pages_that_are_not_converted_exist():
+    assert set(NOT_YET) <= set(pages()), "take what is gone out of tests/docs/not_yet.txt"
