@@ -87,11 +87,19 @@ def autoscaler_expressions() -> Iterator[tuple[str, str]]:
         yield f"autoscaler {metric['pods']['metric']['name']}", metric["pods"]["metric"]["name"]
 
 
+def page_expressions() -> Iterator[tuple[str, str]]:
+    """What readers are told to start from."""
+    page = (DEPLOY.parent / "docs" / "operations" / "metrics.md").read_text()
+    for number, expr in enumerate(re.findall(r"^```promql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)):
+        yield f"page {number}", hasten(expr)
+
+
 EXPRESSIONS = [
     *panel_expressions(),
     *variable_expressions(),
     *rule_expressions(),
     *autoscaler_expressions(),
+    *page_expressions(),
 ]
 
 
