@@ -169,7 +169,7 @@ $(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed
 bench: bench-kernels bench-serving bench-startup ## every benchmark; leave the machine alone meanwhile
 
 bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.compile, ONNX Runtime, OpenVINO
-	$(BIN)/python -m bench.kernels --plot docs/img/kernels.svg
+	$(BIN)/python -m bench.kernels
 
 bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts and variants, two echoes, a baseline on grpc.aio and torch
 	$(BIN)/python -m bench.serving --plot docs/img/serving.svg

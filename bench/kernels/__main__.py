@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.kernels.engines import ENGINES, FLOAT_ENGINES, PRECISION_ENGINES, versions
 from bench.kernels.neighbour import neighbour
 from bench.kernels.precision_report import precision_summary, precision_table
-from bench.kernels.report import BESIDE_US, beside_summary, markdown_table, plot, show, summary
+from bench.kernels.report import BESIDE_US, beside_summary, show, summary
 from bench.kernels.shapes import (
     ALL,
     BATCHES,
@@ -209,13 +209,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, nargs="+", default=None)
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=None, metavar="ENGINE")
     parser.add_argument("--output", type=Path, default=None)
-    parser.add_argument("--plot", type=Path, default=None, help="also draw an SVG or PNG")
     parser.add_argument(
         "--realtime", action="store_true", help="time at real-time priority (root; busy machines)"
     )
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has measured")
     parser.add_argument("--report", action="store_true", help="measure nothing, show --output again")
-    parser.add_argument("--markdown", action="store_true", help="print the table for the README")
     arguments = parser.parse_args()
     if not 0 <= arguments.beside <= 1:
         parser.error(f"--beside: expected a share of a core from 0 to 1, got {arguments.beside:g}")
@@ -249,15 +247,10 @@ def main() -> None:
         print(precision_table(result))
         for line in precision_summary(result):
             console.print(line, highlight=False, markup=False)
-    elif arguments.markdown:
-        print(markdown_table(result))
     else:
         show(console, result)
         for line in (beside_summary if result.get("beside") else summary)(result):
             console.print(line, highlight=False, markup=False)
-    if arguments.plot:
-        plot(result, arguments.plot)
-        console.print(f"drawn to {arguments.plot}")
 
 
 def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[str, Any]:

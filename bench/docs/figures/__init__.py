@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures, by benchmark. Importing this registers them."""
+
+from bench.docs.figures import (
+    environment,
+    kernels,
+    operations,
+    overview,
+    precision,
+    scaling,
+    serving,
+)
+
+__all__ = ["environment", "kernels", "operations", "overview", "precision", "scaling", "serving"]

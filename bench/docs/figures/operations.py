@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of starting, reloading, many models in one server, and a GPU batch's cost on the host."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from bench.docs.markdown import megabytes, number, paragraphs, provenance, span, table, times
+from bench.docs.registry import Results, figure
+
+STARTUP = {
+    "bound_s": "from exec to bound ports",
+    "ready_s": "from exec to ready",
+    "ready_mb": "resident memory when ready",
+    "served_mb": "resident after 1000 requests and a scrape",
+    "health_s": "`fused-mlp health`",
+    "import_s": "`import fused_mlp`",
+    "server_venv_mb": "venv of `fused-mlp[serve]`, without pip",
+    "client_venv_mb": "venv of `fused-mlp`, without pip",
+}
+FLOORS = {"ready_s": "floor_s", "ready_mb": "floor_mb"}
+
+
+def _with_unit(name: str, value: float) -> str:
+    if name.endswith("_mb"):
+        return f"{value:.0f} MB"
+    return f"{value:.2f} s" if value >= 0.05 else f"{1000 * value:.0f} ms"
+
+
+@figure("startup-table")
+def startup_table(results: Results) -> str:
+    """Cold start and resident memory of the demo server, with a floor: a process that only imports libraries."""
+    result = results["startup"]
+    samples = result["samples"]
+    rows = []
+    for name, text in STARTUP.items():
+        if name in samples:
+            floor = samples.get(FLOORS.get(name, ""))
+            middle, best = (_with_unit(name, of(samples[name])) for of in (median, min))
+            rows.append([text, middle, best, _with_unit(name, median(floor)) if floor else ""])
+    heads = [f"{result['rounds']} starts", "median", "best", "floor, median"]
+    return paragraphs(table(heads, rows), provenance(result))
+
+
+@figure("reload-table")
+def reload_table(results: Results) -> str:
+    """Latency of live traffic while a version is loaded beside it, and while none is."""
+    result = results["reload"]
+    fields = ("p50_ms", "p99_ms", "p99.9_ms", "max_ms")
+    rows = [
+        [text, *(f"{result[key][field]:.2f} ms" for field in fields), f"{result[key]['requests']:,}"]
+        for key, text in (("while_loading", "while a version is loaded"), ("otherwise", "otherwise"))
+    ]
+    heads = ["digits, 32 outstanding", "p50", "p99", "p99.9", "longest", "requests"]
+    return paragraphs(
+        table(heads, rows),
+        f"{result['loads']} versions of 1024-4096-1024, each loaded and checked in {result['load_s']:.1f} s (median).",
+        provenance(result),
+    )
+
+
+@figure("many-models-table")
+def many_models_table(results: Results) -> str:
+    """One to ten thousand models in one server: time to ready, memory, threads, /metrics, latency."""
+    result = results["many-models"]
+    found = result["results"]
+    base = found[0]["resident_mb"]
+    rows = []
+    for each in found:
+        grown = (each["resident_mb"] - base) * 2**20 / (each["models"] * result["weight_bytes"])
+        rows.append(
+            [
+                f"{each['models']:,}", each["load"], f"{each['ready_s']:.1f} s", f"{each['resident_mb']:.0f} MB",
+                f"{max(grown, 0):.2f}x" if each["models"] > 1 else "", str(each["threads"]),
+                f"{each['metrics_bytes'] / 1e3:.0f} kB", f"{each['metrics_gzip_bytes'] / 1e3:.0f} kB",
+                f"{1e3 * each['scrape_s']:.0f} ms", f"{1e6 * each['predict_p50_s']:.0f} us",
+            ]
+        )  # fmt: skip
+    heads = [
+        "models", "loading", "ready after", "resident", "of the float32 weights, beyond one model", "threads",
+        "`/metrics`", "in gzip", "scrape", "Predict, p50",
+    ]  # fmt: skip
+    return paragraphs(table(heads, rows, left=2), provenance(result))
+
+
+@figure("many-models-active")
+def many_models_active(results: Results) -> str:
+    """The same once every model has had a request: /metrics, and /readyz beside scrapes."""
+    rows = [
+        [
+            f"{each['models']:,}", megabytes(each["active_metrics_bytes"]),
+            f"{each['active_metrics_gzip_bytes'] / 1e3:,.0f} kB", f"{1e3 * each['active_scrape_s']:.0f} ms",
+            *(f"{1e3 * each[f'readyz_{which}_s']:.1f} ms" for which in ("p50", "p99", "max")),
+        ]
+        for each in results["many-models"]["results"] if "active_scrape_s" in each
+    ]  # fmt: skip
+    heads = ["models with traffic", "`/metrics`", "in gzip", "scrape", "`/readyz`, p50", "p99", "longest"]
+    return table(heads, rows)
+
+
+@figure("cuda-launcher-table")
+def cuda_launcher_table(results: Results) -> str:
+    """Host time of a batch on a GPU, with a driver that does nothing: native and Python launcher."""
+    result = results["cuda-launcher"]
+    cells = result["cells"]
+    rows = [
+        [name, *(f"{number(cell[key])} us" for cell in cells)]
+        for name, key in (("native", "native_us"), ("Python", "python_us"))
+    ]
+    ratios = [cell["python_us"] / cell["native_us"] for cell in cells]
+    return paragraphs(
+        table(["rows", *(str(cell["rows"]) for cell in cells)], rows),
+        f"The Python launcher takes {span(min(ratios), max(ratios), '{:.0f}')} times as long.",
+        provenance(result),
+    )
+
+
+@figure("reload-summary")
+def reload_summary(results: Results) -> str:
+    """One sentence: p99 while a version is loaded."""
+    result = results["reload"]
+    loading, otherwise = result["while_loading"], result["otherwise"]
+    return (
+        f"A saturated server answers with a p99 of {loading['p99_ms']:.2f} ms while a version of 1024-4096-1024 "
+        "is loaded, and of "
+        f"{otherwise['p99_ms']:.2f} ms otherwise ({times(loading['p99_ms'] / otherwise['p99_ms'])})."
+    )
