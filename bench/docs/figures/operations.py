@@ -125,3 +125,20 @@ def reload_summary(results: Results) -> str:
         "is loaded, and of "
         f"{otherwise['p99_ms']:.2f} ms otherwise ({times(loading['p99_ms'] / otherwise['p99_ms'])})."
     )
+
+
+@figure("many-models-summary")
+def many_models_summary(results: Results) -> str:
+    """One sentence: what the largest number of models costs."""
+    result = results["many-models"]
+    found = {(each["models"], each["load"]): each for each in result["results"]}
+    base = result["results"][0]["resident_mb"]
+    most = max(models for models, _ in found)
+    eager, lazy = found[most, "eager"], found[most, "lazy"]
+    each_kb = (eager["resident_mb"] - base) * 2**20 / most / 1e3
+    return (
+        f"{most:,} models of {result['shape']} ({result['weight_bytes'] / 1e3:.0f} kB of weights each) take "
+        f"{each_kb:.0f} kB of memory each, and the server is ready after {eager['ready_s']:.0f} s. Loaded on "
+        "demand it is "
+        f"ready after {lazy['ready_s']:.0f} s, with {lazy['resident_mb']:.0f} MB in all."
+    )

@@ -215,3 +215,13 @@ def tracing_table(results: Results) -> str:
         "than the first"
     ]  # fmt: skip
     return paragraphs(table(heads, rows), provenance(result))
+
+
+@figure("tracing-summary")
+def tracing_summary(results: Results) -> str:
+    """One sentence: CPU per request without, with a header, and with an exporter."""
+    result = results["tracing"]
+    cpu = {name: median(each["cpu_us"] for each in samples) for name, samples in result["samples"].items()}
+    plain = cpu.pop("no exporter, no traceparent")
+    said = ", ".join(f"{name}: {us - plain:+.2f} us" for name, us in cpu.items())
+    return f"A request of the demo model takes {plain:.2f} us of the server's CPU without tracing; {said}."
