@@ -22,7 +22,7 @@ OTHER = {
     *("json", "yaml", "toml", "ini", "promql", "proto", "html", "dockerfile", "makefile", "diff"),
     *("c", "cpp", "cuda", "csharp", "go", "java", "js", "kotlin", "ruby", "rust", "ts"),
 }
-PAGE_DIRECTIVES = {"server", "page", "setup", "folder"}
+PAGE_DIRECTIVES = {"server", "page", "setup", "folder", "packages"}
 RUN_MODES = {"fails", "background", "alone"}
 
 _COMMENT = re.compile(r"\s*<!--\s*(.*?)\s*-->\s*")
@@ -60,6 +60,7 @@ class Page:
     not_run: str = ""
     setups: tuple[str, ...] = ()
     folder: str = ""
+    packages: bool = False  # those of tests/models/zoo/packages.py can be imported
 
 
 def pages() -> list[str]:
@@ -74,7 +75,7 @@ def read_page(name: str, text: str | None = None) -> Page:
     comments = _directives(name, lines)
     blocks = tuple(_blocks(name, lines, comments))
     first = blocks[0].line if blocks else len(lines) + 1
-    server, not_run, folder, setups = None, "", "", []
+    server, not_run, folder, packages, setups = None, "", "", False, []
     for line, directive in sorted(comments.items()):  # what no block has taken
         word, _, value = (part.strip() for part in directive.partition(":"))
         place = f"{name}:{line}"
@@ -84,6 +85,8 @@ def read_page(name: str, text: str | None = None) -> Page:
             raise Mistake(f"{place}: '{directive}' is for the whole page, and belongs above its first block")
         if word == "server":
             server = value
+        elif directive == "packages":
+            packages = True
         elif word == "page":
             what, _, not_run = (part.strip() for part in value.partition(":"))
             if what != "not run" or not not_run:
@@ -98,7 +101,7 @@ def read_page(name: str, text: str | None = None) -> Page:
         if block.language in OTHER and not (not_run or block.not_run or block.source):
             wanted = "'<!-- from: FILE -->' or '<!-- not run: REASON -->'"
             raise Mistake(f"{block.place}: a block of {block.language} is not run: say {wanted} above it")
-    return Page(name, blocks, server, not_run, tuple(setups), folder)
+    return Page(name, blocks, server, not_run, tuple(setups), folder, packages)
 
 
 def _directives(name: str, lines: list[str]) -> dict[int, str]:

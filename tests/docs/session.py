@@ -9,21 +9,32 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from tests.docs.page import ROOT, Block, Page
 from tests.docs.processes import SECONDS_PER_BLOCK, Namespace, Process, accepts, answers
+from tests.models.zoo.packages import install_packages, site_packages
 from tests.support.server import environment, free_port
 
-# As the pages write them: REST, gRPC, metrics, admin.
+# As the pages write them: REST, gRPC, metrics, admin; a web server of the reader's, a collector of OpenTelemetry.
 REST, GRPC, METRICS, ADMIN = 8000, 8001, 8002, 8003
+PORTS = (REST, GRPC, METRICS, ADMIN, 8080, 4318)
 _SHELL = ("bash", "-eu", "-o", "pipefail", "-c")
+_PORT = re.compile(rf"\b({'|'.join(map(str, PORTS))})\b")
 _SERVER = re.compile(r"\bfused-mlp serve\b")
 
 
 class BlockFailed(AssertionError):
     pass
+
+
+def packages_folder() -> Path:
+    """Where transformers, keras and others are imported from, which are no part of the environment."""
+    if (reason := install_packages()) is not None:
+        raise BlockFailed(reason)
+    return site_packages()
 
 
 def run_page(page: Page, folder: Path) -> None:
@@ -36,19 +47,25 @@ def run_page(page: Page, folder: Path) -> None:
 
 
 class Session:
-    def __init__(self, page: Page, folder: Path) -> None:
+    """`environment`: for all that runs, besides what every page gets. `folder`: where it runs. `ports`: by the number
+    that the page writes."""
+
+    def __init__(self, page: Page, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self._page = page
-        self._folder = folder / "page"
-        self._folder.mkdir()
-        self._ports = {number: free_port() for number in (REST, GRPC, METRICS, ADMIN)}
-        self._env = self._environment(folder / "home")
+        self.folder = folder / "page"
+        self.folder.mkdir()
+        self.ports = {number: free_port() for number in PORTS}
+        self._env = self._environment(folder / "home") | dict(environment or {})
+        if page.packages:
+            self._env["PYTHONPATH"] = str(packages_folder())
+        self._printed: list[str] = []
         self._background: list[Process] = []
         self._server: Process | None = None  # the last that was started, by the page or by a block
         self._namespace: Namespace | None = None
 
     def _environment(self, home: Path) -> dict[str, str]:
         home.mkdir()
-        ports = self._ports
+        ports = self.ports
         # Not the caller's home: a page may write there.
         return environment(
             rest_port=ports[REST],
@@ -80,6 +97,10 @@ class Session:
             if process is not None:
                 process.end()
 
+    def printed(self) -> str:
+        """By all blocks so far; what runs in the background comes last."""
+        return "".join([*self._printed, *(process.output() for process in self._background)])
+
     def _fill_folder(self) -> None:
         source = ROOT / self._page.folder
         if not self._page.folder:
@@ -89,15 +110,15 @@ class Session:
                 ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
             )
             for name in {path.partition("/")[0] for path in tracked.stdout.splitlines()}:
-                (self._folder / name).symlink_to(ROOT / name)
+                (self.folder / name).symlink_to(ROOT / name)
         else:
-            shutil.copytree(source, self._folder, dirs_exist_ok=True)
+            shutil.copytree(source, self.folder, dirs_exist_ok=True)
 
     def _run_setup(self, setup: str) -> None:
         done = subprocess.run(
             [sys.executable, str(ROOT / setup)],
-            cwd=self._folder,
-            env=self._env | {"PYTHONPATH": str(ROOT)},
+            cwd=self.folder,
+            env=self._env | {"PYTHONPATH": os.pathsep.join([str(ROOT), self._env.get("PYTHONPATH", "")])},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -115,7 +136,7 @@ class Session:
             self._run_to_end(block)
 
     def _run_to_end(self, block: Block) -> None:
-        process = Process(self._command(block), self._folder, self._env)
+        process = Process(self._command(block), self.folder, self._env)
         try:
             status = process.process.wait(SECONDS_PER_BLOCK)
         except subprocess.TimeoutExpired:
@@ -123,16 +144,18 @@ class Session:
                 block, f"did not end within {SECONDS_PER_BLOCK} s", process.output()
             ) from None
         else:
+            self._printed.append(process.output())
             if (status != 0) != (block.mode == "fails"):
                 raise self._failure(block, f"exit status {status}", process.output())
         finally:
             process.end()
 
     def _run_in_namespace(self, block: Block) -> None:
-        self._namespace = self._namespace or Namespace(self._folder, self._env)
+        self._namespace = self._namespace or Namespace(self.folder, self._env)
         succeeded, output = self._namespace.run(
             self._with_ports(block.code), str(ROOT / block.page), block.line
         )
+        self._printed.append(output)
         if succeeded == (block.mode == "fails"):
             raise self._failure(block, "succeeded" if succeeded else "failed", output)
 
@@ -152,12 +175,12 @@ class Session:
             self._background.remove(self._server)
             self._server.end()
         self._server = process = self._start(block)
-        url = f"http://127.0.0.1:{self._ports[METRICS]}/readyz"
+        url = f"http://127.0.0.1:{self.ports[METRICS]}/readyz"
         if not process.wait_until(lambda: answers(url)):
             raise self._failure(block, "the server was never ready", process.output())
 
     def _start(self, block: Block) -> Process:
-        process = Process(self._command(block), self._folder, self._env)
+        process = Process(self._command(block), self.folder, self._env)
         self._background.append(process)
         return process
 
@@ -168,7 +191,7 @@ class Session:
         return [sys.executable, "-c", code]
 
     def _with_ports(self, code: str) -> str:
-        return re.sub(r"\b800[0-3]\b", lambda match: str(self._ports[int(match[0])]), code)
+        return _PORT.sub(lambda match: str(self.ports[int(match[0])]), code)
 
     def _failure(self, block: Block, what: str, output: str) -> BlockFailed:
         said = f"\n--- the server said\n{self._server.output()[-3000:]}" if self._server else ""
