@@ -191,6 +191,16 @@ format: install-dev ## rewrite the code in the house style
 check-cuda: install-dev ## compile the CUDA kernels for every architecture, no GPU needed
 	$(BIN)/python -m fused_mlp.kernels.cuda.check
 
+# Checks links, anchors and the API reference too: a warning is an error.
+.PHONY: docs docs-serve
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
+docs: install-dev ## the documentation as a site, in build/site; open index.html there, no server is needed
+	@$(BIN)/python -m mkdocs build --quiet --strict
+	@echo "build/site/index.html"
+
+docs-serve: install-dev ## the same on http://127.0.0.1:8080, renewed while you write
+	@$(BIN)/python -m mkdocs serve --no-strict --dev-addr 127.0.0.1:8080 --watch CONTRIBUTING.md --watch CHANGELOG.md
+
 PTX_EVERY ?= 2
 check-ptx: install-dev ## execute the compiled CUDA kernels on the CPU: every case in two precisions, in all with PTX_EVERY=1
 	FUSED_MLP_PTX_EVERY=$(PTX_EVERY) $(BIN)/python -m pytest tests/kernels/ptx tests/kernels/cuda/test_executed.py
