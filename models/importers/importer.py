@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -75,6 +75,7 @@ def import_model(
     calibration: NDArray[Any] | None = None,
     max_error: float | None = None,
     check: tuple[NDArray[Any], NDArray[Any]] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> ImportedModel:
     """Read `source` and write it to `<repository>/<name>/<version>`, by default one above the highest there.
 
@@ -88,12 +89,14 @@ def import_model(
     is measured over the rows of `calibration`, or random ones, and written beside the weights; `max_error` (5 %)
     bounds it (see `fused_mlp.models.precision`). `dtype` makes floats of weights in fewer bits.
 
-    `check`: rows and the outputs that the model must reproduce; one that does not is not written."""
+    `check`: rows and the outputs that the model must reproduce; one that does not is not written. `progress` is told
+    what is done now."""
     check_name(name)
     if version is not None and version < 1:
         raise ModelLoadError(f"version: expected 1 or more, got {version}")
     path = Path(source)
     kind = detect_format(path)
+    progress(f"reading {path.name}")
     if kind == "state_dict" and unsafe_pickle:
         kind = "pickle"
     if state_dict is not None and kind != "python":
@@ -142,11 +145,15 @@ def import_model(
         source=mlp.source or f"imported from {path.name}" + (f", {prefix}" if prefix else ""),
     )
     try:
+        if precision not in (None, "float32"):
+            progress(f"measuring the error in {precision}")
         mlp = reduce_precision(mlp, precision, calibration, max_error)
         if check is not None:
+            progress(f"checking {len(check[0])} rows")
             check_outputs(mlp, *check, max_error)
     except ModelLoadError as error:
         raise ModelLoadError(f"{path}: {error}") from error
+    progress(f"writing {name}")
     return _write(mlp, Path(repository), name, version, kind)
 
 

@@ -8,13 +8,47 @@ import os
 import signal
 import sys
 
+_COMPLETE = "_FUSED_MLP_COMPLETE"  # set by a shell that asks what can follow
+
 
 def main() -> None:
     arguments = sys.argv[1:]
+    if not arguments and _COMPLETE not in os.environ:
+        from fused_mlp.service.cli.next_steps import print_next_steps
+
+        print_next_steps()
+        return
     if arguments[:1] == ["serve"]:
         # Process 1 of a container has no default action for signals: without a handler they are lost.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: os._exit(128 + number))
+    else:
+        from fused_mlp.service.cli.interruption import raise_on_signals
+
+        raise_on_signals()
+    try:
+        _run(arguments)
+    except KeyboardInterrupt as error:  # before a command was found, which handles it itself
+        from fused_mlp.service.cli.interruption import leave
+
+        _end(leave(error).code)
+    except SystemExit as left:
+        if isinstance(left.code, int) and left.code > 128:
+            _end(left.code)
+        raise
+
+
+def _end(code: object) -> None:
+    """Without waiting for threads that are in the middle of something."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            continue  # its reader has left
+    os._exit(code if isinstance(code, int) else 1)
+
+
+def _run(arguments: list[str]) -> None:
     try:
         if arguments[:1] == ["health"]:
             from fused_mlp.service.cli.quick_health import check_health_quickly
@@ -24,6 +58,8 @@ def main() -> None:
 
         app(prog_name="fused-mlp")
     except ImportError as error:
+        if _COMPLETE in os.environ:
+            return
         from fused_mlp.service.cli.failure import fail
         from fused_mlp.service.missing import explain_import
 

@@ -4,9 +4,7 @@ what Prometheus recorded. Prints a table or JSON, and writes a page."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,12 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fused_mlp.service.arm import Arm, parse_arm
+from fused_mlp.service.cli.completion import model_names
 from fused_mlp.service.cli.connection import Connector, connected_later
+from fused_mlp.service.cli.exit_codes import ExitCode
 from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.page import check_folder, write_page
+from fused_mlp.service.cli.progress import progress_bar
+from fused_mlp.service.cli.result import Json, show
 from fused_mlp.service.client import Client, PredictError, RetryPolicy, VersionInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from rich.console import RenderableType
 
     from fused_mlp.service.ab.report import Report
 
@@ -31,52 +35,64 @@ _RECORDED = "From recorded metrics"
 def command(
     connector: Connector,
     *,
-    model: Annotated[str, typer.Argument(help="The model; not needed when there is one.")] = "",
+    model: Annotated[
+        str, typer.Argument(help="Name of the model, if there are several.", autocompletion=model_names)
+    ] = "",
     arms: Annotated[
         str | None,
         typer.Option(
-            metavar="2/fused,3/fused", help="The two arms; both variants of the default if not given."
+            metavar="2/fused,3/fused",
+            help="Two versions and variants to compare. If not given, both variants of the default version.",
         ),
     ] = None,
     duration: Annotated[float, typer.Option(min=2, help="How long to run.", metavar="SECONDS")] = 60.0,
     rate: Annotated[
         float | None,
-        typer.Option(min=1, help="Requests per second; a short probe finds one if not given.", metavar="N"),
+        typer.Option(
+            min=1, help="Requests per second. If not given, a short probe finds a rate.", metavar="N"
+        ),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Rows in each request.", metavar="N")] = 1,
     source: Annotated[
         str | None,
         typer.Option(
-            "--input", "-i", metavar="FILE", help="Rows to send, .npy, .csv or .json; else made up."
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Rows to send: .npy, .csv or .json. If not given, random ones.",
         ),
     ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Its metrics port, for the CPU time; port 8002 of the same host if not given.",
+            help="The server's metrics port, for its CPU time. If not given, port 8002 of the same host.",
             rich_help_panel="Connection",
         ),
     ] = None,
     model_repository: Annotated[
-        Path | None, typer.Option(help="What the server started for this serves; else the demo.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Models for the server that is started. If not given, the demo."),
     ] = None,
     from_prometheus: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Send nothing: read this Prometheus.", rich_help_panel=_RECORDED),
+        typer.Option(
+            metavar="URL",
+            help="Send no requests: read what this Prometheus has recorded.",
+            rich_help_panel=_RECORDED,
+        ),
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="30m|6h|2d", help="How far back.", rich_help_panel=_RECORDED)
+        str, typer.Option(metavar="30m|6h|2d", help="How far back to read.", rich_help_panel=_RECORDED)
     ] = "1h",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Compare both variants, or two arms, under live-like load, and say what came of it.
+    """Compare the fused with the unfused variant, or two versions, under load.
 
-    Requests are due at random moments of a fixed rate and count from then: queueing is not hidden.
-    The arms take turns. Exit code 2: the figures are not valid, the last line says why."""
-    if html is not None and not html.parent.is_dir():
-        fail(f"{html}: there is no folder {html.parent}")  # before a minute of load
+    Requests are sent at random moments at a fixed rate, and a latency counts from the moment a request is due, so it
+    includes queueing. The two take turns. Exit code 4: the figures are not valid; the last line says why."""
+    check_folder(html)
     pair = None if arms is None else _parse_arms(arms)
     if from_prometheus:
         report = _recorded(from_prometheus, model, since, pair)
@@ -94,16 +110,18 @@ def command(
         )
     report = _with_provenance(report, connector)
     if html is not None:
-        _write_page(report, html)
-    if as_json:
-        typer.echo(json.dumps(report.as_json()))
-    else:
-        from fused_mlp.service.cli.rendering import print_table
+        from fused_mlp.service.reports.ab.html_report import html_report
+
+        write_page(html, html_report(report))
+
+    def view() -> RenderableType:
         from fused_mlp.service.reports.ab.terminal import report_view
 
-        print_table(report_view(report))
+        return report_view(report)
+
+    show(report.as_json(), as_json, view)
     if not report.valid:
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.NOT_VALID)
 
 
 def _live(
@@ -126,7 +144,8 @@ def _live(
             from fused_mlp.service.ab.own_server import OwnServer, ServerDidNotStart
 
             try:
-                own = stack.enter_context(OwnServer(repository))
+                with progress_bar("starting a server"):
+                    own = stack.enter_context(OwnServer(repository))
             except ServerDidNotStart as error:
                 fail(str(error))
             target, metrics = own.target, own.metrics_url
@@ -145,26 +164,14 @@ def _live(
             metrics_url=metrics or f"http://{target.rpartition(':')[0]}:8002",
         )
         try:
-            with _progress_bar(f"{name}: {chosen[0][0]} and {chosen[1][0]} in turns") as progress:
-                return run.run(progress)
+            with progress_bar(f"{name}: {chosen[0][0]} and {chosen[1][0]} in turns") as bar:
+                return run.run(bar.update)
         except PredictError as error:
             if error.code.name == "PERMISSION_DENIED":
                 named = "FUSED_MLP_ALLOW_OVERRIDE" in error.message
                 hint = "" if named else "; allow it there with FUSED_MLP_ALLOW_OVERRIDE=1"
                 fail(f"{target} must let a request name its variant: {error.message}{hint}")
             raise
-
-
-@contextmanager
-def _progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """On stderr, so that the output of --json stays clean."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(text, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 Chosen = tuple[
@@ -273,12 +280,3 @@ def _with_provenance(report: Report, connector: Connector) -> Report:
     if connector.target is not None:  # the server may run elsewhere
         made["machine of the client"] = made.pop("machine")
     return replace(report, facts=report.facts | made)
-
-
-def _write_page(report: Report, path: Path) -> None:
-    from fused_mlp.service.reports.ab.html_report import html_report
-
-    try:
-        path.write_text(html_report(report))
-    except OSError as error:
-        fail(f"{path}: {error.strerror or error}")

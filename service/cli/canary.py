@@ -8,12 +8,16 @@ from typing import Annotated
 
 import typer
 
+from fused_mlp.service.cli.completion import model_names
 from fused_mlp.service.cli.connection import connected_to_admin
 from fused_mlp.service.cli.duration import seconds_of
+from fused_mlp.service.cli.exit_codes import ExitCode
+from fused_mlp.service.cli.interruption import if_interrupted
+from fused_mlp.service.cli.progress import progress_bar
+from fused_mlp.service.cli.result import Json, show
 from fused_mlp.service.client.admin import AdminClient, CanaryInfo, PolicyInfo
 
 POLL_S = 0.5
-ROLLED_BACK = 3  # the exit code
 
 
 def _seconds(text: str) -> float:
@@ -34,68 +38,92 @@ def _steps(text: str) -> list[float]:
 def command(
     admin: AdminClient,
     *,
-    model: Annotated[str, typer.Argument(help="Name of the model.")],
+    model: Annotated[str, typer.Argument(help="Name of the model.", autocompletion=model_names)],
     to: Annotated[
-        str | None, typer.Option(metavar="ARM", help="The new arm: 4, 4/fused, latest or a label.")
+        str | None,
+        typer.Option(
+            metavar="ARM",
+            help="What to move to: a version and variant such as 4, 4/fused, latest or a label.",
+        ),
     ] = None,
     steps: Annotated[
-        str, typer.Option(metavar="1,5,...", help="Shares of the requests, in percent.")
+        str, typer.Option(metavar="1,5,...", help="Shares of the requests at each step, in percent.")
     ] = "1,5,25,100",
-    interval: Annotated[str, typer.Option(metavar="30s|5m|1h", help="How long each step takes.")] = "5m",
+    interval: Annotated[str, typer.Option(metavar="30s|5m|1h", help="How long each step lasts.")] = "5m",
     max_error_increase: Annotated[
         float,
-        typer.Option(min=0, max=1, metavar="0..1", help="How much larger its share of failures may be."),
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="0..1",
+            help="How much larger than the old arm's its share of failed requests may be.",
+        ),
     ] = 0.01,
     max_p99_ratio: Annotated[
-        float, typer.Option(min=1, metavar="N", help="How many times the p99 of the old arm its p99 may be.")
+        float, typer.Option(min=1, metavar="N", help="How many times the old arm's its p99 latency may be.")
     ] = 1.5,
     min_requests: Annotated[
         int, typer.Option(min=1, metavar="N", help="Requests that the new arm answers before the next step.")
     ] = 100,
     stop: Annotated[
-        bool, typer.Option("--stop", help="End the one that runs: the old arm answers all.")
+        bool, typer.Option("--stop", help="End the canary that runs: the old arm answers all requests.")
     ] = False,
-    wait: Annotated[bool, typer.Option(help="Wait for the end; the server goes on in any case.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait for the end. The server goes on in any case.")] = True,
+    as_json: Json = False,
 ) -> None:
-    """Move the traffic of a model to another arm step by step, and back at once if that is worse.
+    """Move a model's traffic to another version step by step, and back at once if that is worse.
 
-    Runs inside the server. Exit code 0: the arm is the default now; 3: it was worse, or was stopped; the old one
-    answers."""
+    The server does this by itself; the command follows it. Exit code 0: the new version is the default now. 3: it
+    was worse or was stopped, and the old one answers all requests."""
     if (to is None) != stop:
         raise typer.BadParameter("give --to ARM, or --stop")
     if to is None:
-        _tell_pinned(model, admin.stop_canary(model))
+        policy = admin.stop_canary(model)
+        _show(model, policy, as_json)
         return
+    shares = _steps(steps)
     policy = admin.start_canary(
         model,
         to,
-        steps=_steps(steps),
+        steps=shares,
         interval_s=_seconds(interval),
         max_error_increase=max_error_increase,
         max_p99_ratio=max_p99_ratio,
         min_requests=min_requests,
     )
+    if wait:
+        policy = _follow(admin, model, policy, shares, as_json)
+    _show(model, policy, as_json)
+    if wait and policy.canary is not None and policy.canary.state != "promoted":
+        raise typer.Exit(ExitCode.WENT_BACK)
+
+
+def _follow(
+    admin: AdminClient, model: str, policy: PolicyInfo, shares: list[float], as_json: bool
+) -> PolicyInfo:
+    """Prints a line for each step; returns when the canary has ended."""
     told = None
-    while wait:
-        if policy.canary is not None and policy.canary != told:
-            told = policy.canary
-            typer.echo(_line(model, told))
-            if told.state != "running":
-                break
-        time.sleep(POLL_S)
-        policy = admin.policies(model)[0]
-    if told is not None:
-        _tell_pinned(model, policy)
-        if told.state != "promoted":
-            raise typer.Exit(ROLLED_BACK)
+    note = f"the canary goes on; to end it: fused-mlp canary {model} --stop"
+    with progress_bar(f"canary of {model}") as bar, if_interrupted(note):
+        while True:
+            if policy.canary is not None and policy.canary != told:
+                told = policy.canary
+                if not as_json:
+                    typer.echo(_line(model, told))
+                passed = sum(share < 100 * told.share for share in shares)
+                bar.update(passed, len(shares), f"step {min(passed + 1, len(shares))} of {len(shares)}")
+                if told.state != "running":
+                    return policy
+            time.sleep(POLL_S)
+            policy = admin.policies(model)[0]
 
 
-def _tell_pinned(model: str, policy: PolicyInfo) -> None:
-    if policy.version.isdigit():
-        typer.echo(
-            f"{model} is pinned to version {policy.version}; to follow new versions again: "
-            f"fused-mlp pin {model} latest"
-        )
+def _show(model: str, policy: PolicyInfo, as_json: bool) -> None:
+    document = {"model": model, "default_version": policy.default_version, "version": policy.version}
+    document |= {"canary": policy.canary}
+    pinned = f"{model} is pinned to version {policy.version}; to follow new versions again: "
+    pinned += f"fused-mlp pin {model} latest"
+    show(document, as_json, lambda: pinned if policy.version.isdigit() else f"canary of {model} runs")
 
 
 def _line(model: str, told: CanaryInfo) -> str:

@@ -5,11 +5,7 @@ the command with one line."""
 from __future__ import annotations
 
 import inspect
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -31,21 +27,32 @@ def _option(help_text: str, metavar: str, env: str | None = None, *names: str, *
 
 def _options(
     *,
-    target: Annotated[str, _option("The server.", "HOST:PORT", "FUSED_MLP_TARGET")] = "127.0.0.1:8001",
-    timeout: Annotated[float, _option("Give up after this long.", "SECONDS", min=0)] = 10.0,
-    tls: Annotated[bool, _option("Connect with TLS; implied by the next.", "", None, "--tls")] = False,
+    target: Annotated[
+        str, _option("Address of the server.", "HOST:PORT", "FUSED_MLP_TARGET")
+    ] = "127.0.0.1:8001",
+    timeout: Annotated[float, _option("How long to wait for an answer.", "SECONDS", min=0)] = 10.0,
+    tls: Annotated[bool, _option("Connect with TLS. The next options imply it.", "", None, "--tls")] = False,
     tls_ca: Annotated[
-        Path | None, _option("Trust these roots, not the system's.", "PEM", "FUSED_MLP_TARGET_CA")
+        Path | None,
+        _option("Root certificates to trust, in place of the system's.", "PEM", "FUSED_MLP_TARGET_CA"),
     ] = None,
     tls_name: Annotated[
-        str | None, _option("Name in the server's certificate.", "NAME", "FUSED_MLP_TARGET_NAME")
+        str | None,
+        _option(
+            "The name in the server's certificate, if it is not the host's.", "NAME", "FUSED_MLP_TARGET_NAME"
+        ),
     ] = None,
     tls_cert: Annotated[
         Path | None, _option("Certificate of this client.", "PEM", "FUSED_MLP_TARGET_CERT")
     ] = None,
-    tls_key: Annotated[Path | None, _option("Its key.", "PEM", "FUSED_MLP_TARGET_KEY")] = None,
+    tls_key: Annotated[
+        Path | None, _option("Key of that certificate.", "PEM", "FUSED_MLP_TARGET_KEY")
+    ] = None,
     token_file: Annotated[
-        Path | None, _option("Token of this caller, in a file.", "FILE", "FUSED_MLP_TARGET_TOKEN_FILE")
+        Path | None,
+        _option(
+            "File with the token that tells the server who is calling.", "FILE", "FUSED_MLP_TARGET_TOKEN_FILE"
+        ),
     ] = None,
 ) -> dict[str, Any]:
     secure = tls or tls_ca or tls_name or tls_cert or tls_key
@@ -58,7 +65,9 @@ _ADMIN_TARGET = inspect.Parameter(
     "target",
     inspect.Parameter.KEYWORD_ONLY,
     default="127.0.0.1:8003",
-    annotation=Annotated[str, _option("The server's admin port.", "HOST:PORT", "FUSED_MLP_TARGET_ADMIN")],
+    annotation=Annotated[
+        str, _option("Address of the server's admin port.", "HOST:PORT", "FUSED_MLP_TARGET_ADMIN")
+    ],
 )
 
 
@@ -73,7 +82,11 @@ _OPTIONAL_TARGET = inspect.Parameter(
     default=None,
     annotation=Annotated[
         str | None,
-        _option("A server that runs; else one is started for this.", "HOST:PORT", "FUSED_MLP_TARGET"),
+        _option(
+            "A server that runs already. If not given, one is started for this.",
+            "HOST:PORT",
+            "FUSED_MLP_TARGET",
+        ),
     ],
 )
 
@@ -129,7 +142,7 @@ def connected(
             client = connect(**_options(**{name: given.pop(name) for name in options}))
         except (OSError, ValueError) as error:  # an unreadable TLS file, a certificate without its key
             fail(str(error))
-        with client, _leaving_on_ctrl_c():
+        with client:
             try:
                 command(client, **given)
             except PredictError as error:
@@ -145,17 +158,3 @@ def connected(
     run.__signature__ = inspect.Signature([*keyword_only, *options.values()])  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in run.__signature__.parameters.items()}  # type: ignore[attr-defined]
     return run
-
-
-@contextmanager
-def _leaving_on_ctrl_c() -> Iterator[None]:
-    """Exit at once and without a message: there is nothing to clean up, and a KeyboardInterrupt inside grpc may look
-    like a failed call."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a command fails: one line on stderr that says what to do, and exit code 1."""
+"""How a command fails: one line on stderr that says what to do, and an exit code."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from fused_mlp.service.cli.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     from fused_mlp.service.client import PredictError
 
 
-def fail(message: str) -> NoReturn:
+def fail(message: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     prefix = "\033[1;31merror: \033[0m" if colour else "error: "
     print(prefix + " ".join(message.split()), file=sys.stderr)
-    raise SystemExit(1)
+    raise SystemExit(int(code))
+
+
+def misuse(message: str) -> NoReturn:
+    """For options and arguments that are wrong."""
+    fail(message, ExitCode.USAGE)
 
 
 def explain(error: PredictError, *, admin: bool = False) -> str:

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from fused_mlp.service.cli.completion import model_names
 from fused_mlp.service.cli.connection import connected
+from fused_mlp.service.cli.exit_codes import ExitCode
+from fused_mlp.service.cli.result import Json, show
 from fused_mlp.service.client import Client
 
 
@@ -15,10 +18,19 @@ from fused_mlp.service.client import Client
 def command(
     client: Client,
     *,
-    model: Annotated[str, typer.Argument(help="Ask for one model instead of the server.")] = "",
+    model: Annotated[
+        str, typer.Argument(help="Ask about one model, not the server.", autocompletion=model_names)
+    ] = "",
+    as_json: Json = False,
 ) -> None:
-    """Say whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not."""
+    """Check whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not."""
     status = client.health(model)
-    typer.echo(f"{model or client.target}: {status}")
+    document = {
+        "target": client.target,
+        "model": model or None,
+        "status": status,
+        "serving": status == "SERVING",
+    }
+    show(document, as_json, lambda: f"{model or client.target}: {status}")
     if status != "SERVING":
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)

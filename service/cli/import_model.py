@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.interruption import if_interrupted
+from fused_mlp.service.cli.progress import progress_bar
+from fused_mlp.service.cli.result import Json, show
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,8 +28,8 @@ _ARGUMENT = re.compile(
 )
 _CHECKPOINT = "For checkpoints (.pt, .safetensors), which hold tensors alone"
 _MODULE = "For torch modules"
-_EXTRAS = "Said about the model"
-_PRECISION = "Fewer bits"
+_EXTRAS = "What the model says about itself"
+_PRECISION = "Weights in fewer bits"
 
 
 def command(
@@ -123,6 +128,7 @@ def command(
         str | None,
         typer.Option(metavar="FILE", help="One example row: .npy, .csv or .json.", rich_help_panel=_EXTRAS),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Import a model file into a repository, as a new version.
 
@@ -137,10 +143,9 @@ def command(
     rows = None if calibrate is None else _rows(calibrate)
     checked = None if check is None else (_rows(check[0]), _rows(check[1]))
     shape = None if row_shape is None else _shape(row_shape)
-    from fused_mlp.models import ModelLoadError
     from fused_mlp.models.importers.importer import import_model
 
-    try:
+    with progress_bar(f"importing {source}") as bar, if_interrupted("nothing was imported"), _explained():
         imported = import_model(
             source,
             repository,
@@ -162,13 +167,39 @@ def command(
             calibration=rows,
             max_error=max_error,
             check=checked,
+            progress=bar.say,
         )
+    spec, mlp = imported.mlp.spec, imported.mlp
+    document = {
+        "name": imported.name,
+        "version": imported.version,
+        "path": imported.path,
+        "format": imported.format,
+        "program": spec.summary(),
+        "parameters": spec.parameters,
+        "dtype": spec.dtype,
+        "precision": mlp.precision if mlp.reduced else "float32",
+        "error": None if mlp.error is None else mlp.error.model_dump(),
+    }
+    show(
+        document,
+        as_json,
+        lambda: (
+            f"imported {source} as {imported.name} version {imported.version}, in {imported.path}\n"
+            f"  {spec.summary()}, {spec.parameters:,} parameters, {_in_words(mlp)}\n"
+            f"  to serve it: fused-mlp serve --model-repository {repository}"
+        ),
+    )
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from fused_mlp.models import ModelLoadError
+
+    try:
+        yield
     except ModelLoadError as error:
         fail(_ARGUMENT.sub(_option, str(error)))
-    spec = imported.mlp.spec
-    typer.echo(f"imported {source} as {imported.name} version {imported.version}, in {imported.path}")
-    typer.echo(f"  {spec.summary()}, {spec.parameters:,} parameters, {_in_words(imported.mlp)}")
-    typer.echo(f"  to serve it: fused-mlp serve --model-repository {repository}")
 
 
 def _option(argument: re.Match[str]) -> str:

@@ -6,13 +6,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from fused_mlp.service.cli.completion import model_names
 from fused_mlp.service.cli.connection import connected_with_token
+from fused_mlp.service.cli.result import Json, show
 from fused_mlp.service.client import Client, PredictError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 WATCH_INTERVAL_S = 0.5
 
@@ -21,29 +25,32 @@ WATCH_INTERVAL_S = 0.5
 def command(
     client: Client,
     *,
-    name: Annotated[str, typer.Argument(help="Show everything about this model.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    name: Annotated[
+        str, typer.Argument(help="Show everything about this model.", autocompletion=model_names)
+    ] = "",
+    as_json: Json = False,
     graph: Annotated[bool, typer.Option("--graph", help="Draw the program of this model.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show changes until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Print a line for each change, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """List the models of a server, or describe one.
 
-    --target may name the admin port too, which needs the token of a caller that is listed."""
+    --target may name the server's admin port too; that needs a token if the server has a list of callers."""
     if graph and (not name or as_json):
         raise typer.BadParameter("--graph draws one model: give its name, and no --json, which has all steps")
     if watch:
         _watch(client, name, as_json)
     models = [client.model(name)] if name else client.models()
-    if as_json:
-        described = [asdict(model) for model in models]
-        typer.echo(json.dumps(described[0] if name else described))
-        return
-    from fused_mlp.service.cli.rendering import graph_view, model_view, models_table, print_table
 
-    if graph:
-        print_table(graph_view(models[0]))
-        return
-    print_table(model_view(models[0]) if name else models_table(models))
+    def view() -> RenderableType:
+        from fused_mlp.service.cli.rendering import graph_view, model_view, models_table
+
+        if not name:
+            return models_table(models)
+        return graph_view(models[0]) if graph else model_view(models[0])
+
+    show(models[0] if name else models, as_json, view)
 
 
 def _watch(client: Client, name: str, as_json: bool) -> NoReturn:

@@ -4,29 +4,45 @@ port."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from fused_mlp.service.cli.completion import model_names
 from fused_mlp.service.cli.connection import connected_to_admin
-from fused_mlp.service.client.admin import AdminClient, OnMismatch, PolicyInfo, Precision
+from fused_mlp.service.cli.result import Json, show
+from fused_mlp.service.client.admin import AdminClient, OnMismatch, PolicyChanged, PolicyInfo, Precision
 from fused_mlp.service.variant import Variant
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
 
 PRECISIONS: tuple[str, ...] = get_args(Precision)
-_MODEL = typer.Argument(help="Name of the model; all of them if not given.")
-_OWNER = typer.Argument(help="Name of the model; '*' for all of them.")
-_JSON = typer.Option("--json", help="Print JSON.")
+Model = Annotated[
+    str, typer.Argument(help="Name of the model; all of them if not given.", autocompletion=model_names)
+]
+Owner = Annotated[
+    str, typer.Argument(help="Name of the model; '*' for all of them.", autocompletion=model_names)
+]
+
+
+def _option(panel: str, metavar: str | None, help_text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help_text, rich_help_panel=panel, **more)
+
+
+_ANSWERS, _REQUEST = "What answers", "What a request may choose"
+_SHADOW, _RESOURCES = "Comparing in the background", "Versions and resources"
 
 
 @app.callback()
 def _group() -> None:
-    """Say or change which arms answer, a model's share of the time and its precision, while the server runs.
+    """Show or change which versions and variants answer, while the server runs.
+
+    An arm is a version, a variant (fused or unfused), or both: 3, fused, 3/fused.
 
     The server needs an admin port: FUSED_MLP_ADMIN_PORT=8003 fused-mlp serve"""
 
@@ -34,8 +50,8 @@ def _group() -> None:
 def get(
     admin: AdminClient,
     *,
-    model: Annotated[str, _MODEL] = "",
-    as_json: Annotated[bool, _JSON] = False,
+    model: Model = "",
+    as_json: Json = False,
 ) -> None:
     """Show the policies in force."""
     _show(admin.policies(model), as_json)
@@ -46,57 +62,59 @@ def get(
 def change(
     admin: AdminClient,
     *,
-    model: Annotated[str, _MODEL] = "",
+    model: Model = "",
+    version: Annotated[
+        str | None, _option(_ANSWERS, "N|latest|previous|LABEL", "The version of requests that name none.")
+    ] = None,
     variant: Annotated[
-        str | None, typer.Option(metavar="fused|unfused", help="Answers requests that name none.")
+        str | None, _option(_ANSWERS, "fused|unfused", "The variant of requests that name none.")
     ] = None,
     split: Annotated[
-        float | None, typer.Option(metavar="0..1", help="Share of requests for the other variant.")
-    ] = None,
-    allow_override: Annotated[
-        bool | None, typer.Option(help="Whether a request may name its variant.", show_default=False)
-    ] = None,
-    shadow: Annotated[
-        float | None, typer.Option(metavar="0..1", help="Share of batches to run on both and compare.")
-    ] = None,
-    shadow_arm: Annotated[
-        str | None,
-        typer.Option(metavar="ARM", help="Of another version, to run them on instead; '' for none."),
-    ] = None,
-    on_mismatch: Annotated[
-        str | None, typer.Option(metavar="log|unfused", help="What to do when the variants differ.")
-    ] = None,
-    weight: Annotated[
-        float | None, typer.Option(metavar="0.01..1000", help="Share of the time beside other models.")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(PRECISIONS), help="What float32 versions are kept in; measured, and bounded."
-        ),
-    ] = None,
-    version: Annotated[
-        str | None,
-        typer.Option(metavar="N|latest|previous|LABEL", help="Answers requests that name no version."),
+        float | None, _option(_ANSWERS, "0..1", "Share of these requests for the other variant.")
     ] = None,
     arm: Annotated[
         list[str] | None,
-        typer.Option(metavar="ARM=SHARE", help="Share of another arm, as in 3/fused=0.1; may be repeated."),
+        _option(_ANSWERS, "ARM=SHARE", "Share of another arm, such as 3/fused=0.1. May be repeated."),
     ] = None,
     no_arms: Annotated[
-        bool, typer.Option("--no-arms", help="Take the shares of all other arms away.")
+        bool, _option(_ANSWERS, None, "Take away the shares of all other arms.", "--no-arms")
     ] = False,
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL=N", help="Name a version; LABEL= takes the label away. May be repeated."),
+        _option(_ANSWERS, "LABEL=N", "Name a version; LABEL= removes the label. May be repeated."),
+    ] = None,
+    allow_override: Annotated[
+        bool | None, _option(_REQUEST, None, "Whether a request may name its variant.", show_default=False)
+    ] = None,
+    shadow: Annotated[
+        float | None,
+        _option(_SHADOW, "0..1", "Share of the batches to run on both variants, to compare the outputs."),
+    ] = None,
+    shadow_arm: Annotated[
+        str | None,
+        _option(_SHADOW, "ARM", "An arm to compare with, in place of the other variant; '': none."),
+    ] = None,
+    on_mismatch: Annotated[
+        str | None, _option(_SHADOW, "log|unfused", "What to do when the variants' outputs differ.")
     ] = None,
     versions: Annotated[
-        str | None,
-        typer.Option(metavar="all|latest:N|N,...", help="Which versions of the repository are served."),
+        str | None, _option(_RESOURCES, "all|latest:N|N,...", "Which versions of the repository to serve.")
     ] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    weight: Annotated[
+        float | None,
+        _option(_RESOURCES, "0.01..1000", "Its share of the CPU time, relative to other models."),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        _option(
+            _RESOURCES,
+            "|".join(PRECISIONS),
+            "How the weights of float32 versions are kept. The error is measured and bounded.",
+        ),
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Change what is given and leave the rest as it is.
+    """Change the given fields of a policy; the others stay as they are.
 
     For example: fused-mlp policy set digits --split 0.1 --shadow 0.01, or --version 2 --arm 3/fused=0.1"""
     _check("--variant", variant, ("fused", "unfused"))
@@ -146,23 +164,21 @@ def change(
 def unset(
     admin: AdminClient,
     *,
-    model: Annotated[str, _OWNER],
+    model: Owner,
     fields: Annotated[
         list[str], typer.Argument(help="Such as split or version: docs/ab/index.md lists them.")
     ],
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Json = False,
 ) -> None:
-    """Take changes of some fields back: they are what the settings say again.
+    """Take back the changes of some fields: the server's settings apply again.
 
     For example: fused-mlp policy unset digits split shadow_arm"""
     names = [field.removeprefix("--").replace("-", "_") for field in fields]
     _take_back(admin, model, names, as_json)
 
 
-def reset(
-    admin: AdminClient, *, model: Annotated[str, _OWNER], as_json: Annotated[bool, _JSON] = False
-) -> None:
-    """Take all changes back that were made while servers ran."""
+def reset(admin: AdminClient, *, model: Owner, as_json: Json = False) -> None:
+    """Take back all changes that were made while the server ran."""
     _take_back(admin, model, ["*"], as_json)
 
 
@@ -209,19 +225,23 @@ def _check(option: str, value: str | None, known: tuple[str, ...]) -> None:
 
 
 def _show(policies: list[PolicyInfo], as_json: bool, *, summary: bool = False) -> None:
-    if as_json:
-        typer.echo(json.dumps([asdict(policy) for policy in policies]))
-        return
-    from fused_mlp.service.cli.rendering import policy_table, print_table
+    def view() -> RenderableType:
+        from fused_mlp.service.cli.rendering import policy_table
 
-    print_table(policy_table(policies, summary=summary))
+        return policy_table(policies, summary=summary)
+
+    show(policies, as_json, view)
 
 
-def history(admin: AdminClient, *, model: Annotated[str, _MODEL] = "") -> None:
-    """Show who changed what and when, since the server started."""
-    for each in admin.history(model):
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time_s))
-        typer.echo(f"{when}  {each.model or 'all models'}, by {each.by}: {each.what}")
+def history(admin: AdminClient, *, model: Model = "", as_json: Json = False) -> None:
+    """Show which changes were made, when and by which caller, since the server started."""
+    changes = admin.history(model)
+    show(changes, as_json, lambda: "\n".join(map(_line, changes)) or "no changes since the server started")
+
+
+def _line(change: PolicyChanged) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.time_s))
+    return f"{when}  {change.model or 'all models'}, by {change.by}: {change.what}"
 
 
 app.command("get")(connected_to_admin(get))

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fused_mlp.service.cli.completion import model_names
 from fused_mlp.service.cli.connection import connected
 from fused_mlp.service.cli.failure import explain, fail
+from fused_mlp.service.cli.interruption import if_interrupted
+from fused_mlp.service.cli.progress import Bar, progress_bar
 from fused_mlp.service.client import Client, PredictError, Prediction, VersionInfo
 from fused_mlp.service.client.prediction import ALL_OUTPUTS, ONLY_OUTPUT
 
@@ -29,37 +32,43 @@ if TYPE_CHECKING:
 def command(
     client: Client,
     *,
-    model: Annotated[str, typer.Argument(help="Name of the model.")],
+    model: Annotated[str, typer.Argument(help="Name of the model.", autocompletion=model_names)],
     source: Annotated[
         str | None,
         typer.Option(
             "--input",
             "-i",
             metavar="FILE",
-            help="Rows: CSV, TSV, JSON, JSON Lines, .npy or .npz, told by the content; - reads stdin.",
+            help="File of rows: CSV, TSV, JSON, JSON Lines, .npy or .npz. The content tells the format; - reads stdin.",
         ),
     ] = None,
-    example: Annotated[bool, typer.Option("--example", help="Use the example the model ships.")] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="Send the example row that the model has.")
+    ] = False,
     version: Annotated[
-        int | None, typer.Option(help="Version; the default one if not given.", min=1, metavar="N")
+        int | None, typer.Option(help="Version to ask. If not given, the default one.", min=1, metavar="N")
     ] = None,
     variant: Annotated[
-        str | None, typer.Option(metavar="fused|unfused", help="Variant; the server's choice if not given.")
+        str | None,
+        typer.Option(metavar="fused|unfused", help="Variant to ask. If not given, the server chooses."),
     ] = None,
     arm: Annotated[
         str | None,
-        typer.Option(metavar="ARM", help="Version or label, variant, or both: 3/fused, previous, stable."),
+        typer.Option(
+            metavar="ARM", help="Version and variant in one, such as 3/fused; also a label, or previous."
+        ),
     ] = None,
     output_name: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Which output of a model that has several; * for all; the first if not given.",
+            help="Which output of a model that has several; * for all. If not given, the first.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(help="How many labels to show.", min=1, metavar="N")] = 3,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document; -o suits many rows better.")
+        bool,
+        typer.Option("--json", help="Print one JSON document, for programs. For many rows, -o is better."),
     ] = False,
     output: Annotated[
         Path | None,
@@ -193,16 +202,19 @@ def _take_all(
 ) -> None:
     """Add all predictions up and write their outputs. A failure says how far it got."""
     from fused_mlp.service.cli.rows.output import STDOUT, open_output
-    from fused_mlp.service.cli.rows.progress import progress_bar
     from fused_mlp.service.cli.rows.source import InputError
 
     total = None if leading is None else math.prod(leading)
     try:
-        with open_output(output, leading) as file, progress_bar(total, rows.share_read) as show:
+        with (
+            nullcontext() if output in (None, STDOUT) else if_interrupted(f"{output} was not written"),
+            open_output(output, leading) as file,
+            progress_bar(rows.name) as bar,
+        ):
             for prediction in predictions:
                 file.write(prediction.outputs if all_outputs else prediction.output)
                 answers.add(prediction)
-                show(answers.rows)
+                _show_progress(bar, answers.rows, total, rows)
         return
     except InputError as error:
         problem = str(error)
@@ -214,6 +226,12 @@ def _take_all(
         problem += f"; stopped after {answers.rows:,} rows"
         problem += f", {output} was not written" if output not in (None, STDOUT) else ""
     fail(problem)
+
+
+def _show_progress(bar: Bar, done: int, total: int | None, rows: Rows) -> None:
+    """Without a number of rows, the share of the input that was read counts."""
+    share = done / total if total else rows.share_read()
+    bar.update(share or 0, None if share is None else 1, f"{done:,} rows")
 
 
 def _as_json(

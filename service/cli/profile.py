@@ -3,27 +3,33 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import re
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.failure import fail, misuse
+from fused_mlp.service.cli.interruption import if_interrupted
+from fused_mlp.service.cli.page import check_folder, write_page
 from fused_mlp.service.cli.profile_arguments import refuse_misplaced
+from fused_mlp.service.cli.progress import Bar, progress_bar
+from fused_mlp.service.cli.result import show
 
 if TYPE_CHECKING:
-    from fused_mlp.kernels.profile import Profile, Sweep
+    from rich.console import RenderableType
+
+    from fused_mlp.kernels.profile import Options, Profile, Sweep
     from fused_mlp.models import Activation, Mlp
     from fused_mlp.service.client.admin import AdminClient
 
 _SHAPE = "What to profile"
-_RESULT = "What comes of it"
-_SWEEP = "Where fusion pays"
-_LIVE = "A running server, in place of a model"
+_RESULT = "Results"
+_SWEEP = "Sweep: where fusion pays"
+_LIVE = "Trace a running server, in place of a model"
 
 
 def _option(help_text: str, panel: str, *names: str, **more: Any) -> Any:
@@ -38,27 +44,34 @@ def command(
         typer.Argument(help="Version directory of a repository, or an ONNX file.", metavar="MODEL"),
     ] = None,
     dims: Annotated[
-        str | None, _option("Widths by commas, in place of a model.", _SHAPE, metavar="784,512,256,10")
+        str | None,
+        _option("Layer widths, separated by commas, in place of a model.", _SHAPE, metavar="784,512,256,10"),
     ] = None,
-    activation: Annotated[str, _option("After each layer but the last, with --dims.", _SHAPE)] = "relu",
+    activation: Annotated[
+        str, _option("Activation after each layer but the last, with --dims.", _SHAPE)
+    ] = "relu",
     gated: Annotated[
         bool, _option("Gated hidden layers (GeGLU, SwiGLU), with --dims.", _SHAPE, "--gated")
     ] = False,
     precision: Annotated[
-        str, _option("Of the weights, with --dims.", _SHAPE, metavar="float32|bfloat16|int8")
+        str, _option("Precision of the weights, with --dims.", _SHAPE, metavar="float32|bfloat16|int8")
     ] = "float32",
-    batch: Annotated[str, _option("Batch sizes by commas.", _SHAPE, metavar="1,8,64,512")] = "1,8,64,512",
+    batch: Annotated[
+        str, _option("Batch sizes, separated by commas.", _SHAPE, metavar="1,8,64,512")
+    ] = "1,8,64,512",
     device: Annotated[str, _option("Where to run it.", _SHAPE, metavar="cpu|cuda|cuda:N")] = "cpu",
     threads: Annotated[
         int | None,
-        _option("Threads of one call; by the cores at hand if not given.", _SHAPE, metavar="N"),
+        _option("Threads of one call. If not given, one for each core.", _SHAPE, metavar="N"),
     ] = None,
     variants: Annotated[
-        str, _option("Which of the three, by commas.", _SHAPE, metavar="eager,compile,fused")
+        str, _option("Which of the three to run, separated by commas.", _SHAPE, metavar="eager,compile,fused")
     ] = "eager,compile,fused",
     expect: Annotated[
         str | None,
-        _option("Your guess, to be compared with what is found.", _SHAPE, metavar="ops=7,launches=5"),
+        _option(
+            "Your guess of some counts, to compare with what is found.", _SHAPE, metavar="ops=7,launches=5"
+        ),
     ] = None,
     budget: Annotated[
         float,
@@ -67,13 +80,15 @@ def command(
         ),
     ] = 0.3,
     html: Annotated[
-        Path | None, _option("Write the report, one self-contained page.", _RESULT, metavar="FILE")
+        Path | None, _option("Write the report as one self-contained HTML page.", _RESULT, metavar="FILE")
     ] = None,
     trace_dir: Annotated[
         Path | None,
-        _option("Write a Chrome/Perfetto trace and a flame graph for each.", _RESULT, metavar="FOLDER"),
+        _option(
+            "Write a Chrome/Perfetto trace and a flame graph for each variant.", _RESULT, metavar="FOLDER"
+        ),
     ] = None,
-    as_json: Annotated[bool, _option("Print JSON.", _RESULT, "--json")] = False,
+    as_json: Annotated[bool, _option("Print one JSON document, for programs.", _RESULT, "--json")] = False,
     sweep: Annotated[
         bool, _option("Measure fused against eager over batch size and width.", _SWEEP, "--sweep")
     ] = False,
@@ -84,12 +99,12 @@ def command(
         str, _option("Batch sizes of the sweep.", _SWEEP, metavar="N,N,...")
     ] = "1,2,4,8,16,32,64,128,256,512",
     sweep_file: Annotated[
-        Path, _option("Where its results are kept; an interrupted sweep goes on.", _SWEEP, metavar="FILE")
+        Path, _option("Where its results are kept: an interrupted sweep goes on.", _SWEEP, metavar="FILE")
     ] = Path("fused-mlp-sweep.json"),
     live: Annotated[
         str | None, _option("Trace a running server: its admin port.", _LIVE, metavar="HOST:PORT")
     ] = None,
-    seconds: Annotated[float, _option("For how long.", _LIVE, metavar="SECONDS")] = 5.0,
+    seconds: Annotated[float, _option("How long to trace.", _LIVE, metavar="SECONDS")] = 5.0,
     tls_ca: Annotated[
         Path | None, _option("Connect with TLS, and trust these roots.", _LIVE, metavar="PEM")
     ] = None,
@@ -117,15 +132,14 @@ def command(
     batches = _numbers("batch", batch)
     widths, rows = _numbers("sweep-widths", sweep_widths), _numbers("sweep-batches", sweep_batches)
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", device):
-        fail(f"--device: expected cpu, cuda or cuda:N, got {device!r}")
+        misuse(f"--device: expected cpu, cuda or cuda:N, got {device!r}")
     if (model is None) == (dims is None):
-        fail(
+        misuse(
             "expected a MODEL or --dims, such as --dims 784,512,256,10; got "
             + ("neither" if dims is None else "both")
         )
-    for path in (html, sweep_file if sweep else None):
-        if path is not None and not path.absolute().parent.is_dir():
-            fail(f"{path}: its folder does not exist")
+    check_folder(html)
+    check_folder(sweep_file if sweep else None)
     from fused_mlp.kernels.cores import usable_cores
     from fused_mlp.kernels.errors import KernelError
     from fused_mlp.kernels.profile import (
@@ -140,7 +154,7 @@ def command(
 
     chosen = [name.strip() for name in variants.split(",")]
     if not chosen or any(name not in PROFILED for name in chosen):
-        fail(f"--variants: expected some of {', '.join(PROFILED)} by commas, got {variants!r}")
+        misuse(f"--variants: expected some of {', '.join(PROFILED)} by commas, got {variants!r}")
     try:
         guesses = parse_expectation(expect) if expect else {}
         mlp = _model(model, dims, activation, gated, precision)
@@ -154,29 +168,28 @@ def command(
             budget_s=budget,
             trace_dir=trace_dir,
         )
-        found = _with_status(lambda report: profile(mlp, options, report))
+        with progress_bar("profile") as bar:
+            found = profile(mlp, options, _counted(bar, options))
         swept = _sweep(mlp, options.threads, widths, rows, sweep_file) if sweep else None
     except (ProfileError, KernelError, OSError) as error:
         fail(str(error))
     differences = compare(guesses, found.points)
     _write(found, swept, html, trace_dir, differences)
-    if as_json:
-        from fused_mlp.service.reports.provenance import provenance
+    from fused_mlp.service.reports.provenance import provenance
 
-        result = found.to_dict() | {"expectations": [asdict(each) for each in differences]}
-        result["sweep"] = asdict(swept) if swept else None
-        result["made"] = provenance()
-        typer.echo(json.dumps(result))
-        return
-    from fused_mlp.service.cli.rendering import print_table
-    from fused_mlp.service.reports.profile.terminal import profile_view, sweep_view
+    def view() -> RenderableType:
+        from rich.console import Group
 
-    print_table(profile_view(found, differences))
-    if swept is not None:
-        print_table(sweep_view(swept))
-    for written in (html, trace_dir):
-        if written is not None:
-            typer.echo(f"written: {written}")
+        from fused_mlp.service.reports.profile.terminal import profile_view, sweep_view
+
+        return Group(profile_view(found, differences), *([sweep_view(swept)] if swept else []))
+
+    document = {**found.to_dict(), "expectations": differences, "sweep": swept, "made": provenance()}
+    show(document, as_json, view)
+    if not as_json:
+        for written in (html, trace_dir):
+            if written is not None:
+                typer.echo(f"written: {written}")
 
 
 def _opened(target: str, tls: tuple[Path | None, ...], token_file: Path | None) -> AdminClient:
@@ -194,7 +207,7 @@ def _opened(target: str, tls: tuple[Path | None, ...], token_file: Path | None) 
 def _numbers(option: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 1 <= int(part) <= 1 << 20 for part in parts):
-        fail(f"--{option}: expected whole numbers from 1 by commas, such as 1,8,64; got {text!r}")
+        misuse(f"--{option}: expected whole numbers from 1 by commas, such as 1,8,64; got {text!r}")
     return list(dict.fromkeys(map(int, parts)))
 
 
@@ -210,11 +223,11 @@ def _model(path: Path | None, dims: str | None, activation: str, gated: bool, pr
             fail(str(error))
     widths = [int(part) for part in _parts(dims or "")]
     if activation not in get_args(Activation):
-        fail(f"--activation: expected one of {', '.join(get_args(Activation))}; got {activation!r}")
+        misuse(f"--activation: expected one of {', '.join(get_args(Activation))}; got {activation!r}")
     if gated and len(widths) < 3:
-        fail(f"--gated: expected a hidden layer, such as --dims 768,3072,768; got --dims {dims}")
+        misuse(f"--gated: expected a hidden layer, such as --dims 768,3072,768; got --dims {dims}")
     if precision not in PRECISIONS:
-        fail(f"--precision: expected one of {', '.join(PRECISIONS)}; got {precision!r}")
+        misuse(f"--precision: expected one of {', '.join(PRECISIONS)}; got {precision!r}")
     mlp = random_mlp(widths, cast("Activation", activation), gated)
     return to_precision(mlp, check_precision(precision))
 
@@ -222,60 +235,44 @@ def _model(path: Path | None, dims: str | None, activation: str, gated: bool, pr
 def _parts(dims: str) -> list[str]:
     parts = [part.strip() for part in dims.split(",")]
     if len(parts) < 2 or not all(part.isdecimal() and 1 <= int(part) <= 1 << 20 for part in parts):
-        fail(f"--dims: expected at least two widths by commas, such as 784,512,256,10; got {dims!r}")
+        misuse(f"--dims: expected at least two widths by commas, such as 784,512,256,10; got {dims!r}")
     return parts
 
 
-def _with_status(run: Any) -> Profile:
-    """Show progress on one line of stderr, which is erased at the end."""
-    from rich.console import Console
+def _counted(bar: Bar, options: Options) -> Callable[[str], None]:
+    """The limits, then each variant built; then each batch size timed, and each variant traced."""
+    total = 1 + len(options.variants) + len(options.batches) * (1 + len(options.variants))
+    done = itertools.count()
 
-    console = Console(stderr=True)
-    with console.status("starting") as status:
-        found: Profile = run(status.update)
-    return found
+    def report(text: str) -> None:
+        bar.say(text)
+        bar.update(next(done), total)
+
+    return report
 
 
 def _sweep(mlp: Mlp, threads: int, widths: list[int], batches: list[int], path: Path) -> Sweep:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from fused_mlp.kernels.profile import run_sweep
 
-    columns = (TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sweep", total=None)
-        return run_sweep(
-            path,
-            mlp,
-            threads=threads,
-            widths=widths,
-            batches=batches,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    note = f"what was measured is kept in {path}, and the same command goes on"
+    with progress_bar("sweep") as bar, if_interrupted(note):
+        return run_sweep(path, mlp, threads=threads, widths=widths, batches=batches, progress=bar.update)
 
 
 def _write(
     found: Profile, swept: Sweep | None, html: Path | None, folder: Path | None, differences: Any
 ) -> None:
-    try:
-        if html is not None:
-            from fused_mlp.service.reports.profile.html_report import html_report
-            from fused_mlp.service.reports.provenance import provenance
+    if html is not None:
+        from fused_mlp.service.reports.profile.html_report import html_report
+        from fused_mlp.service.reports.provenance import provenance
 
-            html.write_text(html_report(found, provenance(), differences, swept))
-        if folder is not None:
-            from fused_mlp.service.reports.profile.flame_graph import flame_graph
+        write_page(html, html_report(found, provenance(), differences, swept))
+    if folder is not None:
+        from fused_mlp.service.reports.profile.flame_graph import flame_graph
 
-            for batch in found.batches:
-                flames = {key: flame for key, flame in found.flames.items() if key.endswith(f"/{batch}")}
-                scale = max((flame.us for flame in flames.values()), default=1.0)
-                for key, flame in flames.items():
-                    name = key.replace("/", "-batch")
-                    (folder / f"{name}-flame.svg").write_text(flame_graph(flame, scale, key, alone=True))
-    except OSError as error:
-        _cannot_write(error)
-
-
-def _cannot_write(error: OSError) -> NoReturn:
-    fail(f"{error.filename}: cannot be written: {error.strerror}")
+        for batch in found.batches:
+            flames = {key: flame for key, flame in found.flames.items() if key.endswith(f"/{batch}")}
+            scale = max((flame.us for flame in flames.values()), default=1.0)
+            for key, flame in flames.items():
+                path = folder / f"{key.replace('/', '-batch')}-flame.svg"
+                write_page(path, flame_graph(flame, scale, key, alone=True))

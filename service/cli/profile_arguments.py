@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import typer
 
-from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.failure import misuse
 
 _OF_LIVE = ("seconds", "tls_ca", "tls_cert", "tls_key", "token_file")
 _OF_SWEEP = ("sweep_widths", "sweep_batches", "sweep_file")
@@ -18,7 +18,7 @@ def refuse_misplaced(context: typer.Context) -> None:
     given = {name: value for name, value in context.params.items() if _was_given(context, name)}
     if "live" in given:
         if "model" in given or "dims" in given:
-            fail("expected --live, a MODEL or --dims; got more than one of them")
+            misuse("expected --live, a MODEL or --dims; got more than one of them")
         _refuse([name for name in given if name not in _WITH_LIVE], "expected without --live")
         return
     _refuse([name for name in _OF_LIVE if name in given], "expected with --live HOST:PORT only")
@@ -31,7 +31,7 @@ def refuse_misplaced(context: typer.Context) -> None:
         )
     threads = given.get("threads")
     if threads is not None and not 1 <= threads <= _MOST_THREADS:
-        fail(f"--threads: expected 1 to {_MOST_THREADS}, got {threads}")
+        misuse(f"--threads: expected 1 to {_MOST_THREADS}, got {threads}")
 
 
 def _was_given(context: typer.Context, name: str) -> bool:
@@ -41,4 +41,4 @@ def _was_given(context: typer.Context, name: str) -> bool:
 
 def _refuse(names: list[str], why: str) -> None:
     if names:
-        fail(f"--{names[0].replace('_', '-')}: {why}")
+        misuse(f"--{names[0].replace('_', '-')}: {why}")

@@ -4,6 +4,8 @@ the list of commands: what it needs may be slow to import, or not installed."""
 
 from __future__ import annotations
 
+import re
+import sys
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
@@ -12,43 +14,59 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-# In the order of --help: the module of each command (and its function, if not `command`), and the first paragraph of
-# its own help.
+from fused_mlp.service.cli.exit_codes import ExitCode
+from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.interruption import leave
+
+_SERVE, _MODELS, _COMPARE, _MACHINES = (
+    "Serve and call",
+    "Models and versions",
+    "Compare and change",
+    "Machines",
+)
+# In the order of --help: the module of each command (and its function, if not `command`), the first paragraph of its
+# own help, and its panel.
 COMMANDS = {
-    "serve": ("serve", "Serve the models of a repository until SIGTERM or Ctrl-C."),
-    "predict": ("predict", "Run a model on rows of numbers."),
-    "models": ("models", "List the models of a server, or describe one."),
-    "load": ("versions:load", "Serve what the repository holds of a model now."),
-    "unload": ("versions:unload", "Stop serving a model, until it is loaded again."),
-    "pin": ("versions:pin", "Say which version answers requests that name none."),
-    "rollback": ("versions:rollback", "Go back to the version below the default one, and pin it."),
-    "import": ("import_model", "Import a model file into a repository, as a new version."),
+    "serve": ("serve", "Serve the models of a repository until SIGTERM or Ctrl-C.", _SERVE),
+    "predict": ("predict", "Run a model on rows of numbers.", _SERVE),
+    "models": ("models", "List the models of a server, or describe one.", _SERVE),
+    "health": (
+        "health",
+        "Check whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not.",
+        _SERVE,
+    ),
+    "import": ("import_model", "Import a model file into a repository, as a new version.", _MODELS),
+    "load": ("versions:load", "Load new and changed versions of a model from the repository.", _MODELS),
+    "unload": ("versions:unload", "Stop serving a model, until it is loaded again.", _MODELS),
+    "pin": ("versions:pin", "Choose the version that answers requests which name none.", _MODELS),
+    "rollback": ("versions:rollback", "Go back to the version below the default one, and pin it.", _MODELS),
+    "ab": ("ab", "Compare the fused with the unfused variant, or two versions, under load.", _COMPARE),
+    "policy": (
+        "policy",
+        "Show or change which versions and variants answer, while the server runs.",
+        _COMPARE,
+    ),
+    "canary": (
+        "canary",
+        "Move a model's traffic to another version step by step, and back at once if that is worse.",
+        _COMPARE,
+    ),
     "profile": (
         "profile",
         "Profile an MLP: eager PyTorch, torch.compile and the fused kernel, side by side.",
+        _COMPARE,
     ),
     "warm": (
         "warm",
         "Compile the CUDA kernels of all models of a repository, so that a server starts without compiling.",
+        _MACHINES,
     ),
-    "health": (
-        "health",
-        "Say whether a server, or one of its models, is serving: exit code 0 if it is, 1 if not.",
-    ),
-    "ab": ("ab", "Compare both variants, or two arms, under live-like load, and say what came of it."),
-    "policy": (
-        "policy",
-        "Say or change which arms answer, a model's share of the time and its precision, while the server runs.",
-    ),
-    "canary": (
-        "canary",
-        "Move the traffic of a model to another arm step by step, and back at once if that is worse.",
-    ),
-    "ray": (
-        "ray",
-        "Run replicas of the server on a Ray cluster: places them, restarts the dead, scales by utilization.",
-    ),
+    "ray": ("ray", "Run and scale replicas of the server on a Ray cluster.", _MACHINES),
 }
+# typer brings click under different names, depending on its version.
+_ClickError: type[Exception] = next(
+    each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException"
+)
 
 
 class LazyGroup(TyperGroup):
@@ -57,7 +75,8 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """For the list of commands: a name and a text."""
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
+        _, summary, panel = COMMANDS[cmd_name]
+        return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """For running it: the command itself."""
@@ -66,16 +85,73 @@ class LazyGroup(TyperGroup):
             close = get_close_matches(name, COMMANDS)
             hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(COMMANDS)}."
             ctx.fail(f"No such command {name!r}; {hint}")
-        place, _, function = COMMANDS[name][0].partition(":")
-        module = import_module(f"fused_mlp.service.cli.{place}")
-        if hasattr(module, "app"):  # has commands of its own
-            command = get_command(module.app)
-        else:
-            single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            single.command(name)(getattr(module, function or "command"))
-            command = get_command(single)
-        command.name = name
-        return name, command, args[1:]
+        return name, load_command(name), args[1:]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [_readable(param) for param in super().get_params(ctx)]
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise leave(error) from None
+
+    def main(
+        self, args: Any = None, prog_name: Any = None, complete_var: Any = None, *_: Any, **more: Any
+    ) -> Any:
+        """A mistake on the command line is one line, as other errors are."""
+        more["standalone_mode"] = False
+        try:
+            code = super().main(args, prog_name, complete_var, **more)
+        except _ClickError as error:
+            if not (text := _mistake(error)):  # the help of a group was printed
+                sys.exit(ExitCode.USAGE)
+            fail(text, ExitCode.USAGE)
+        sys.exit(code if isinstance(code, int) else ExitCode.DONE)
+
+
+def load_command(name: str) -> Any:
+    """Imports the module of a command."""
+    place, _, function = COMMANDS[name][0].partition(":")
+    module = import_module(f"fused_mlp.service.cli.{place}")
+    if hasattr(module, "app"):  # has commands of its own
+        command = get_command(module.app)
+    else:
+        single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        single.command(name)(getattr(module, function or "command"))
+        command = get_command(single)
+    command.name = name
+    _tidy(command)
+    return command
+
+
+def _tidy(command: Any) -> None:
+    """Lines of a paragraph are joined: terminals have other widths than the source."""
+    command.help = re.sub(r"(?<=\S)\n[ \t]*(?=\S)", " ", command.help or "")
+    params = command.get_params
+    command.get_params = lambda ctx: [_readable(param) for param in params(ctx)]
+    for each in getattr(command, "commands", {}).values():
+        _tidy(each)
+
+
+def _readable(param: Any) -> Any:
+    """Without what typer shows of types (`<bool>`), which tells users nothing."""
+    if param.metavar is None and getattr(param, "is_flag", False):
+        param.metavar = ""
+    elif param.metavar is None and param.param_type_name == "argument":
+        param.metavar = param.name.upper()
+    return param
+
+
+def _mistake(error: Any) -> str:
+    """As one line. Empty for a group without a command."""
+    text: str = error.format_message().rstrip(".").removeprefix("Invalid value: ")
+    if close := getattr(error, "possibilities", None):
+        text = (
+            f"{text.partition('(')[0].partition('Did you')[0].strip().rstrip('.')}; did you mean {close[0]}?"
+        )
+    place = f" (see {error.ctx.command_path} --help)" if getattr(error, "ctx", None) else ""
+    return text + place if text else ""
 
 
 def _print_version(wanted: bool) -> None:
@@ -88,17 +164,18 @@ def _print_version(wanted: bool) -> None:
 
 app = typer.Typer(
     cls=LazyGroup,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"Exit codes: {', '.join(f'{code:d} {code.brief}' for code in ExitCode)}.",
 )
 
 
 @app.callback()
 def _group(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Serve multi-layer perceptrons over gRPC, and talk to such a server."""
+    """Serve multi-layer perceptrons over gRPC and REST, and talk to such a server."""

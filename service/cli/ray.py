@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,37 +12,44 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fused_mlp.service.cli.duration import seconds_of
+from fused_mlp.service.cli.exit_codes import ExitCode
 from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.interruption import if_interrupted
+from fused_mlp.service.cli.progress import Bar, progress_bar
+from fused_mlp.service.cli.result import Json, show
 
 if TYPE_CHECKING:
     from fused_mlp.service.ray.cluster import Fleet
 
 POLL_S = 0.3
 TELL_AFTER_S = 10.0
-FAILED = 3  # exit code of a rollout that went back
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich")
 
 Address = Annotated[
     str,
     typer.Option(
-        envvar="RAY_ADDRESS", metavar="HOST:PORT", help="The Ray cluster; auto: the one on this machine."
+        envvar="RAY_ADDRESS",
+        metavar="HOST:PORT",
+        help="Address of the Ray cluster; auto: the one on this machine.",
     ),
 ]
-Name = Annotated[str, typer.Option(help="Name of the fleet, if a cluster has several.")]
+Name = Annotated[str, typer.Option(help="Name of the fleet of replicas, if the cluster has several.")]
 Given = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting of `fused-mlp serve`; as often as needed."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting of `fused-mlp serve`. May be repeated."),
 ]
 Repository = Annotated[
-    str | None, typer.Option(metavar="PATH|URL", help="The model repository: the same place on all nodes.")
+    str | None, typer.Option(metavar="PATH|URL", help="Model repository, at the same place on all nodes.")
 ]
-Wait = Annotated[bool, typer.Option(help="Wait until it is done; it goes on in any case.")]
+Wait = Annotated[bool, typer.Option(help="Wait until it is done. The cluster goes on in any case.")]
 
 
 @app.callback()
 def _group() -> None:
-    """Run replicas of the server on a Ray cluster: places them, restarts the dead, scales by utilization."""
+    """Run and scale replicas of the server on a Ray cluster.
+
+    A controller in the cluster places the replicas, restarts those that die, and adds or removes some by load."""
 
 
 @app.command()
@@ -73,6 +79,7 @@ def up(
     name: Name = "fused-mlp",
     address: Address = "auto",
     wait: Wait = True,
+    as_json: Json = False,
 ) -> None:
     """Start a fleet of replicas."""
     from fused_mlp.service.ray.deployment import Deployment, check_settings, read_range, read_settings
@@ -100,9 +107,7 @@ def up(
 
         with connected(address):
             fleet = create(deployment)
-            if not wait:
-                return
-            _show(_wait_for(fleet, fewest))
+            _show(_wait_for(fleet, fewest) if wait else fleet.status(), as_json)
 
 
 @app.command()
@@ -116,6 +121,7 @@ def rollout(
     name: Name = "fused-mlp",
     address: Address = "auto",
     wait: Wait = True,
+    as_json: Json = False,
 ) -> None:
     """Replace the replicas one by one, with other settings or the repository as it is now.
 
@@ -125,43 +131,56 @@ def rollout(
     with _explained(), _fleet(name, address) as fleet:
         wanted = fleet.deployment().changed(replicas, read_settings(given or [], repository))
         fleet.roll_out(wanted)
-        status = fleet.status()
-        while wait and status["rollout"]:
-            time.sleep(POLL_S)
-            status = fleet.status()
+        status = _follow(fleet, wanted.generation) if wait else fleet.status()
         if wait and status["deployment"]["generation"] < wanted.generation:
             typer.echo(f"rolled back: {status['error'] or 'the controller was lost'}", err=True)
-            raise typer.Exit(FAILED)
-        _show(status)
+            raise typer.Exit(ExitCode.WENT_BACK)
+        _show(status, as_json)
 
 
 @app.command()
-def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    name: Name = "fused-mlp",
-    address: Address = "auto",
-) -> None:
-    """Say which replicas there are, where, and how busy."""
+def status(as_json: Json = False, name: Name = "fused-mlp", address: Address = "auto") -> None:
+    """Show the replicas: where they run and how busy they are."""
     with _explained(), _fleet(name, address) as fleet:
-        told = fleet.status()
-        if as_json:
-            typer.echo(json.dumps(told))
-        else:
-            _show(told)
+        _show(fleet.status(), as_json)
 
 
 @app.command()
-def down(name: Name = "fused-mlp", address: Address = "auto") -> None:
-    """End a fleet: all replicas answer what they accepted, then stop."""
-    with _explained(), _fleet(name, address) as fleet:
+def down(name: Name = "fused-mlp", address: Address = "auto", as_json: Json = False) -> None:
+    """End a fleet: all replicas answer the requests they have accepted, then stop."""
+    with (
+        _explained(),
+        _fleet(name, address) as fleet,
+        progress_bar(f"ending {name}"),
+        if_interrupted("the replicas go on ending"),
+    ):
         fleet.down()
+    show({"name": name, "down": True}, as_json, lambda: f"{name} is down")
+
+
+def _follow(fleet: Fleet, generation: int) -> dict[str, Any]:
+    """Until the rollout has ended."""
+    note = "the rollout goes on; `fused-mlp ray status` follows it"
+    with progress_bar("replacing replicas") as bar, if_interrupted(note):
+        while (status := fleet.status())["rollout"]:
+            new = [replica for replica in status["replicas"] if replica["generation"] == generation]
+            bar.update(sum(replica["state"] == "ready" for replica in new), status["wanted"])
+            time.sleep(POLL_S)
+        return status
 
 
 def _wait_for(fleet: Fleet, fewest: int) -> dict[str, Any]:
+    note = "the fleet goes on; `fused-mlp ray down` ends it"
+    with progress_bar("starting replicas") as bar, if_interrupted(note):
+        return _wait(fleet, fewest, bar)
+
+
+def _wait(fleet: Fleet, fewest: int, bar: Bar) -> dict[str, Any]:
     """Until as many are ready. If none can start, the fleet is ended."""
     began, told, error = time.monotonic(), False, ""
     status = fleet.status()
     while _count(status, "ready") < fewest:
+        bar.update(_count(status, "ready"), fewest)
         if status["error"] and not _count(status, "ready"):
             fleet.down()
             fail(f"no replica started: {status['error']}")
@@ -207,20 +226,20 @@ def _count(status: dict[str, Any], state: str) -> int:
     return sum(replica["state"] == state for replica in status["replicas"])
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(told: dict[str, Any], as_json: bool) -> None:
+    show(told, as_json, lambda: "\n".join(_lines(told)))
+
+
+def _lines(told: dict[str, Any]) -> Iterator[str]:
     deployment = told["deployment"]
     doing = ", rolling out" if told["rollout"] else ""
-    typer.echo(
+    yield (
         f"{deployment['name']}: {_count(told, 'ready')} of {told['wanted']} replicas ready "
         f"({deployment['fewest']} to {deployment['most']}), generation {deployment['generation']}{doing}"
     )
     for replica in told["replicas"]:
         used = "" if replica["utilization"] is None else f"  {replica['utilization']:.0%} busy"
-        where = (
-            replica["address"] or "waits for a place"
-            if not replica["node"]
-            else replica["address"] or "loading"
-        )
-        typer.echo(f"  {replica['name']}  {replica['state']}  {where}{used}")
+        where = replica["address"] or ("loading" if replica["node"] else "waits for a place")
+        yield f"  {replica['name']}  {replica['state']}  {where}{used}"
     if told["error"]:
-        typer.echo(f"  last error: {told['error']}")
+        yield f"  last error: {told['error']}"

@@ -3,71 +3,77 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fused_mlp.service.cli.completion import model_names
 from fused_mlp.service.cli.connection import connected_to_admin
+from fused_mlp.service.cli.interruption import if_interrupted
+from fused_mlp.service.cli.progress import progress_bar
+from fused_mlp.service.cli.result import Json, show
 from fused_mlp.service.client.admin import AdminClient
 from fused_mlp.service.client.model_info import ModelInfo
 
-_MODEL = typer.Argument(help="Name of the model.")
-_JSON = typer.Option("--json", help="Print JSON.")
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Model = Annotated[str, typer.Argument(help="Name of the model.", autocompletion=model_names)]
 
 
 @connected_to_admin
-def load(
-    admin: AdminClient, *, model: Annotated[str, _MODEL], as_json: Annotated[bool, _JSON] = False
-) -> None:
-    """Serve what the repository holds of a model now.
+def load(admin: AdminClient, *, model: Model, as_json: Json = False) -> None:
+    """Load new and changed versions of a model from the repository.
 
-    Loads versions that are new or have changed, retires those that are gone; the others serve on. The server needs an
-    admin port: FUSED_MLP_ADMIN_PORT=8003 fused-mlp serve"""
-    _show(admin.load(model), as_json)
+    Versions that are gone from the repository are retired; the others serve on. The server needs an admin port:
+    FUSED_MLP_ADMIN_PORT=8003 fused-mlp serve"""
+    with progress_bar(f"loading {model}"), if_interrupted("the server goes on loading"):
+        loaded = admin.load(model)
+    _show(loaded, as_json)
 
 
 @connected_to_admin
-def unload(admin: AdminClient, *, model: Annotated[str, _MODEL]) -> None:
+def unload(admin: AdminClient, *, model: Model, as_json: Json = False) -> None:
     """Stop serving a model, until it is loaded again.
 
     Requests accepted before are answered."""
     admin.unload(model)
-    typer.echo(f"unloaded {model}")
+    show({"model": model, "unloaded": True}, as_json, lambda: f"unloaded {model}")
 
 
 @connected_to_admin
 def pin(
     admin: AdminClient,
     *,
-    model: Annotated[str, _MODEL],
+    model: Model,
     version: Annotated[
-        str, typer.Argument(metavar="[VERSION|latest]", help="The default one now, if not given.")
+        str,
+        typer.Argument(
+            metavar="VERSION|latest",
+            help="A number, or latest for the highest. If not given, the present default.",
+        ),
     ] = "",
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Json = False,
 ) -> None:
-    """Say which version answers requests that name none.
+    """Choose the version that answers requests which name none.
 
-    Higher versions that come later are loaded and do not take over: fused-mlp pin digits 3. And they do again with
-    fused-mlp pin digits latest"""
+    After `fused-mlp pin digits 3`, higher versions that come later are loaded, but do not take over. After
+    `fused-mlp pin digits latest`, the highest version answers again."""
     if version not in ("", "latest") and not (version.isascii() and version.isdecimal() and int(version)):
         raise typer.BadParameter(f"VERSION: expected a number from 1 or latest, got {version!r}")
     _show(admin.pin(model, None if not version else 0 if version == "latest" else int(version)), as_json)
 
 
 @connected_to_admin
-def rollback(
-    admin: AdminClient, *, model: Annotated[str, _MODEL], as_json: Annotated[bool, _JSON] = False
-) -> None:
+def rollback(admin: AdminClient, *, model: Model, as_json: Json = False) -> None:
     """Go back to the version below the default one, and pin it."""
     _show(admin.roll_back(model), as_json)
 
 
 def _show(model: ModelInfo, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(asdict(model)))
-        return
-    from fused_mlp.service.cli.rendering import models_table, print_table
+    def view() -> RenderableType:
+        from fused_mlp.service.cli.rendering import models_table
 
-    print_table(models_table([model]))
+        return models_table([model])
+
+    show(model, as_json, view)

@@ -18,6 +18,9 @@ from fused_mlp.models.quantization import Precision
 from fused_mlp.models.repository import Repository
 from fused_mlp.models.version_directory import ModelFile
 from fused_mlp.service.cli.failure import fail
+from fused_mlp.service.cli.interruption import if_interrupted
+from fused_mlp.service.cli.progress import progress_bar
+from fused_mlp.service.cli.result import Json, show
 from fused_mlp.service.settings.settings import SettingsError, load_settings
 
 
@@ -39,13 +42,14 @@ def command(
     repository: Annotated[
         Path | None, typer.Option(help="The models to compile for; default: FUSED_MLP_MODEL_REPOSITORY.")
     ] = None,
-    tf32: Annotated[bool, typer.Option(help="For a server with FUSED_MLP_TF32=1.")] = False,
+    tf32: Annotated[bool, typer.Option("--tf32", help="For a server with FUSED_MLP_TF32=1.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compile the CUDA kernels of all models of a repository, so that a server starts without compiling.
 
-    No GPU is needed, but the versions of triton and fused-mlp that will serve, and the server's FUSED_MLP_PRECISION and
-    FUSED_MLP_POLICY where they change a model's precision. Mount the directory wherever you like, read-only if you
-    like, and name it to the server as TRITON_CACHE_DIR.
+    No GPU is needed. Use the versions of triton and fused-mlp that will serve, and the server's FUSED_MLP_PRECISION and
+    FUSED_MLP_POLICY if they change a model's precision. The server finds the directory as TRITON_CACHE_DIR; it may be
+    mounted read-only.
     """
     if importlib.util.find_spec("triton") is None:
         fail("triton is not installed (it comes with CUDA builds of torch): pip install triton")
@@ -69,15 +73,14 @@ def command(
         fail(f"{root}: expected models, found none")
     specs = [spec for model_file, precision in versions for spec in specs_to_run(model_file, precision)]
     try:
-        count = fill(
-            specs,
-            architecture,
-            output,
-            tf32=tf32,
-            processes=usable_cores(),
-            progress=lambda done, total: typer.echo(f"\r{done} of {total} binaries", nl=False, err=True),
-        )
+        with (
+            progress_bar(f"compiling for {arch}") as bar,
+            if_interrupted(f"what is compiled is kept in {output}, and the same command goes on"),
+        ):
+            count = fill(
+                specs, architecture, output, tf32=tf32, processes=usable_cores(), progress=bar.update
+            )
     except OSError as error:
         fail(f"--output {output}: {error.strerror or error}")
-    typer.echo("", err=True)
-    typer.echo(f"{count} binaries for {arch} of {len(versions)} models are in {output}")
+    document = {"architecture": arch, "binaries": count, "versions": len(versions), "directory": output}
+    show(document, as_json, lambda: f"{count} binaries for {arch} are in {output}")

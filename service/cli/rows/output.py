@@ -7,16 +7,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 import stat
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import IO, Any, NoReturn, Protocol, Self, TypeAlias
+from types import TracebackType
+from typing import IO, Any, Protocol, Self, TypeAlias
 from zipfile import ZipFile
 
 import numpy as np
@@ -26,7 +24,6 @@ from fused_mlp.service.client.prediction import ONLY_OUTPUT
 
 STDOUT = Path("-")
 _NPY_HEADER_BYTES = 512  # enough for the longest shape that numpy has, of 64 dimensions
-_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _JSON_WORDS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
@@ -177,20 +174,17 @@ def open_output(path: Path | None, leading: tuple[int, ...] | None) -> OutputFil
 
 class OutputFile:
     """A context: leaving it without an error gives the file its name, leaving it with one removes what was written.
-    So do signals that end the process."""
+    Signals that end the process are such errors (interruption.py)."""
 
     def __init__(self, path: Path, leading: tuple[int, ...] | None) -> None:
         self._path = Path(os.path.realpath(path))  # a link stays a link
         self._writer = make_writer(path, leading)
         self._temporary = self._path.with_name(f".fused-mlp-{secrets.token_hex(6)}.part")
-        self._handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         self._file: IO[bytes] = self._temporary.open("xb")
         if self._path.exists():
             os.fchmod(self._file.fileno(), stat.S_IMODE(self._path.stat().st_mode))
-        if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.signal(number, self._leave) for number in _ENDING_SIGNALS}
         return self
 
     def write(self, rows: Outputs) -> None:
@@ -206,8 +200,6 @@ class OutputFile:
             self._temporary.unlink(missing_ok=True)
             with suppress(OSError):  # what a full disk did not take is flushed once more
                 self._file.close()
-            for number, handler in self._handlers.items():
-                signal.signal(number, handler)
 
     def _finish(self) -> None:
         end, beginning = self._writer.end()
@@ -216,10 +208,6 @@ class OutputFile:
         self._file.write(beginning)
         self._file.close()
         self._temporary.replace(self._path)
-
-    def _leave(self, number: int, _: FrameType | None) -> NoReturn:
-        self._temporary.unlink(missing_ok=True)
-        os._exit(128 + number)
 
 
 class NoOutput:

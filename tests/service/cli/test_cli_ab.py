@@ -20,7 +20,7 @@ def test_report_has_every_figure_for_both_variants(cli, server, tmp_path):
         "ab", "--duration", 2, "--rate", 200, "--rows", 3, "--metrics", server.metrics_url, "--json",
         "--html", page, target=server.target,
     )  # fmt: skip
-    assert outcome.code in (0, 2), outcome.err  # on a machine that is busy with other tests, 2
+    assert outcome.code in (0, 4), outcome.err  # on a machine that is busy with other tests, 4
     report = json.loads(outcome.out)
     rows = {row["name"]: row for row in report["rows"]}
     assert list(rows) == ROWS
@@ -42,7 +42,7 @@ def test_report_has_every_figure_for_both_variants(cli, server, tmp_path):
 
 def test_starts_a_server_of_its_own_and_prints_a_table(cli):
     outcome = cli("ab", "digits", "--duration", 2, "--rate", 40)
-    assert outcome.code in (0, 2), outcome.err
+    assert outcome.code in (0, 4), outcome.err
     for name in ROWS:
         assert name in outcome.out
     assert "unfused / fused" in outcome.out

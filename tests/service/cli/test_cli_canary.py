@@ -168,7 +168,7 @@ def test_two_versions_are_compared(cli, puppet: PuppetService, tmp_path: Path) -
         "ab", "m", "--arms", "previous,2/fused", "--duration", 2, "--rate", 100, "--json", "--html", page,
         target=puppet.target,
     )  # fmt: skip
-    assert outcome.code in (0, 2), outcome.err  # on a machine that is busy with other tests, 2
+    assert outcome.code in (0, 4), outcome.err  # on a machine that is busy with other tests, 4
     report = json.loads(outcome.out)
     assert report["arms"] == ["1/fused", "2/fused"]
     assert all(report["rows"][0][arm] > 0 for arm in report["arms"])

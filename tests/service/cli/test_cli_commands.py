@@ -256,7 +256,7 @@ def test_help_and_health_do_without_what_is_heavy():
         assert "LOADED []" in run.stdout, (args, run.stdout[-200:])
 
 
-def test_ctrl_c_ends_quietly(scripted):
+def test_ctrl_c_ends_in_one_line(scripted):
     process = subprocess.Popen(
         [sys.executable, "-m", "fused_mlp.service.cli", "predict", "stuck", "-i", "-", "--target", scripted.target],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -267,7 +267,7 @@ def test_ctrl_c_ends_quietly(scripted):
         assert scripted.arrived.wait(30)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-        assert process.stderr.read() == ""
+        assert process.stderr.read() == "interrupted\n"
 
 
 def test_a_reader_that_leaves_early_is_no_error(scripted):
