@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         load,
         save,
     )
-    from fused_mlp.service.client import AsyncClient, Client, PredictError
+    from fused_mlp.service.client import AsyncClient, Client, PredictError, RetryPolicy, Tls
     from fused_mlp.service.local.serving import serve
 
     __version__: str
@@ -47,6 +47,8 @@ __all__ = [
     "MlpSpec",
     "ModelLoadError",
     "PredictError",
+    "RetryPolicy",
+    "Tls",
     "__version__",
     "compile",
     "from_onnx",
@@ -80,7 +82,7 @@ _HOMES = {
         "load",
         "save",
     ),
-    "service.client": ("AsyncClient", "Client", "PredictError"),
+    "service.client": ("AsyncClient", "Client", "PredictError", "RetryPolicy", "Tls"),
     "service.local.serving": ("serve",),
 }
 _SUBPACKAGES = ("kernels", "models", "protos", "service")

@@ -29,8 +29,18 @@ _FLOAT_DTYPES = ("float16", "float32", "float64", "bfloat16")
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What `describe()` says. `strategy` names how small and large batches run; `reason` says why this
-    backend was chosen, and why others were not."""
+    """What `Kernel.describe` says, and prints as one line.
+
+    Attributes:
+        variant: "fused" or "unfused".
+        backend: What runs it: "cpu", "triton", "cublas", "torch", "eager".
+        device: "cpu", or as torch names a GPU: "cuda:0".
+        strategy: How small and large batches run.
+        isa: The instruction set, or the architecture of the GPU.
+        dtype: In what it computes.
+        threads: Of one call.
+        reason: Why this backend was chosen, and why others were not.
+    """
 
     variant: Variant
     backend: str
@@ -50,13 +60,17 @@ class KernelInfo:
 
 
 class Kernel(ABC):
-    """A compiled MLP. Call it with (rows, in_features); it answers (rows, out_features)."""
+    """A compiled MLP: an immutable executable of one model, for one variant on one device. Threads may share it.
+
+    Made by `fused_mlp.compile`. `spec` is that of its model.
+    """
 
     def __init__(self, spec: MlpSpec, info: KernelInfo) -> None:
         self.spec = spec
         self._info = info
 
     def describe(self) -> KernelInfo:
+        """Which backend runs it, where, with how many threads, and why this one was chosen."""
         return self._info
 
     @property
@@ -74,8 +88,20 @@ class Kernel(ABC):
         return None
 
     def __call__(self, x: Array, out: Array | None = None) -> Array:
-        """x: (rows, in_features), a torch tensor or numpy array. The result is of the same kind, dtype and
-        device as x; `out`, when given, must match it and is returned."""
+        """Run the model on rows.
+
+        Args:
+            x: (rows, in_features), a torch tensor or a numpy array of floats.
+            out: Where to write the answer, of the kind, dtype and device of `x`. Default: a new array.
+
+        Returns:
+            (rows, out_features), of the kind, dtype and device of `x`. Several outputs stand side by side:
+            `kernel.spec.columns(name)` says where.
+
+        Raises:
+            KernelInputError: The array has the wrong shape or dtype.
+            KernelError: The kernel failed while running.
+        """
         if is_tensor(x) or is_tensor(out):
             from fused_mlp.kernels.nn.tensor_call import call_with_tensors  # noqa: PLC0415 - brings torch
 

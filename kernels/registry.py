@@ -98,10 +98,33 @@ def compile(  # noqa: A001 - the public name, as in torch.compile
     tf32: bool | None = None,
     precision: Precision | None = None,
 ) -> Kernel:
-    """Build a kernel for `mlp` and check it against float64 before handing it out. `device`: auto (a GPU, else the
-    CPU), cpu, cuda (torch's current GPU) or cuda:1. `tf32` says, for the whole process, whether GPUs multiply
-    float32 in TF32; None leaves torch's switch as it is. `precision` keeps the weights of a float32 model in fewer
-    bits. torch is imported only for a kernel that needs it."""
+    """Build a kernel for a model, and check it against float64 before handing it out.
+
+    torch is imported only for a kernel that needs it.
+
+    Args:
+        mlp: The model.
+        variant: "fused", or "unfused" for plain eager layers of torch.
+        device: "auto" (a GPU, else the CPU), "cpu", "cuda" (torch's current GPU) or "cuda:1".
+        backend: "auto" takes the best that can run the model here. A name ("cpu", "triton", "cublas", "torch", ...)
+            is never replaced by another.
+        threads: How many threads one call may use. Default: one per core.
+        tf32: Whether GPUs multiply float32 in TF32, for the whole process. None leaves torch's switch as it is.
+        precision: Keep the weights of a float32 model in "bfloat16" or "int8".
+
+    Returns:
+        The kernel: call it with an array of shape (rows, in_features).
+
+    Raises:
+        KernelUnavailable: No kernel can run here as asked for; the text lists those that can.
+        KernelRefuted: There was one, but it failed its check against float64.
+
+    Examples:
+        >>> net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
+        >>> kernel = fused_mlp.compile(fused_mlp.from_torch(net), device="cpu")
+        >>> kernel(np.zeros((5, 8), np.float32)).shape
+        (5, 3)
+    """
     if precision is not None:
         mlp = to_precision(mlp, precision)
     if variant not in ("fused", "unfused"):

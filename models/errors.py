@@ -12,8 +12,7 @@ _LONGEST_TEXT = 1000
 
 
 class ModelLoadError(Exception):
-    """A model could not be read, converted or validated. The text, one line, says what was expected and
-    what came."""
+    """A model could not be read, converted or validated. The text, one line, says what was expected and what came."""
 
     @classmethod
     def from_validation(cls, error: ValueError, where: str = "") -> Self:

@@ -20,9 +20,18 @@ CHECKPOINTS = {
 
 
 def load(path: str | os.PathLike[str]) -> Mlp:
-    """The model at `path`: a version directory (or the model.json in it), an ONNX file, or a .pt2 of torch.export.
+    """Load a model from a file or folder that says by itself what it computes.
 
-    Checkpoints hold tensors but no activations; read those with `from_state_dict` or `from_safetensors`."""
+    Args:
+        path: A version directory (or the `model.json` in it), an ONNX file, or a `.pt2` of `torch.export`.
+            Checkpoints hold tensors but no activations: read those with `from_state_dict` or `from_safetensors`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ModelLoadError: There is no such file, or no model in it; the text is one line that says what was expected.
+    """
     path = Path(path)
     if not path.exists():
         raise ModelLoadError(f"{path}: no such file or directory")

@@ -59,8 +59,11 @@ class Output(Frozen):
 
 
 class MlpSpec(Frozen):
-    """A whole model. Every step is named, reads values that exist already, and is needed by some output.
-    A chain of layers may also be given as `layers` and `output_activation`, as in files of format 1."""
+    """What a model computes, without its weights: a program of named steps.
+
+    Every step reads values that exist already, and is needed by some output. A chain of layers may also be given as
+    `layers` and `output_activation`. Most people never write one: the functions `from_...` do.
+    """
 
     in_features: Width
     steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_STEPS), LIST]
@@ -159,10 +162,12 @@ class MlpSpec(Frozen):
         return widths
 
     def source_widths(self, step: AnyStep) -> tuple[int, ...]:
+        """The widths of what a step reads."""
         return tuple(self.widths_by_name[source] for source in step.sources)
 
     @property
     def output_widths(self) -> tuple[int, ...]:
+        """The width of each output."""
         return tuple(self.widths_by_name[output.value] for output in self.outputs)
 
     @property

@@ -177,8 +177,24 @@ def stored_tensors(mlp: Mlp) -> dict[str, Array]:
 
 
 def save(mlp: Mlp, path: str | os.PathLike[str]) -> None:
-    """Write a version directory at `path`, which must not exist yet (or be empty): served versions never
-    change. All its files appear at once or not at all."""
+    """Write a model as a version directory, which `load` and a server read.
+
+    All files appear at once or not at all, so that a server that follows the repository never sees half a version.
+
+    Args:
+        mlp: The model.
+        path: Where, such as `repository/my-model/1`. It must not exist yet, or be empty: a saved version never
+            changes.
+
+    Raises:
+        ModelLoadError: There is something at `path` already.
+
+    Examples:
+        >>> net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
+        >>> fused_mlp.save(fused_mlp.from_torch(net), "repository/net/1")
+        >>> fused_mlp.load("repository/net/1").spec.summary()
+        '8-32-3 relu'
+    """
     import shutil  # noqa: PLC0415 - brings the archive formats, which a server does not need
 
     target = Path(path)

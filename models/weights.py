@@ -44,14 +44,26 @@ class LayerWeights:
 
 
 class Mlp:
-    """A validated model, to be treated as immutable. Its tensors are copies of those given (numpy arrays or torch
-    tensors): numpy arrays, C-contiguous, in the spec's dtype, finite. Those of a chain may be given layer by layer.
+    """A model in memory: what it computes (`spec`) and its tensors, validated. Treat it as immutable.
 
-    `reduced` are the matrices that are kept in fewer bits, by name; `tensors` need not have them. They are widened for
-    everything that does not multiply them as they are. `error` is what that has cost, where it was measured.
-    `quantized` are the matrices that the source of an import keeps in int8; `reduce_precision` makes them int8 again.
+    Made by `from_torch`, `from_onnx`, `from_state_dict`, `from_safetensors` and `load`. The tensors are copies: numpy
+    arrays, C-contiguous, in the spec's dtype, finite.
 
-    `example` is an input row to try the model with, `source` says in words where the model came from."""
+    Args:
+        spec: What it computes.
+        tensors: By name, numpy arrays or torch tensors; those of a chain may be given layer by layer.
+        example: An input row to try the model with.
+        source: In words, where the model came from.
+        reduced: The matrices that are kept in fewer bits, by name; `tensors` need not have them. They are widened for
+            everything that does not multiply them as they are.
+        error: What these have cost, where it was measured.
+
+    Attributes:
+        quantized: The matrices that the source of an import keeps in int8; `reduce_precision` makes them int8 again.
+
+    Raises:
+        ModelLoadError: The tensors do not fit the spec, or are not finite; the text names the tensor.
+    """
 
     reduced: Reduced = _NONE
     error: PrecisionError | None = None

@@ -12,8 +12,8 @@ import fused_mlp
 
 PUBLIC = {
     "AsyncClient", "Client", "FusedMLP", "KernelError", "KernelInputError", "KernelRefuted", "KernelUnavailable", "Mlp",
-    "MlpSpec", "ModelLoadError", "PredictError", "__version__", "compile", "from_onnx", "from_safetensors",
-    "from_state_dict", "from_torch", "fuse_mlps", "load", "save", "serve",
+    "MlpSpec", "ModelLoadError", "PredictError", "RetryPolicy", "Tls", "__version__", "compile", "from_onnx",
+    "from_safetensors", "from_state_dict", "from_torch", "fuse_mlps", "load", "save", "serve",
 }  # fmt: skip
 HEAVY = ("torch", "grpc", "numpy", "pydantic", "onnx", "triton")
 

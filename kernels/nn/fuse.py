@@ -24,7 +24,13 @@ _FEWEST_PRODUCTS = 2
 
 @dataclass
 class Fusion:
-    """What `fuse_mlps` did. `model` is the one that was given, unless it is an MLP itself."""
+    """What `fuse_mlps` did; printed, it is a list.
+
+    Attributes:
+        model: The model that was given, unless it is an MLP itself: then the FusedMLP in its place.
+        replaced: By path in the model: what the MLP there computes.
+        kept: By path in the model: why the module there was not replaced.
+    """
 
     model: nn.Module
     replaced: dict[str, str] = field(default_factory=dict)  # path -> summary
@@ -40,10 +46,28 @@ class Fusion:
 
 
 def fuse_mlps(model: nn.Module, *, backend: str = "auto", threads: int | None = None) -> Fusion:
-    """Replace, in place, each largest submodule that is an MLP over the last dimension of its input by a FusedMLP that
-    shares its parameters under the same names. Print the result to see what was replaced, and what was not and why.
-    Where weights are folded (BatchNorm), the names of its parameters change: see FusedMLP. Dropout and statistics of a
-    batch exist in the modules only: call it on a model in eval mode."""
+    """Replace every MLP inside a larger model, such as the feed-forward blocks of a transformer, by a `FusedMLP` of it.
+
+    Works in place: each largest submodule that is an MLP over the last dimension of its input is replaced by one that
+    shares its parameters under the same names. Where weights are folded (BatchNorm), the names of its parameters
+    change: see `FusedMLP`. Dropout and statistics of a batch exist in the modules only: call this on a model in eval
+    mode.
+
+    Args:
+        model: The model, in eval mode.
+        backend: As for `fused_mlp.compile`.
+        threads: Of one call. Default: as `torch.set_num_threads` says.
+
+    Returns:
+        What was replaced, and what was not and why. Print it.
+
+    Examples:
+        >>> layer = torch.nn.TransformerEncoderLayer(16, 2, 64, batch_first=True)
+        >>> block = torch.nn.Sequential(layer.linear1, torch.nn.ReLU(), layer.linear2)
+        >>> print(fused_mlp.fuse_mlps(torch.nn.ModuleDict({"mlp": block}).eval()))
+        replaced 1 MLPs, kept 0 other modules
+          mlp: 16-64-16 relu
+    """
     walk = _Walk(backend, threads)
     walk.result.model = walk.visit(model, "")
     return walk.result

@@ -60,23 +60,44 @@ class _Slot(NamedTuple):
 
 
 class FusedMLP(nn.Module):
-    """An MLP that runs as one fused call. Shares its parameters with the module it was made from, under the same
-    names, so that a state_dict of either loads into the other and one optimizer serves both.
+    """A torch module that runs an MLP as one fused call, in place of the module it was made from.
 
-    A weight that the program has only as computed from several of the module's (a BatchNorm or a scale of the input
-    folded into the layer beside it, weight_norm) is a parameter of its own, `fused.<name of it in the program>`: it
-    has the value that it had when the FusedMLP was made, and is trained by itself. `folded` names the entries of the
-    module that are in it, or in the program's formulas (a number within a condition, or that is computed from a
-    parameter); a state_dict of the module does not load then. What holds none of the module's parameters (numbers in
-    its forward, what is computed from its buffers, matrices that place and sum features) are buffers outside of the
-    state_dict. BatchNorm and Dropout are as in eval mode, and a call in training mode is refused where the module has
-    one.
+    It shares its parameters with that module, under the same names: a state_dict of either loads into the other, and
+    one optimizer serves both. Where autograd records the call it runs as eager layers would, and is differentiated as
+    they are; so it does under `torch.autocast`, which decides about dtypes. It works in `torch.compile`,
+    `torch.export` and TorchScript. BatchNorm and Dropout are as in eval mode, and a call in training mode is refused
+    where the module has one.
 
-    Weights that were written to (an optimizer step, load_state_dict) are packed again at the next call. That is cheap
-    on the CPU; every other kernel is made anew, on CUDA with the whole choice of a strategy, which takes seconds: use
-    it there where weights rest. Writes through `.data` leave no trace: call `refresh()` after them. Where autograd
-    records the call it runs as eager layers would, and is differentiated as they are; so it does under torch.autocast,
-    which decides about dtypes. Works in torch.compile, torch.export and TorchScript."""
+    **Weights that change.** Weights that were written to (an optimizer step, `load_state_dict`) are packed again at
+    the next call. That is cheap on the CPU. Every other kernel is made anew, on CUDA with the whole choice of a
+    strategy, which takes seconds: use it there for weights that rest. Writes through `.data` leave no trace: call
+    `refresh()` after them.
+
+    **Weights that are folded.** Some weights exist in the program only as computed from several of the module's: a
+    BatchNorm or a scale of the input that is folded into the layer beside it, or weight_norm. Such a weight is a
+    parameter of its own, `fused.<name of it in the program>`. It has the value that it had when the FusedMLP was
+    made, and is trained by itself. `folded` names the entries of the module that are in it, or in the program's
+    formulas (a number within a condition, or one that is computed from a parameter); a state_dict of the module does
+    not load then. What holds none of the module's parameters (numbers in its forward, what is computed from its
+    buffers, matrices that place and sum features) are buffers outside of the state_dict.
+
+    Args:
+        module: What `fused_mlp.from_torch` understands.
+        backend: As for `fused_mlp.compile`.
+        threads: Of one call. Default: as `torch.set_num_threads` says, also later.
+        example: As for `fused_mlp.from_torch`.
+        in_features: As for `fused_mlp.from_torch`.
+
+    Raises:
+        ModelLoadError: The module is no MLP; the text names the line of your code.
+
+    Examples:
+        >>> net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3)).eval()
+        >>> fused = fused_mlp.FusedMLP(net)
+        >>> x = torch.randn(5, 8)
+        >>> torch.allclose(fused(x), net(x), atol=1e-5)
+        True
+    """
 
     __jit_unused_properties__ = ["spec", "rows_only", "folded"]  # noqa: RUF012 - as TorchScript looks for it
 
@@ -150,13 +171,14 @@ class FusedMLP(nn.Module):
         backend: str = "auto",
         threads: int | None = None,
     ) -> FusedMLP:
-        """`module`: what `fused_mlp.from_torch` understands. `example` and `in_features` as there. `threads`: of one
-        call; as torch.set_num_threads says, also later, if not given. It answers what the module does: a tensor, a
-        tuple, a dict."""
+        """The same as the class itself, with the arguments in the order of `fused_mlp.from_torch`.
+
+        It answers what the module does: a tensor, a tuple, a dict.
+        """
         return cls(module, backend, threads, example=example, in_features=in_features)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (..., in_features), of the dtype and on the device of the weights."""
+        """x: (..., in_features), of the dtype and on the device of the weights. Answers what the module does."""
         if not torch.jit.is_scripting():  # type: ignore[attr-defined]
             kernel = self._kernel_unseen(x)
             if kernel is not None:
@@ -330,6 +352,7 @@ class FusedMLP(nn.Module):
 
     @property
     def spec(self) -> MlpSpec:
+        """What it computes."""
         return MlpSpec.model_validate_json(self._spec)
 
     @property

@@ -43,11 +43,33 @@ def from_state_dict(
     batch_norm_eps: float = BATCH_NORM_EPS,
     dtype: Dtype | None = None,
 ) -> Mlp:
-    """The MLP in a state_dict, or in a `.pt` file of one (read with weights_only: no code in it is run).
+    """Read the MLP in a state_dict, or in a `.pt` file of one, which is read with `weights_only`: no code in it is run.
 
-    Layers come in the order of the state_dict. `activation` follows every layer but the last and is that of
-    every gate, `output_activation` follows the last, `negative_slope` is that of leaky_relu. The other
-    arguments are those of `from_safetensors`."""
+    A state_dict has no activations, so you name them. Layers come in the order of the state_dict.
+
+    Args:
+        source: The state_dict, or the path of a file with one.
+        activation: Follows every layer but the last, and is that of every gate.
+        output_activation: Follows the last layer.
+        negative_slope: Of leaky_relu.
+        prefix: Take only what lies below this name, such as "model.layers.3.mlp".
+        name_map: Name each tensor instead, from our names to those of the checkpoint: `{"layers.0.weight":
+            "encoder.fc1.weight", ...}`.
+        transposed: Whether weights are stored as (in, out); needed where shapes alone do not tell.
+        batch_norm_eps: Of BatchNorm, which a checkpoint does not hold.
+        dtype: Round the weights to this dtype. Without it they keep theirs.
+
+    Returns:
+        The model.
+
+    Raises:
+        ModelLoadError: There is no MLP in it, or the names leave open what it is; the text says what to give.
+
+    Examples:
+        >>> net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
+        >>> fused_mlp.from_state_dict(net.state_dict(), activation="relu").spec.summary()
+        '8-32-3 relu'
+    """
     tensors = source if isinstance(source, Mapping) else read_pickle(Path(source))
     return _assemble(
         _read(_as_arrays(tensors), prefix, name_map, transposed, ordered=True),
@@ -71,13 +93,29 @@ def from_safetensors(
     batch_norm_eps: float = BATCH_NORM_EPS,
     dtype: Dtype | None = None,
 ) -> Mlp:
-    """An MLP from tensors of a safetensors checkpoint: a file, an index of shards, or a directory of either.
+    """Read an MLP from a safetensors checkpoint: a file, an index of shards, or a directory of either.
 
-    `prefix` picks everything below it, such as `model.layers.3.mlp`: a feed-forward block with the names of a
-    well-known transformer, or a stack of numbered layers. `name_map` names each tensor instead, from our
-    names to the checkpoint's: {"layers.0.weight": "encoder.fc1.weight", ...}. `transposed` says that weights
-    are stored as (in, out), where shapes alone do not. `dtype` rounds the weights; without it they keep
-    theirs."""
+    A checkpoint has no activations, so you name them. The arguments are those of `from_state_dict`.
+
+    Args:
+        path: The checkpoint.
+        activation: Follows every layer but the last, and is that of every gate.
+        output_activation: Follows the last layer.
+        negative_slope: Of leaky_relu.
+        prefix: Take only what lies below this name, such as "model.layers.3.mlp": a feed-forward block with the names
+            of a well-known transformer, or a stack of numbered layers.
+        name_map: Name each tensor instead, from our names to those of the checkpoint: `{"layers.0.weight":
+            "encoder.fc1.weight", ...}`.
+        transposed: Whether weights are stored as (in, out); needed where shapes alone do not tell.
+        batch_norm_eps: Of BatchNorm, which a checkpoint does not hold.
+        dtype: Round the weights to this dtype. Without it they keep theirs.
+
+    Returns:
+        The model.
+
+    Raises:
+        ModelLoadError: There is no MLP in it, or the names leave open what it is; the text says what to give.
+    """
     return _assemble(
         _read(SafetensorsCheckpoint(path), prefix, name_map, transposed, ordered=False),
         activation=activation,

@@ -27,13 +27,24 @@ from fused_mlp.models.weights import Mlp
 def from_onnx(
     path: str | os.PathLike[str], *, dtype: Dtype | None = None, precision: Precision | None = None
 ) -> Mlp:
-    """The MLP in an ONNX file. Needs the `onnx` package: `pip install 'fused-mlp[onnx]'`.
+    """Read the MLP in an ONNX file. Needs the package `onnx`: `pip install 'fused-mlp[onnx]'`.
 
-    Takes any graph from rows of floats to rows of floats that the steps of a program can express, and compares the
-    result with the graph. Several outputs become heads; class labels beside probabilities are left out, which
-    `Mlp.source` says. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
-    refused. `precision` keeps them in bfloat16 or int8 (see `fused_mlp.models.precision.reduce_precision`); a quantised
-    graph is int8 without it and `dtype`, and float32 with precision="float32"."""
+    Any graph is taken from rows of floats to rows of floats that the steps of a program can express; the result is
+    compared with the graph. Several outputs become heads. Class labels beside probabilities are left out, and
+    `Mlp.source` says so.
+
+    Args:
+        path: The `.onnx` file; its external data, if any, lies beside it.
+        dtype: Round the weights to this dtype. Without it they keep theirs; float64 is not served, and is refused.
+        precision: Keep the weights in "bfloat16" or "int8", as for `from_torch`. A quantised graph stays int8 unless
+            you say "float32" or a `dtype`.
+
+    Returns:
+        The model.
+
+    Raises:
+        ModelLoadError: The file is no ONNX model, or has a part that cannot be represented; the text names its node.
+    """
     return reduce_precision(read_onnx(path, dtype), precision)
 
 

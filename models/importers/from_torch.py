@@ -69,16 +69,33 @@ def from_torch(
     dtype: Dtype | None = None,
     precision: Precision | None = None,
 ) -> Mlp:
-    """The MLP that `module` computes in eval mode, with copies of its weights: any forward that answers each row of one
-    float tensor by itself. What is no step of a program is refused by the line of the user's code that asks for it.
+    """Read the MLP that a torch module computes in eval mode, with copies of its weights.
 
-    The width of a row is found by itself where the weights tell it. Otherwise give `in_features`, or `example`:
-    rows as the module takes them, of shape (rows, ...), such as torch.zeros(1, 3, 8). The first one becomes the
-    model's own example. `dtype` rounds the weights; without it they keep theirs, and float64, which is not served, is
-    refused. Before it is handed out, the program is compared with the module itself, both in float64, on random
-    rows. `precision` keeps the weights in bfloat16 or int8, if that costs at most 5 % of a row's outputs: see
-    `fused_mlp.models.precision.reduce_precision`, which takes rows of yours to measure it on. Dynamically quantised
-    linears are int8 without it and `dtype`, and float32 with precision="float32"."""
+    Any `forward` is taken that answers each row of one float tensor by itself. What no step of a program can express
+    is refused, with the line of your code that asks for it. Before the result is handed out, it is compared with the
+    module itself, both in float64, on random rows.
+
+    Args:
+        module: The module. It is neither changed nor run in training mode.
+        example: Rows as the module takes them, of shape (rows, ...), such as `torch.zeros(1, 3, 8)`. Needed where the
+            weights do not tell the width of a row. The first row becomes the model's own example.
+        in_features: The width of a row, in place of an example.
+        dtype: Round the weights to this dtype. Without it they keep theirs; float64 is not served, and is refused.
+        precision: Keep the weights in "bfloat16" or "int8", if that costs at most 5 % of a row's outputs;
+            `fused_mlp.models.precision.reduce_precision` measures the cost on rows of yours. Dynamically quantised
+            linears stay int8 unless you say "float32" or a `dtype`.
+
+    Returns:
+        The model, to be given to `compile`, `save` or `serve`.
+
+    Raises:
+        ModelLoadError: The module cannot be represented; the text is one line that says why.
+
+    Examples:
+        >>> net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 3))
+        >>> fused_mlp.from_torch(net).spec.summary()
+        '8-32-3 gelu'
+    """
     example = _one_tensor(example)
     mlp = read_module(module, example, in_features=in_features, dtype=dtype).mlp
     mlp = reduce_precision(mlp, precision)

@@ -79,9 +79,21 @@ class PolicyChanged:
 
 
 class AdminClient(Connection):
-    """with AdminClient("127.0.0.1:8003") as admin: admin.set_policy("digits", split=0.1)
+    """A connection to a server's admin port, which changes policies and versions while it runs.
 
-    `not_kept`: why changes will not outlive the server, as its last answer says; empty: they will."""
+    The server needs `--admin-port`. Changes outlive the server unless `not_kept` says why not, as of the last answer.
+
+    Args:
+        target: HOST:PORT of the admin port.
+        timeout_s: The deadline of a call. None: no deadline.
+        tls: Connect with TLS. Default: without.
+        metadata: Sent with every call, such as `{"authorization": "Bearer ..."}`.
+
+    Examples:
+        >>> with AdminClient("127.0.0.1:8003") as admin:
+        ...     admin.set_policy("digits", split=0.1)[0].split
+        0.1
+    """
 
     def __init__(
         self,
@@ -184,7 +196,7 @@ class AdminClient(Connection):
         return self._set_canary(model, plan)
 
     def stop_canary(self, model: str) -> PolicyInfo:
-        """All requests go to the default arm again."""
+        """End a canary: all requests go to the default arm again."""
         return self._set_canary(model, pb.Canary())
 
     def _set_canary(self, model: str, plan: pb.Canary) -> PolicyInfo:
@@ -195,7 +207,7 @@ class AdminClient(Connection):
         return read_model(self._call(self._admin.LoadModel, pb.LoadModelRequest(model=model)).model)
 
     def unload(self, model: str) -> None:
-        """Until it is loaded again."""
+        """Stop serving a model until it is loaded again."""
         self._call(self._admin.UnloadModel, pb.UnloadModelRequest(model=model))
 
     def pin(self, model: str, version: int | None = None) -> ModelInfo:
@@ -206,7 +218,7 @@ class AdminClient(Connection):
         return self._pinned(self._admin.PinVersion, pb.PinVersionRequest(model=model, version=version))
 
     def roll_back(self, model: str) -> ModelInfo:
-        """To the version below the default one, which is pinned."""
+        """Go back to the version below the default one, and pin it."""
         return self._pinned(self._admin.RollBack, pb.RollBackRequest(model=model))
 
     def _pinned(self, method: Any, request: Any) -> ModelInfo:

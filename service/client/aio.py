@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """A connection to a server, or to several. Methods and options are those of `Client`.
+    """`Client` for asyncio: the same options and methods, awaited. Belongs to the event loop that it was made in.
 
-    async with AsyncClient("127.0.0.1:8001") as client:
-        print((await client.predict("digits", x)).output)
+    Examples:
+        >>> async def main():
+        ...     async with AsyncClient("127.0.0.1:8001") as client:
+        ...         return await client.predict("digits", np.zeros((2, 64), np.float32))
+        >>> asyncio.run(main()).output.shape
+        (2, 10)
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class AsyncClient:
 
     @property
     def target(self) -> str:
+        """The address that was given."""
         return self._calls.target
 
     async def predict(
@@ -71,6 +76,7 @@ class AsyncClient:
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> Prediction:
+        """Call a model, as `Client.predict`."""
         request, one_row = build_request(model, x, version, variant, request_id, output=output, arm=arm)
         with client_span("fused_mlp.v1.Inference/Predict", self._calls.headers(metadata)) as headers:
             response = await self._call(
@@ -92,6 +98,7 @@ class AsyncClient:
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> AsyncIterator[StreamItem]:
+        """Call a model with many inputs, as `Client.stream`; `inputs` may be asynchronous too."""
         requests = OpenRequests(self.target, model, version, variant, request_id, output=output, arm=arm)
         feed = _Feed(inputs, requests, window)
         with client_span("fused_mlp.v1.Inference/PredictStream", self._calls.headers(metadata)) as headers:
@@ -111,20 +118,24 @@ class AsyncClient:
                 call.cancel()
 
     async def models(self, *, timeout_s: float | None = None) -> list[ModelInfo]:
+        """List every model that the server knows, versions that could not be loaded included."""
         response = await self._call(self._inference.ListModels, pb.ListModelsRequest(), timeout_s)
         return [read_model(model) for model in response.models]
 
     async def model(
         self, name: str, *, version: int | None = None, timeout_s: float | None = None
     ) -> ModelInfo:
+        """Describe one model, with all its versions or the one asked for."""
         request = pb.GetModelRequest(model=name, version=version or 0)
         return read_model((await self._call(self._inference.GetModel, request, timeout_s)).model)
 
     async def health(self, model: str = "", *, timeout_s: float | None = None) -> HealthStatus:
+        """Ask for the health of the server, or of one model, once."""
         request = health_pb2.HealthCheckRequest(service=model)
         return read_health(await self._call(self._health.Check, request, timeout_s, policy=ONCE))
 
     async def ready(self, timeout_s: float = 30.0, *, model: str = "") -> None:
+        """Wait until the server, or one model, is SERVING, as `Client.ready`."""
         attempts = self._calls.attempts(timeout_s, UNTIL_READY)
         while True:
             try:
@@ -135,6 +146,7 @@ class AsyncClient:
             await asyncio.sleep(wait_s)
 
     async def close(self) -> None:
+        """End the connection; calls that are still open fail."""
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

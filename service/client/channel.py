@@ -27,7 +27,14 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files. Without `root_ca` the system's roots are trusted; `cert` and `key` are for mutual TLS."""
+    """How a client connects with TLS. All are paths of PEM files.
+
+    Args:
+        root_ca: The authorities to trust. Default: the system's.
+        cert: The client's own certificate, for servers that ask for one.
+        key: Its private key.
+        server_name: The name in the server's certificate, if it is not that of the target.
+    """
 
     root_ca: Path | str | None = None
     cert: Path | str | None = None
@@ -39,6 +46,7 @@ class Tls:
             raise ValueError("a client certificate needs its key: give both cert and key, or neither")
 
     def credentials(self) -> grpc.ChannelCredentials:
+        """The files, read, as gRPC takes them."""
         return grpc.ssl_channel_credentials(_read(self.root_ca), _read(self.key), _read(self.cert))
 
 

@@ -30,9 +30,11 @@ class Connection:
 
     @property
     def target(self) -> str:
+        """The address that was given."""
         return self._calls.target
 
     def close(self) -> None:
+        """End the connection; calls that are still open fail."""
         self._channel.close()
 
     def __enter__(self) -> Self:

@@ -19,10 +19,23 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class PredictError(Exception):
-    """A call failed. `code` is the gRPC status, `message` what the server said about it.
+    """A call failed.
 
-    `retry_after_s` is set when a busy server said when to come back; `unreachable` when nothing answered
-    at `target` at all.
+    Attributes:
+        code: The gRPC status, a `grpc.StatusCode`.
+        message: What the server said about it.
+        target: The address that was called.
+        request_id: The one that the call was given, or that of the item of a stream.
+        retry_after_s: When to come back, if a busy server said so.
+        unreachable: Whether nothing answered at `target` at all.
+
+    Examples:
+        >>> with Client("127.0.0.1:8001") as client:
+        ...     try:
+        ...         client.predict("no-such-model", [1.0, 2.0])
+        ...     except PredictError as error:
+        ...         print(error.code.name)
+        NOT_FOUND
     """
 
     def __init__(

@@ -12,6 +12,8 @@ from fused_mlp.service.variant import Variant
 
 @dataclass(frozen=True, slots=True)
 class LayerInfo:
+    """One layer of a plain chain: its width, whether it has a bias, its activation, whether it is gated."""
+
     out_features: int
     bias: bool
     activation: str
@@ -112,6 +114,8 @@ class VersionInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
+    """One model of a server: its name, the version that answers requests that name none, all its versions."""
+
     name: str
     default_version: int
     versions: tuple[VersionInfo, ...]

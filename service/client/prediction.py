@@ -27,7 +27,13 @@ ONLY_OUTPUT = "output"  # what a model's output is called unless it has several
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Times inside the server. `compute_us` is of the whole batch, which other requests may share."""
+    """Times inside the server.
+
+    Attributes:
+        queue_us: From the request's arrival to the start of its batch.
+        compute_us: Of the whole batch, which other requests may share.
+        batch_rows: The rows of that batch.
+    """
 
     queue_us: float
     compute_us: float
@@ -36,8 +42,19 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """`output` has the dimensions of the input: (width,) in gives (out,), (rows, width) gives (rows, out); (rows,) if
-    the model itself answers that. `outputs` has all that were asked for, by name, in the order of the model."""
+    """An answer.
+
+    Attributes:
+        output: Has the dimensions of the input: (width,) in gives (out,), (rows, width) gives (rows, out); (rows,) if
+            the model itself answers that.
+        model: Its name.
+        version: The version that answered.
+        variant: The variant that answered.
+        strategy: How the kernel ran the batch.
+        timings: How long it took, inside the server.
+        request_id: The one that the call was given.
+        outputs: All outputs that were asked for, by name, in the order of the model.
+    """
 
     output: NDArray[Any]
     model: str
@@ -51,7 +68,13 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamItem:
-    """One answer of a stream. `index` is the position of its input; answers come as they are ready."""
+    """One answer of a stream; they come as they are ready.
+
+    Attributes:
+        index: The position of its input.
+        request_id: `<request_id of the stream>-<index>`.
+        result: The prediction, or the error of this input alone.
+    """
 
     index: int
     request_id: str

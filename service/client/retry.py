@@ -16,11 +16,18 @@ from fused_mlp.service.client.errors import PredictError
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """UNAVAILABLE is retried with exponential backoff; RESOURCE_EXHAUSTED only when the server says when.
+    """When a failed call is tried again.
 
-    Predicting has no side effects, so a second try is always safe. A retry never outlives the call's
-    deadline: when the wait would, the call fails at once with the error at hand. `RetryPolicy(attempts=1)`
-    turns retries off.
+    UNAVAILABLE is retried with exponential back-off; RESOURCE_EXHAUSTED only when the server says when to come back.
+    Predicting has no side effects, so a second try is always safe. A retry never outlives the call's deadline: when
+    the wait would, the call fails at once with the error at hand.
+
+    Args:
+        attempts: The most calls that are made, the first included; 1 turns retries off.
+        first_wait_s: The wait after the first failure; each further one is twice as long.
+        longest_wait_s: No wait is longer, unless the server asks for it.
+        jitter: Each wait grows by up to this share, so that clients do not retry all at once.
+        random: A source of numbers from 0 to 1, for tests.
     """
 
     attempts: int = 5

@@ -29,16 +29,22 @@ if TYPE_CHECKING:
 
 
 class Client(Connection):
-    """A connection to a server, or to several.
+    """A connection to a server, or to several. Threads may share it; a forked process must open its own.
 
-        with Client("127.0.0.1:8001") as client:
-            print(client.predict("digits", x).output)
+    Args:
+        target: HOST:PORT. For several servers a name that resolves to all of them (`dns:///models.internal:8001`) or
+            their addresses (`ipv4:10.0.0.1:8001,10.0.0.2:8001`).
+        timeout_s: The deadline of a call that names none, retries included. None: no deadline.
+        retry: When a failed call is tried again. Default: `RetryPolicy()`.
+        tls: Connect with TLS. Default: without.
+        metadata: Sent with every call, such as `{"authorization": "Bearer ..."}`.
+        balancing: Which of several servers gets a call: "pick_first", all to one; "round_robin", each in turn;
+            "weighted_round_robin", the busy ones fewer. Servers that are not healthy get none.
 
-    `timeout_s` is the deadline of a call that names none, retries included; None means no deadline.
-
-    With several servers, `target` is a name that resolves to all of them (`dns:///models.internal:8001`) or their
-    addresses (`ipv4:10.0.0.1:8001,10.0.0.2:8001`), and `balancing` says which gets a call: "pick_first", all to one;
-    "round_robin", each in turn; "weighted_round_robin", the busy ones fewer. docs/scaling/balancing.md.
+    Examples:
+        >>> with Client("127.0.0.1:8001") as client:
+        ...     client.predict("digits", np.zeros((2, 64), np.float32)).output.shape
+        (2, 10)
     """
 
     def __init__(
@@ -68,17 +74,30 @@ class Client(Connection):
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> Prediction:
-        """x: (width,), (rows, width) or (..., rows, width); the answer keeps every dimension but the last. A model that
-        flattens its input also takes it in its own shape: (rows, 1, 28, 28). A model that answers (rows,) is answered
-        for in that shape.
+        """Call a model. Blocks until it has answered, or the deadline has passed.
 
-        `arm` names a version or label and a variant in place of both: "3/fused", "previous", "stable/unfused".
+        Args:
+            model: Its name.
+            x: (width,), (rows, width) or (..., rows, width). A model that flattens its input also takes it in its own
+                shape: (rows, 1, 28, 28). numpy arrays and torch tensors travel in their own float dtype and come back
+                in it (bfloat16 as float32, since numpy has none); integers and lists travel as float32.
+            version: Which version answers. Default: as the server's policy says.
+            variant: "fused" or "unfused", where the policy allows requests to choose. Default: as the policy says.
+            arm: A version or label and a variant, in place of both: "3/fused", "previous", "stable/unfused".
+            output: The name of one of several outputs. Default: the first. "*" asks for all, which are in the
+                prediction's `outputs`.
+            timeout_s: The deadline of this call, retries included. Default: the client's.
+            request_id: A name for this call, which is in its answer or error. Default: none.
+            metadata: Sent with this call, over that of the client.
 
-        `output` names one of several outputs, the first unless given; "*" asks for all, which are in the prediction's
-        `outputs`.
+        Returns:
+            The answer. Its `output` keeps every dimension of `x` but the last; it is (rows,) if the model answers
+                that.
 
-        numpy arrays and torch tensors travel in their own float dtype and come back in it (bfloat16 as
-        float32, for numpy has none); integers and lists travel as float32.
+        Raises:
+            PredictError: The call failed, after all retries.
+            ValueError: `variant` is none, or `x` a single number.
+            TypeError: `x` is no array of numbers.
         """
         request, one_row = build_request(model, x, version, variant, request_id, output=output, arm=arm)
         with client_span("fused_mlp.v1.Inference/Predict", self._calls.headers(metadata)) as headers:
@@ -101,11 +120,35 @@ class Client(Connection):
         request_id: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> Iterator[StreamItem]:
-        """Predict many inputs over one stream and yield answers as they are ready, not in order.
+        """Call a model with many inputs over one stream, and yield answers as they are ready, not in order.
 
-        At most `window` inputs are sent and not yet taken from the iterator. A bad input ends in its own
-        item's error and the stream goes on; a broken stream raises PredictError and is not retried.
-        `timeout_s` bounds the whole stream (default: no bound). Ids are `<request_id>-<index>`.
+        A bad input ends in its own item's error and the stream goes on. A broken stream raises PredictError and is
+        not retried. Leaving the loop early ends the stream.
+
+        Args:
+            model: Its name.
+            inputs: Each as `x` of `predict`. Read in another thread, as fast as answers are taken.
+            version: As for `predict`.
+            variant: As for `predict`.
+            arm: As for `predict`.
+            output: As for `predict`.
+            window: At most so many inputs are sent and not yet taken from the iterator.
+            timeout_s: The deadline of the whole stream. Default: none.
+            request_id: Items have the ids `<request_id>-<index>`. Default: a random one.
+            metadata: As for `predict`.
+
+        Yields:
+            One item per input, with the position of its input.
+
+        Raises:
+            PredictError: The stream broke.
+
+        Examples:
+            >>> rows = [np.zeros(64, np.float32) for _ in range(3)]
+            >>> with Client("127.0.0.1:8001") as client:
+            ...     answers = {item.index: item.unwrap().output for item in client.stream("digits", rows)}
+            >>> sorted(answers)
+            [0, 1, 2]
         """
         requests = OpenRequests(self.target, model, version, variant, request_id, output=output, arm=arm)
         feed = _Feed(inputs, requests, window)
@@ -125,22 +168,26 @@ class Client(Connection):
                 call.cancel()
 
     def models(self, *, timeout_s: float | None = None) -> list[ModelInfo]:
-        """Every model the server knows, broken versions included."""
+        """List every model that the server knows, versions that could not be loaded included."""
         response = self._call(self._inference.ListModels, pb.ListModelsRequest(), timeout_s)
         return [read_model(model) for model in response.models]
 
     def model(self, name: str, *, version: int | None = None, timeout_s: float | None = None) -> ModelInfo:
-        """One model, with all versions or the one asked for."""
+        """Describe one model, with all its versions or the one asked for."""
         request = pb.GetModelRequest(model=name, version=version or 0)
         return read_model(self._call(self._inference.GetModel, request, timeout_s).model)
 
     def health(self, model: str = "", *, timeout_s: float | None = None) -> HealthStatus:
-        """grpc.health.v1 of the server, or of one model. Asked once: an unreachable server raises at once."""
+        """Ask for the health of the server, or of one model, once: an unreachable server raises at once."""
         request = health_pb2.HealthCheckRequest(service=model)
         return read_health(self._call(self._health.Check, request, timeout_s, policy=ONCE))
 
     def ready(self, timeout_s: float = 30.0, *, model: str = "") -> None:
-        """Wait until the server, or one model, is SERVING; else raise PredictError with the last reason."""
+        """Wait until the server, or one model, is SERVING.
+
+        Raises:
+            PredictError: It is not, within `timeout_s`; with the last reason.
+        """
         attempts = self._calls.attempts(timeout_s, UNTIL_READY)
         while True:
             try:

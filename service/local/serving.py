@@ -38,13 +38,29 @@ def serve(
 ) -> LocalServer:
     """Serve a model from a child process on free ports of this machine; returns when it answers.
 
-        server = fused_mlp.serve(module)
-        server.predict(x).output
+    For notebooks and tests. The server ends with `stop()`, with the object, with the `with` block that it is used in,
+    or with this process, whatever ends that.
 
-    `model`: a torch module, an Mlp, or a file or folder that `fused_mlp.load` reads. `example` and `in_features` say
-    what rows a torch module takes, as for `fused_mlp.from_torch`. `settings` are those of `fused-mlp serve`:
-    threads=1, variant="unfused". The server ends with `stop()`, with the object, with the `with` block that it is used
-    in, or with this process, whatever ends that."""
+    Args:
+        model: A torch module, an `Mlp`, or a file or folder that `fused_mlp.load` reads.
+        name: The model's name for clients.
+        example: Rows as a torch module takes them, as for `fused_mlp.from_torch`.
+        in_features: The width of a row of a torch module, in place of an example.
+        settings: Settings of `fused-mlp serve` with their names in Python: `threads=1`, `variant="unfused"`.
+
+    Returns:
+        The server, with a client that is connected to it.
+
+    Raises:
+        TypeError: There is no such setting; the text names the closest.
+        ModelLoadError: The model cannot be represented or read.
+
+    Examples:
+        >>> net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 3))
+        >>> with fused_mlp.serve(net) as server:
+        ...     server.predict(np.zeros((5, 8), np.float32)).output.shape
+        (5, 3)
+    """
     for setting in settings.keys() - Settings.model_fields.keys():
         close = get_close_matches(setting, Settings.model_fields, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ", as `fused-mlp serve --help` lists them"
@@ -60,7 +76,16 @@ def serve(
 
 
 class LocalServer:
-    """`client` is connected to `address`; `url` is the live page."""
+    """A server in a child process, started by `fused_mlp.serve`.
+
+    Attributes:
+        name: The model's name for clients.
+        mlp: The model that it serves.
+        address: HOST:PORT of gRPC, for any client.
+        url: The live page, for a browser.
+        pid: Of the child process.
+        client: A `Client` that is connected to it.
+    """
 
     def __init__(self, name: str, mlp: Mlp, folder: str, settings: dict[str, Any]) -> None:
         child = ChildServer(_environment(folder, settings), folder)
@@ -73,10 +98,11 @@ class LocalServer:
         self._end = weakref.finalize(self, _end, self.client, child, folder)  # also when the interpreter ends
 
     def predict(self, x: ArrayLike, **options: Any) -> Prediction:
-        """As `client.predict(name, x)`."""
+        """Call the model: `client.predict(name, x)`, with the options of `Client.predict`."""
         return self.client.predict(self.name, x, **options)
 
     def stop(self) -> None:
+        """End the server. Its object can be kept; a second call does nothing."""
         self._end()
 
     def __enter__(self) -> Self:
