@@ -5,9 +5,11 @@ A server that finds the cache compiles nothing. Imports triton in its worker pro
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from fused_mlp.kernels.cuda.planning.architectures import ARCHITECTURES, Architecture
@@ -49,16 +51,39 @@ def warm(
         for plan, options in plans_of(spec, architecture, tf32):
             work.setdefault(repr((plan, options)), (plan, options))
     directory.mkdir(parents=True, exist_ok=True)
-    # Spawned: Triton's compiler does not survive a fork.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with _workers(processes) as pool:
         futures = [
             pool.submit(_compile, plan, options, architecture.capability, str(directory))
             for plan, options in work.values()
         ]
+        progress(0, len(futures))
         for done, future in enumerate(as_completed(futures), 1):
             future.result()
             progress(done, len(futures))
     return len(work)
+
+
+@contextmanager
+def _workers(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """An error or Ctrl-C in this process ends them at once: a compilation takes seconds, and many may be waiting."""
+    before = active_children()
+    # Spawned: Triton's compiler does not survive a fork.
+    pool = ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_leave_ctrl_c_to_parent
+    )
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in active_children():
+            if child not in before:
+                child.terminate()
+        raise
+    pool.shutdown()
+
+
+def _leave_ctrl_c_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _compile(plan: LaunchPlan, options: Options, capability: int, directory: str) -> None:

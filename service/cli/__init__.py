@@ -4,6 +4,7 @@ may need what only another one uses."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -13,7 +14,9 @@ _COMPLETE = "_FUSED_MLP_COMPLETE"  # set by a shell that asks what can follow
 
 def main() -> None:
     arguments = sys.argv[1:]
-    if not arguments and _COMPLETE not in os.environ:
+    if _COMPLETE in os.environ:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - what is wrong with a half typed line does not matter yet
+    elif not arguments:
         from fused_mlp.service.cli.next_steps import print_next_steps
 
         print_next_steps()
@@ -39,7 +42,8 @@ def main() -> None:
 
 
 def _end(code: object) -> None:
-    """Without waiting for threads that are in the middle of something."""
+    """Without waiting for threads that are in the middle of something, as the end of Python would."""
+    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -58,8 +62,6 @@ def _run(arguments: list[str]) -> None:
 
         app(prog_name="fused-mlp")
     except ImportError as error:
-        if _COMPLETE in os.environ:
-            return
         from fused_mlp.service.cli.failure import fail
         from fused_mlp.service.missing import explain_import
 

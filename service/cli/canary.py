@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -79,6 +80,8 @@ def command(
         raise typer.BadParameter("give --to ARM, or --stop")
     if to is None:
         policy = admin.stop_canary(model)
+        if policy.canary is not None and policy.canary.state == "running":  # its task has not looked yet
+            policy = replace(policy, canary=replace(policy.canary, state="stopped", share=0.0, text=""))
         _show(model, policy, as_json)
         return
     shares = _steps(steps)
@@ -119,11 +122,18 @@ def _follow(
 
 
 def _show(model: str, policy: PolicyInfo, as_json: bool) -> None:
-    document = {"model": model, "default_version": policy.default_version, "version": policy.version}
-    document |= {"canary": policy.canary}
-    pinned = f"{model} is pinned to version {policy.version}; to follow new versions again: "
-    pinned += f"fused-mlp pin {model} latest"
-    show(document, as_json, lambda: pinned if policy.version.isdigit() else f"canary of {model} runs")
+    if policy.canary is not None and policy.canary.state == "running":
+        text = f"{model} to {policy.canary.to}: running; fused-mlp policy get {model} shows how far it is"
+    else:
+        text = f"{model} is pinned to version {policy.version}; to follow new versions again: "
+        text += f"fused-mlp pin {model} latest"
+    document = {
+        "model": model,
+        "version": policy.version,
+        "default_version": policy.default_version,
+        "canary": policy.canary,
+    }
+    show(document, as_json, lambda: text)
 
 
 def _line(model: str, told: CanaryInfo) -> str:
