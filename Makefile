@@ -172,7 +172,7 @@ bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.c
 	$(BIN)/python -m bench.kernels
 
 bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts and variants, two echoes, a baseline on grpc.aio and torch
-	$(BIN)/python -m bench.serving --plot docs/img/serving.svg
+	$(BIN)/python -m bench.serving --peers
 
 bench-startup: install ## cold start, resident memory and the health command against their targets
 	$(BIN)/python -m bench.startup

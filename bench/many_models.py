@@ -6,16 +6,13 @@ models have 64-128-128-10 features, weights and files of their own."""
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 import time
 import urllib.request
 from concurrent.futures import ProcessPoolExecutor
-from datetime import date
 from http.client import HTTPConnection
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,9 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import save
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_run, write_result
 from bench.startup import RunningServer, started
-from fused_mlp.kernels.profile.machine import describe_machine
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.spec import LayerSpec
 from fused_mlp.models.version_directory import JSON_NAME, WEIGHTS_NAME, ModelFile
@@ -213,17 +209,13 @@ def main() -> None:
                 console.print(f"[dim]{count} models, {load}: ready in {results[-1]['ready_s']:.2f} s")
     show(console, results)
     result = {
-        "date": date.today().isoformat(),
-        "machine": describe_machine(),
-        "command": " ".join(["python -m bench.many_models", *sys.argv[1:]]),
-        "commit": describe_commit(),
-        "versions": {name: version(name) for name in ("fused-mlp", "numpy", "pydantic", "prometheus-client")},
+        **describe_run("bench.many_models", ("numpy", "pydantic", "prometheus-client")),
         "shape": SPEC.summary(),
         "weight_bytes": WEIGHT_BYTES,
         "models_with_traffic": WITH_TRAFFIC,
         "results": [{k: round(v, 6) if isinstance(v, float) else v for k, v in r.items()} for r in results],
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(options.output, result)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import json
 import os
 import shutil
 import socket
@@ -18,16 +17,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_run, write_result
 from bench.venv_size import megabytes
-from fused_mlp.kernels.profile.machine import describe_machine
 from fused_mlp.service.client import Client
 
 RESULTS = Path(__file__).parent / "results" / "startup.json"
@@ -197,16 +194,11 @@ def main() -> None:
             samples |= {name: [size] for name, size in measure_venvs(options.wheel, Path(folder)).items()}
     show(console, samples)
     result = {
-        "machine": describe_machine(),
-        "command": " ".join(["python -m bench.startup", *sys.argv[1:]]),
-        "commit": describe_commit(),
-        "versions": {
-            name: version(name) for name in ("fused-mlp", "numpy", "pydantic", "protobuf", "grpcio")
-        },
+        **describe_run("bench.startup", ("numpy", "pydantic", "protobuf", "grpcio")),
         "rounds": options.rounds,
         "samples": {name: [round(value, 4) for value in values] for name, values in samples.items()},
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(options.output, result)
 
 
 if __name__ == "__main__":

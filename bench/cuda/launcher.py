@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import os
 import statistics
 import sys
@@ -21,11 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_run, write_result
 from fused_mlp.kernels import KernelInfo
 from fused_mlp.kernels.cuda.running.contexts import BUCKETS, ContextPool, LaunchContext
 from fused_mlp.kernels.cuda.running.kernel import CudaKernel
-from fused_mlp.kernels.profile.machine import describe_machine
 from fused_mlp.models import LayerSpec, MlpSpec
 from tests.support import fake_cuda
 
@@ -155,14 +153,10 @@ def main() -> None:
             sys.executable, [sys.executable, "-m", "bench.cuda.launcher", *sys.argv[1:]], os.environ | wanted
         )
     result = {
-        "machine": describe_machine(),
-        "versions": {"torch": torch.__version__, "numpy": np.__version__},
-        "commit": describe_commit(),
-        "command": " ".join(["python -m bench.cuda.launcher", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d"),
+        **describe_run("bench.cuda.launcher", ("torch", "numpy")),
         "cells": measure(arguments.rows),
     }
-    arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(arguments.output, result)
     print("host time per batch of 64 inputs and 10 outputs, in us; kernels do nothing")
     for cell in result["cells"]:
         print(f"{cell['rows']:5} rows: native {cell['native_us']:6.1f}   Python {cell['python_us']:6.1f}")

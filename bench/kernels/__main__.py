@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.kernels.engines import ENGINES, FLOAT_ENGINES, PRECISION_ENGINES, versions
+from bench.kernels.engines import ENGINES, FLOAT_ENGINES, PACKAGES, PRECISION_ENGINES
 from bench.kernels.neighbour import neighbour
 from bench.kernels.precision_report import precision_summary, precision_table
 from bench.kernels.report import BESIDE_US, beside_summary, show, summary
@@ -38,13 +38,13 @@ from bench.kernels.shapes import (
     multiply_adds,
 )
 from bench.kernels.worker import set_priority
-from bench.provenance import describe_commit
-from fused_mlp.kernels.profile.machine import MachineProbe, describe_machine
+from bench.provenance import describe_run, write_result
+from fused_mlp.kernels.profile.machine import MachineProbe
 
 RESULTS = Path(__file__).parent.parent / "results" / "kernels.json"
 PRECISION_RESULTS = RESULTS.with_name("kernels-int8.json")
 BESIDE_RESULTS = RESULTS.with_name("kernels-beside.json")
-ROUNDS, TURN_S = 4, 0.04  # turns of each engine per cell
+ROUNDS, TURN_S = 4, 0.04  # turns of each engine per cell, and how long one is
 BESIDE_TURN_S = 0.1  # at least, and so many times the longest burst: several of them, and of their pauses
 BESIDE_TURN_BURSTS = 4
 BURST_MS = 12.0
@@ -99,6 +99,7 @@ def measure_shape(
     batches: tuple[int, ...],
     progress: Any,
     burst_s: float,
+    rounds: int,
 ) -> list[dict[str, Any]]:
     """`burst_s`: of the other process, 0 if there is none. Beside it, points below BESIDE_US are left out."""
     turn_s = max(BESIDE_TURN_S, BESIDE_TURN_BURSTS * burst_s) if burst_s else TURN_S
@@ -125,7 +126,7 @@ def measure_shape(
         int8 = any(worker.engine == "fused int8" for worker in workers)
         if plain is not None:
             plain.ask(do="bind", batch=batch)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             if realtime:
                 set_priority(True)
             flops = max(flops, probe.flops(threads, samples=2))
@@ -188,6 +189,7 @@ def _arguments() -> argparse.Namespace:
         "--quick", action="store_true", help="few batches, without torch.compile and OpenVINO"
     )
     parser.add_argument("--threads", type=int, nargs="+", default=None)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of each engine per point")
     parser.add_argument(
         "--beside",
         type=float,
@@ -240,7 +242,7 @@ def main() -> None:
         result = json.loads(arguments.output.read_text())
     else:
         result = run(arguments, console, partial)
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(arguments.output, result)
         partial.unlink(missing_ok=True)
         console.print(f"written to {arguments.output}")
     if arguments.precision:
@@ -258,11 +260,7 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
     engines = ["fused", *(name for name in engines if name != "fused")]
     batches = tuple(arguments.batches or (QUICK_BATCHES if arguments.quick else BATCHES))
     result: dict[str, Any] = {
-        "machine": describe_machine(),
-        "versions": versions(),
-        "commit": describe_commit(),
-        "command": " ".join(["python -m bench.kernels", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d"),
+        **describe_run("bench.kernels", PACKAGES),
         "beside": arguments.beside,
         "burst_ms": arguments.burst_ms if arguments.beside else 0,
         "engines": engines,
@@ -292,7 +290,15 @@ def run(arguments: argparse.Namespace, console: Console, partial: Path) -> dict[
                 os.sched_setaffinity(0, {min(affinity)})  # the probe, on the core the engines use
             for shape in shapes:
                 result["cells"] += measure_shape(
-                    arguments.realtime, shape, workers, probe, threads, batches, progress, burst_s
+                    arguments.realtime,
+                    shape,
+                    workers,
+                    probe,
+                    threads,
+                    batches,
+                    progress,
+                    burst_s,
+                    arguments.rounds,
                 )
                 partial.write_text(json.dumps(result))
             os.sched_setaffinity(0, affinity)

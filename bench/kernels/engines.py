@@ -8,7 +8,6 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -181,5 +180,4 @@ PRECISION_ENGINES: dict[str, Callable[[Mlp, int], Call]] = {
 ENGINES = FLOAT_ENGINES | PRECISION_ENGINES
 
 
-def versions() -> dict[str, str]:
-    return {name: version(name) for name in ("torch", "numpy", "onnxruntime", "openvino")}
+PACKAGES = ("torch", "numpy", "onnxruntime", "openvino")

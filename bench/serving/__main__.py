@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests per second and latency end to end: our fronts and variants, two echoes as ceilings, and a plain server on
 grpc.aio and torch as baseline. `python -m bench.serving`; every system is up at once and they take turns, so that a
-slow minute of the machine hits all alike. A full run takes about twelve minutes, `--quick` three; `--only ab` measures
-what A/B costs, `--only precision` what int8 and bfloat16 bring."""
+slow minute of the machine hits all alike. `--peers` adds mosec and Triton, which it installs. A full run takes about
+six minutes, `--quick` one and a half; `--only ab` measures what A/B costs, `--only precision` what int8 and bfloat16
+bring, each into a file of its own."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -15,20 +15,29 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.ab import cost_table, measure_ab
-from bench.serving.load import LOADS, Load, measure, request_for, verify, write_frame
+from bench.serving.load import LOADS, PROTOCOLS, Load, measure, request_for, verify, write_frame
 from bench.serving.precision import measure_precision, precision_table
-from bench.serving.report import FUSED, markdown_table, plot, show, targets
-from bench.serving.systems import MODELS, ROOT, System, make_repository, scheduling, service, start_all
-from fused_mlp.kernels.profile.machine import describe_machine
+from bench.serving.report import FUSED, markdown_table, show, targets
+from bench.serving.systems import (
+    MODELS,
+    PEERS,
+    ROOT,
+    System,
+    make_repository,
+    peer_versions,
+    scheduling,
+    service,
+    start_all,
+    start_peers,
+)
 
 RESULTS = Path(__file__).parent.parent / "results" / "serving.json"
 AB_RESULTS = RESULTS.with_name("serving-ab.json")
@@ -45,20 +54,38 @@ def started(systems: list[System]) -> Iterator[list[System]]:
 
 
 def measure_model(
-    repository: Path, model: str, options: argparse.Namespace, folder: Path, console: Console
+    repository: Path,
+    model: str,
+    options: argparse.Namespace,
+    folder: Path,
+    console: Console,
+    left_out: dict[str, str],
 ) -> dict[str, Any]:
-    frame = write_frame(folder / f"{model}.frame", request_for(model, 1).SerializeToString())
-    samples: dict[str, dict[str, list[dict[str, float]]]] = {}
-    with started(start_all(repository, model, options.priority)) as systems:
+    bodies = {name: folder / f"{model}.{name}" for name in PROTOCOLS}
+    for name, path in bodies.items():
+        path.write_bytes(PROTOCOLS[name].body(model, 1))
+    samples: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    everything = start_all(repository, model, options.priority)
+    if options.peers:
+        peers, missing = start_peers(repository, model, options.priority, folder)
+        everything += peers
+        left_out |= missing
+        for name, why in missing.items():
+            console.print(f"left out: {name}: {why}", highlight=False, markup=False)
+    with started(everything) as systems:
         for system in systems:
             verify(system, repository, model, 1)
             samples[system.name] = {str(n): [] for n in LOADS}
         for turn in range(options.rounds):
             for outstanding in LOADS:
                 for system in systems:
-                    sample = measure(
-                        system, Load(frame, *LOADS[outstanding], options.priority), options.seconds
+                    load = Load(
+                        bodies[system.protocol],
+                        *LOADS[outstanding],
+                        options.priority,
+                        protocol=system.protocol,
                     )
+                    sample = measure(system, load, options.seconds)
                     samples[system.name][str(outstanding)].append(sample.as_dict())
                     console.print(
                         f"[dim]{model}, round {turn + 1}, {outstanding} outstanding: "
@@ -138,7 +165,7 @@ def main() -> int:
     parser.add_argument(
         "--output", type=Path, help=f"default: {RESULTS.name}, or one of its own for a part alone"
     )
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--peers", action="store_true", help="install mosec and Triton, and measure them too")
     parser.add_argument("--kernel-alone", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.kernel_alone:
@@ -150,57 +177,44 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         repository = make_repository(Path(folder) / "models")
         result: dict[str, Any] = {
-            "machine": describe_machine(),
-            "command": " ".join(["python -m bench.serving", *sys.argv[1:]]),
-            "commit": describe_commit(),
-            "versions": {name: version(name) for name in ("grpcio", "torch", "fused-mlp")},
-            "h2load": _first_line(["h2load", "--version"]),
+            **describe_run("bench.serving", ("grpcio", "torch"), {"h2load": h2load_version()}),
             "rounds": options.rounds,
         }
         if options.only == "ab":
             result["ab"] = measure_ab(repository, options, Path(folder), console)
-            _write(result, options.output or AB_RESULTS)
+            write_result(options.output or AB_RESULTS, result)
             print(cost_table(result["ab"]))
             return 0
         if options.only == "precision":
             result["precision"] = measure_precision(repository, options, Path(folder), console)
-            _write(result, options.output or PRECISION_RESULTS)
+            write_result(options.output or PRECISION_RESULTS, result)
             print(precision_table(result["precision"]))
             return 0
+        left_out: dict[str, str] = {}
         result |= {
             "seconds": options.seconds,
             "loads": list(LOADS),
             "shapes": {model: "-".join(map(str, MODELS[model])) for model in options.models},
             "models": {
-                model: measure_model(repository, model, options, Path(folder), console)
+                model: measure_model(repository, model, options, Path(folder), console, left_out)
                 for model in options.models
             },
         }
         if "mnist" in options.models:
             result["many_rows"] = measure_many_rows(repository, options, Path(folder), console)
-        result["ab"] = measure_ab(repository, options, Path(folder), console)
-    _write(result, options.output or RESULTS)
+        if options.peers:
+            result["left_out"] = left_out
+            result["versions"] |= peer_versions(name for name in PEERS if name not in left_out)
+    write_result(options.output or RESULTS, result)
     show(console, result)
     for model in result["models"]:
         print(
             f"\n{model} ({result['shapes'][model]}), one row per request\n\n{markdown_table(result, model)}"
         )
-    print(f"\n{cost_table(result['ab'])}\n")
+    print()
     for target in targets(result):
         print(target)
-    if options.plot:
-        plot(result, options.plot)
     return 0
-
-
-def _write(result: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-
-
-def _first_line(command: list[str]) -> str:
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    return lines[0] if lines else ""
 
 
 if __name__ == "__main__":

@@ -8,9 +8,12 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import typing
+import urllib.request
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import grpc
 import numpy as np
@@ -18,12 +21,16 @@ import numpy as np
 from bench.serving.systems import MODELS, System, scheduling
 from fused_mlp import models
 from fused_mlp.protos import fused_mlp_pb2 as fm
+from fused_mlp.protos import open_inference_pb2 as oip
 from fused_mlp.protos.stubs import Stub
 
 PREDICT = "/fused_mlp.v1.Inference/Predict"
+GRPC_HEADERS = ("content-type: application/grpc", "te: trailers")
 # Outstanding requests as connections x streams.
 LOADS = {1: (1, 1), 32: (4, 8), 128: (8, 16)}
 CALIBRATION_REQUESTS = {1: 400, 32: 2000, 128: 4000}
+# Of the latencies, in per cent: p99.9 needs a thousand requests, which every system answers.
+QUANTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9)
 # One thread would be the bottleneck of the fastest servers.
 GENERATOR_THREADS = 2
 
@@ -38,41 +45,98 @@ class Sample:
     p99_ms: float
     cpu_us: float  # of the server, per request
     batch_rows: float  # mean; 0 when the system does not count
+    latency_ms: dict[str, float]  # by quantile
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Protocol:
+    """What is sent to a system: where, how, and the body for some rows of a model."""
+
+    path: str
+    headers: tuple[str, ...]
+    body: Callable[[str, int], bytes]
+    http1: bool = False
+
+
+def rows_of(model: str, rows: int) -> np.ndarray:
+    return np.random.default_rng(0).random((rows, MODELS[model][0]), np.float32)
+
+
 def request_for(model: str, rows: int) -> fm.PredictRequest:
-    x = np.random.default_rng(0).random((rows, MODELS[model][0]), np.float32)
+    x = rows_of(model, rows)
     return fm.PredictRequest(model=model, input=fm.Tensor(shape=x.shape, data=x.tobytes()))
 
 
 def write_frame(path: Path, message: bytes) -> Path:
-    path.write_bytes(b"\0" + struct.pack(">I", len(message)) + message)
+    path.write_bytes(_frame(message))
     return path
+
+
+def _frame(message: bytes) -> bytes:
+    return b"\0" + struct.pack(">I", len(message)) + message
+
+
+def infer_request(model: str, rows: int) -> oip.ModelInferRequest:
+    """The same rows in the Open Inference Protocol."""
+    x = rows_of(model, rows)
+    tensor = oip.ModelInferRequest.InferInputTensor(name="input", datatype="FP32", shape=x.shape)
+    return oip.ModelInferRequest(model_name=model, inputs=[tensor], raw_input_contents=[x.tobytes()])
+
+
+PROTOCOLS = {
+    "Predict": Protocol(
+        PREDICT, GRPC_HEADERS, lambda model, rows: _frame(request_for(model, rows).SerializeToString())
+    ),
+    "ModelInfer": Protocol(
+        "/inference.GRPCInferenceService/ModelInfer",
+        GRPC_HEADERS,
+        lambda model, rows: _frame(infer_request(model, rows).SerializeToString()),
+    ),
+    "bytes": Protocol(
+        "/inference",
+        ("content-type: application/octet-stream",),
+        lambda model, rows: rows_of(model, rows).tobytes(),
+        http1=True,
+    ),
+}
 
 
 def verify(system: System, repository: Path, model: str, rows: int) -> None:
     """A real client gets the right answer, or there is nothing to time."""
-    request = request_for(model, rows)
-    with grpc.insecure_channel(f"127.0.0.1:{system.port}") as channel:
-        if not system.answers:
-            echo = channel.unary_unary(PREDICT)(request.SerializeToString(), timeout=10)
-            assert echo == request.SerializeToString(), f"{system.name} does not echo"
-            return
-        output = Stub(channel, fm, "Inference").Predict(request, timeout=10).output
+    if not system.answers:
+        message = request_for(model, rows).SerializeToString()
+        with grpc.insecure_channel(f"127.0.0.1:{system.port}") as channel:
+            echo = channel.unary_unary(PREDICT)(message, timeout=10)
+        assert echo == message, f"{system.name} does not echo"
+        return
     import torch
 
-    x = np.frombuffer(request.input.data, np.float32).reshape(request.input.shape)
+    x = rows_of(model, rows)
     module = models.load(repository / model / "1").to_torch().eval()
     with torch.inference_mode():
-        expected = module(torch.from_numpy(x.copy())).numpy()
-    answered = np.frombuffer(output.data, np.float32).reshape(output.shape)
+        expected = module(torch.from_numpy(x)).numpy()
+    answered = np.frombuffer(_ask(system, model, rows), np.float32).reshape(expected.shape)
     np.testing.assert_allclose(answered, expected, rtol=1e-4, atol=1e-5, err_msg=system.name)
 
 
-class Target(Protocol):
+def _ask(system: System, model: str, rows: int) -> bytes:
+    """The outputs as bytes of float32."""
+    if system.protocol == "bytes":
+        url = f"http://127.0.0.1:{system.port}{PROTOCOLS['bytes'].path}"
+        with urllib.request.urlopen(url, rows_of(model, rows).tobytes(), timeout=10) as response:
+            answer: bytes = response.read()
+            return answer
+    with grpc.insecure_channel(f"127.0.0.1:{system.port}") as channel:
+        if system.protocol == "ModelInfer":
+            stub = Stub(channel, oip, "GRPCInferenceService")
+            return stub.ModelInfer(infer_request(model, rows), timeout=10).raw_output_contents[0]
+        return Stub(channel, fm, "Inference").Predict(request_for(model, rows), timeout=10).output.data
+
+
+class Target(typing.Protocol):
     name: str
     port: int
 
@@ -88,20 +152,25 @@ class Load:
     cores: str | None = None
     headers: tuple[str, ...] = ()
     scheme: str = "http"
+    protocol: str = "Predict"
 
     def run(self, system: Target, requests: int, log: str | None = None) -> tuple[int, float]:
         """Sends about so many requests; how many it were, and how many per second."""
         if shutil.which("h2load") is None:
             raise SystemExit("h2load is missing (Debian: nghttp2-client)")
         # Every stream of every connection must have work.
-        requests = max(requests, self.connections * self.streams * 4)
+        protocol = PROTOCOLS[self.protocol]
+        outstanding = self.connections * self.streams
+        # HTTP/1.1: each outstanding request has a connection of its own.
+        connections, streams = (outstanding, 1) if protocol.http1 else (self.connections, self.streams)
+        requests = max(requests, outstanding * 4)
         command = [
             *scheduling(self.priority, self.cores),
-            "h2load", f"--threads={min(GENERATOR_THREADS, self.connections)}", f"--requests={requests}",
-            f"--clients={self.connections}", f"--max-concurrent-streams={self.streams}",
-            f"--data={self.frame}", "--header=content-type: application/grpc", "--header=te: trailers",
-            *(f"--header={header}" for header in self.headers),
-            *([f"--log-file={log}"] if log else []), f"{self.scheme}://127.0.0.1:{system.port}{PREDICT}",
+            "h2load", f"--threads={min(GENERATOR_THREADS, connections)}", f"--requests={requests}",
+            f"--clients={connections}", f"--max-concurrent-streams={streams}", f"--data={self.frame}",
+            *(f"--header={header}" for header in (*protocol.headers, *self.headers)),
+            *(["--h1"] if protocol.http1 else []), *([f"--log-file={log}"] if log else []),
+            f"{self.scheme}://127.0.0.1:{system.port}{protocol.path}",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         rate = re.search(r"finished in \S+, (\S+) req/s", done.stdout)
@@ -139,4 +208,5 @@ def measure(system: System, load: Load, seconds: float) -> Sample:
         p99_ms=float(np.percentile(times_us, 99)) / 1e3,
         cpu_us=cpu / requests * 1e6,
         batch_rows=rows / batches if batches else 0.0,
+        latency_ms={f"{q:g}": float(np.percentile(times_us, q)) / 1e3 for q in QUANTILES},
     )

@@ -8,7 +8,6 @@ turns, and each is compared with the probe alone in the same round."""
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -29,11 +27,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.load import PREDICT, write_frame
 from bench.serving.systems import System, make_repository, service
 from fused_mlp import models
-from fused_mlp.kernels.profile.machine import describe_machine
 from fused_mlp.protos import fused_mlp_pb2 as fm
 
 RESULTS = Path(__file__).parent.parent / "results" / "neighbours.json"
@@ -228,15 +225,12 @@ def main() -> int:
             rounds.append({n: measure(server, n, options.seconds, Path(folder)) for n in SITUATIONS})
             print(table(rounds[-1:]), file=sys.stderr)
     result = {
-        "machine": describe_machine(),
-        "command": " ".join(["python -m bench.serving.neighbours", *sys.argv[1:]]),
-        "commit": describe_commit(),
-        "versions": {name: version(name) for name in ("grpcio", "torch", "fused-mlp")},
+        **describe_run("bench.serving.neighbours", ("grpcio", "torch"), {"h2load": h2load_version()}),
         "models": {name: "-".join(map(str, widths)) for name, widths in WIDTHS.items()},
         "probe_rps": RPS,
         "rounds": rounds,
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(options.output, result)
     print(table(rounds))
     return 0
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,18 +16,16 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.load import LOADS, Load, request_for, write_frame
 from bench.serving.systems import MODELS, make_repository
 from deploy.cluster.envoy import Envoy, configure, make_certificate
 from deploy.cluster.packages import ENVOY_PACKAGES, install_envoy
 from deploy.cluster.replica import Place, Replica
-from fused_mlp.kernels.profile.machine import describe_machine
 from fused_mlp.service.ray.endpoints import write_eds
 from tests.conformance.compiled_clients import client
 
@@ -171,17 +168,17 @@ def main() -> int:
                     clients[setup].append(bench.measure_client(setup, int(15_000 * options.seconds)))
             print(table(models, clients), file=sys.stderr)
     result = {
-        "machine": describe_machine(),
-        "command": " ".join(["python -m bench.serving.proxy", *sys.argv[1:]]),
-        "commit": describe_commit(),
-        "versions": {name: version(name) for name in ("grpcio", "fused-mlp")} | {"envoy": ENVOY_PACKAGES[0]},
-        "h2load": subprocess.check_output(["h2load", "--version"], text=True).strip(),
+        **describe_run(
+            "bench.serving.proxy",
+            ("grpcio",),
+            {"envoy": ENVOY_PACKAGES[0].rpartition("==")[2], "h2load": h2load_version()},
+        ),
         "shapes": {model: "-".join(map(str, widths)) for model, widths in MODELS.items()},
         "outstanding": OUTSTANDING,
         "models": models,
         "grpc_go_us": clients,
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(options.output, result)
     print(table(models, clients))
     return 0
 

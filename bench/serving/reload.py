@@ -8,21 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.load import PREDICT, request_for, write_frame
 from bench.serving.neighbours import make_models
 from bench.serving.systems import service
 from fused_mlp import models
-from fused_mlp.kernels.profile.machine import describe_machine
 from fused_mlp.service.client import Client
 
 RESULTS = Path(__file__).parent.parent / "results" / "reload.json"
@@ -97,13 +94,10 @@ def main() -> None:
         result = run(arguments.seconds, Path(folder))
     result["p99_ratio"] = result["while_loading"]["p99_ms"] / result["otherwise"]["p99_ms"]
     report = {
-        "machine": describe_machine(),
-        "version": version("fused-mlp"),
-        "commit": describe_commit(),
-        "command": " ".join(["python -m bench.serving.reload", *sys.argv[1:]]),
+        **describe_run("bench.serving.reload", ("grpcio",), {"h2load": h2load_version()}),
         **result,
     }
-    arguments.output.write_text(json.dumps(report, indent=2, default=str) + "\n")
+    write_result(arguments.output, report)
     print(json.dumps(result, indent=2))
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the serving benchmark found, for people: a table, how it stands against the targets, a plot."""
+"""What the serving benchmark found, for people: a table, and how it stands against the targets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -12,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.serving.ab import change, percent
-from fused_mlp.service.reports.style import COLOURS
 
 Result = dict[str, Any]
 GRPC_ECHO, OWN_ECHO = "gRPC C++ echo", "native front, echo"
@@ -123,38 +121,3 @@ def targets(result: Result) -> list[Target]:
             said = f"{ab['model']}: {system}, % of req/s lost at 128 (change {percent(rate)})"
             found.append(Target(said, 100 * (1 - rate.value), most, True))
     return found
-
-
-def _colour(system: str) -> str:
-    variants = [COLOURS[word].light for word in ("unfused", "fused") if word in system]
-    return variants[0] if variants else "#c3c9d0" if "echo" in system else COLOURS["soft"].light
-
-
-def plot(result: Result, path: Path) -> None:
-    """Requests per second at the highest load, one panel per model."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "fused-mlp"  # the same file from the same data
-    from matplotlib import pyplot
-
-    most = max(result["loads"])
-    figure, axes = pyplot.subplots(1, len(result["models"]), figsize=(12, 3.4), squeeze=False)
-    for axis, (model, systems) in zip(axes[0], result["models"].items(), strict=True):
-        names = list(systems)[::-1]
-        rates = [cell(result, model, name, most, "rate") / 1000 for name in names]
-        colours = [_colour(name) for name in names]
-        bars = axis.barh(names, rates, color=colours)
-        axis.bar_label(bars, [f"{rate:,.1f}" for rate in rates], padding=3, fontsize=8)
-        axis.set_title(f"{model} ({result['shapes'][model]})", fontsize=10)
-        axis.set_xlabel(f"thousand requests/s, {most} outstanding")
-        axis.margins(x=0.12)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
-    cpu, cores = result["machine"]["cpu"], result["machine"]["cores"]
-    figure.suptitle(
-        f"Requests served, load generator on the same {cores} cores ({cpu}); echoes do no work", fontsize=10
-    )
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -10,21 +10,20 @@ import argparse
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.load import GENERATOR_THREADS, LOADS, PREDICT, request_for, write_frame
+from bench.serving.peers.venvs import PeerUnavailable
 from bench.serving.rest_peers import start_peers
+from bench.serving.rest_peers import versions as versions_of_peers
 from bench.serving.systems import MODELS, make_repository, service
-from fused_mlp.kernels.profile.machine import describe_machine
 
 RESULTS = Path(__file__).parent.parent / "results" / "serving-rest.json"
 
@@ -112,6 +111,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    if arguments.peers:
+        try:
+            versions = versions_of_peers()
+        except PeerUnavailable as error:
+            left_out["mosec and FastAPI"] = str(error)
+            print(f"left out: mosec and FastAPI: {error}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         repository = make_repository(folder / "models")
@@ -119,7 +126,7 @@ def main() -> None:
             with service("rest", repository, False, front="native", rest_port=0) as server:
                 assert server.rest_port is not None
                 targets = targets_of(folder, model, server.port, server.rest_port)
-                with start_peers(repository, model, arguments.peers) as ports:
+                with start_peers(repository, model, bool(versions)) as ports:
                     for peer, port in ports.items():
                         url, body = f"http://127.0.0.1:{port}/inference", folder / f"{model}.json"
                         targets.append(
@@ -127,13 +134,11 @@ def main() -> None:
                         )
                     results[model] = measure(targets, arguments.rounds, arguments.seconds)
     report = {
-        "machine": describe_machine(),
-        "version": version("fused-mlp"),
-        "commit": describe_commit(),
-        "command": " ".join(["python -m bench.serving.rest", *sys.argv[1:]]),
+        **describe_run("bench.serving.rest", ("grpcio", "torch"), {"h2load": h2load_version(), **versions}),
+        "left_out": left_out,
         "results": results,
     }
-    arguments.output.write_text(json.dumps(report, indent=2, default=str) + "\n")
+    write_result(arguments.output, report)
     for model, figures in results.items():
         grpc = figures["gRPC"]
         print(f"{model}: p50 at 1 outstanding; req/s at 32 and 128; all of gRPC's")

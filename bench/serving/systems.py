@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
@@ -18,6 +19,10 @@ from typing import Self
 import torch
 from torch import nn
 
+from bench.serving.peers import triton
+from bench.serving.peers.venvs import PeerUnavailable, install, version
+from bench.serving.rest_peers import wait_for_http
+from bench.startup import free_port
 from fused_mlp import models
 from fused_mlp.service.local import child_process
 
@@ -62,7 +67,8 @@ def scheduling(priority: bool, cores: str | None) -> list[str]:
 
 
 class System:
-    """One server process. `answers` says whether Predict gives real predictions, `metrics` whether it counts."""
+    """One server process, with those that it starts. `answers`: it gives real predictions. `protocol`: what
+    load.PROTOCOLS sends it. With a `port` it is not asked for one; it is up when the URL `ready` answers."""
 
     def __init__(
         self,
@@ -72,11 +78,17 @@ class System:
         answers: bool = True,
         priority: bool = False,
         cores: str | None = None,
+        protocol: str = "Predict",
+        port: int = 0,
+        ready: str = "",
+        variables: Mapping[str, str] | None = None,
         **settings: object,
     ) -> None:
         self.name = name
         self.answers = answers
+        self.protocol = protocol
         environment = {k: v for k, v in os.environ.items() if not k.startswith("FUSED_MLP_")}
+        environment |= variables or {}
         environment |= {f"FUSED_MLP_{key.upper()}": str(value) for key, value in settings.items()}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop
         prefix = scheduling(priority, cores)
@@ -90,7 +102,15 @@ class System:
         )
         self.metrics_url: str | None = None
         self.rest_port: int | None = None
-        self.port = self._read_port()
+        self.port = port or self._read_port()
+        if ready:
+            try:
+                wait_for_http(ready, self._process)
+            except AssertionError as error:
+                self._log.seek(0)
+                said = self._log.read().strip().splitlines()
+                self.stop()
+                raise PeerUnavailable(f"{error}: {said[-1] if said else 'it said nothing'}") from None
 
     def _read_port(self) -> int:
         assert self._process.stdout is not None
@@ -110,7 +130,7 @@ class System:
 
     def cpu_seconds(self) -> float:
         """By the clock of clock_getcpuclockid(3): what /proc says is in hundredths of a second."""
-        return time.clock_gettime((~self._process.pid << 3) | 2)
+        return sum(time.clock_gettime((~pid << 3) | 2) for pid in _family(self._process.pid))
 
     def thread_cpu_seconds(self, name: str) -> float:
         """Of the threads of that name, which helpers that they start inherit."""
@@ -147,6 +167,15 @@ class System:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _family(pid: int) -> list[int]:
+    """The process and its descendants."""
+    found = [pid]
+    for each in found:
+        for task in Path(f"/proc/{each}/task").glob("*/children"):
+            found += map(int, task.read_text().split())
+    return found
 
 
 def _sum_of(text: str, name: str, label: str = "") -> float:
@@ -200,3 +229,55 @@ def start_all(repository: Path, model: str, priority: bool) -> list[System]:
             priority=priority,
         ),
     ]
+
+
+def mosec(repository: Path, model: str, priority: bool, _: Path) -> System:
+    port = free_port()
+    return System(
+        MOSEC,
+        [str(install("rest-peers")), "-m", "bench.serving.peers.mosec_bytes", str(port)],
+        priority=priority,
+        protocol="bytes",
+        port=port,
+        ready=f"http://127.0.0.1:{port}/",
+        variables={"PEER_MODEL": str(repository / model / "1")},
+    )
+
+
+def triton_server(repository: Path, model: str, priority: bool, folder: Path) -> System:
+    server, variables = triton.prepare(folder / "triton", model, MODELS[model], repository / model / "1")
+    http_port, grpc_port = free_port(), free_port()
+    return System(
+        TRITON,
+        triton.command(server, folder / "triton", http_port, grpc_port),
+        priority=priority,
+        protocol="ModelInfer",
+        port=grpc_port,
+        ready=f"http://127.0.0.1:{http_port}/v2/health/ready",
+        variables=variables,
+    )
+
+
+MOSEC, TRITON = "mosec and torch (HTTP)", "Triton, Python backend, torch"
+PEERS: dict[str, Callable[[Path, str, bool, Path], System]] = {MOSEC: mosec, TRITON: triton_server}
+
+
+def start_peers(
+    repository: Path, model: str, priority: bool, folder: Path
+) -> tuple[list[System], dict[str, str]]:
+    """Those that can be had, and why the others cannot."""
+    started, left_out = [], {}
+    for name, start in PEERS.items():
+        try:
+            started.append(start(repository, model, priority, folder / model))
+        except (PeerUnavailable, OSError) as error:
+            left_out[name] = str(error).partition("\n")[0]
+    return started, left_out
+
+
+def peer_versions(names: Iterable[str]) -> dict[str, str]:
+    packages = {MOSEC: ("rest-peers", "mosec"), TRITON: ("triton-peer", "nvidia-pytriton")}
+    found = {}
+    for venv, package in (packages[name] for name in names):
+        found[package] = version(install(venv), package)
+    return found

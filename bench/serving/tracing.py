@@ -5,7 +5,6 @@ requests), with and without a traceparent, in turns. Run as `python -m bench.ser
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -16,10 +15,9 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.provenance import describe_commit
+from bench.provenance import describe_run, h2load_version, write_result
 from bench.serving.load import LOADS, Load, measure, request_for, write_frame
 from bench.serving.systems import System, make_repository, service
-from fused_mlp.kernels.profile.machine import describe_machine
 from tests.support.otlp_receiver import OtlpReceiver
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "tracing.json"
@@ -75,14 +73,14 @@ def main() -> int:
                 samples[name].append(sample.as_dict())
                 console.print(f"[dim]round {turn + 1}, {name}: {sample.rate:,.0f} req/s")
     result = {
-        "machine": describe_machine(),
-        "command": " ".join(["python -m bench.serving.tracing", *sys.argv[1:]]),
-        "commit": describe_commit(),
+        **describe_run(
+            "bench.serving.tracing", ("grpcio", "opentelemetry-sdk"), {"h2load": h2load_version()}
+        ),
         "model": MODEL,
         "outstanding": OUTSTANDING,
         "samples": samples,
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(options.output, result)
     print(table(samples))
     return 0
 

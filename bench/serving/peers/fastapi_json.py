@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer of rest_peers.py, an afternoon's work: `rest_peer_fastapi.py PORT`, with the model's folder in PEER_MODEL."""
+"""A peer of rest_peers.py, an afternoon's work: `fastapi_json.py PORT`, with the model's folder in PEER_MODEL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer of rest_peers.py: `rest_peer_mosec.py PORT`, with the model's folder in PEER_MODEL. A module of its own,
+"""A peer of rest_peers.py: `mosec_json.py PORT`, with the model's folder in PEER_MODEL. A module of its own,
 because mosec's workers are processes that import it again."""
 
 from __future__ import annotations
