@@ -175,7 +175,8 @@ class Session:
             self._background.remove(self._server)
             self._server.end()
         self._server = process = self._start(block)
-        url = f"http://127.0.0.1:{self.ports[METRICS]}/readyz"
+        scheme = "https" if "--metrics-tls 1" in block.code else "http"
+        url = f"{scheme}://127.0.0.1:{self.ports[METRICS]}/readyz"
         if not process.wait_until(lambda: answers(url)):
             raise self._failure(block, "the server was never ready", process.output())
 
