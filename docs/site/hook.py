@@ -59,6 +59,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     origin = _origins[page.file.src_uri]
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]
 
     def replacement(link: Link) -> str | None:
         path = _resolve(origin, link)
