@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""repo/net/1: a small model, as an import leaves it; net.py and weights.pt for a second version, and rows.npy with its\noutputs in outputs.npy."""
+"""repo/net/1: a small model, as an import leaves it; net.py and weights.pt for a second version, and rows.npy with its
+outputs in outputs.npy."""
 
 from pathlib import Path
 
