@@ -164,7 +164,7 @@ def _example(served: VersionInfo | None, model: str) -> Rows:
 
     from fused_mlp.service.cli.rows.source import MemoryRows
 
-    if served is None or served.state != "READY":
+    if served is None or served.state not in ("READY", "ON_DEMAND"):
         why = f": {served.reason}" if served and served.reason else ""
         fail(f"model {model!r} cannot answer{why}")
     if not served.example:

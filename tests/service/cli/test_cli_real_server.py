@@ -3,11 +3,20 @@
 
 import json
 
+from tests.support.server import Server
+
 
 def test_predict_example_prints_the_right_digit(cli, server):
     outcome = cli("predict", "digits", "--example", target=server.target)
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines()[2].split()[0] == "4"  # the example is a held-out image of a 4
+
+
+def test_example_of_a_model_that_is_loaded_on_demand_loads_it(cli):
+    with Server(load="lazy") as lazy:
+        outcome = cli("predict", "digits", "--example", target=lazy.target)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[2].split()[0] == "4"
 
 
 def test_both_variants_agree(cli, server):
