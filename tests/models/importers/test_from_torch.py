@@ -200,6 +200,25 @@ def test_a_module_that_casts_to_float32_is_read_in_float32():
     assert models.from_torch(Casts()).spec.summary() == "4-3 sigmoid"
 
 
+def test_a_module_that_rounds_to_float32_inside_is_given_the_tolerance_of_float32():
+    """Large numbers cancel out: 1000 times the answer, so that their rounding is 3e-5 of it."""
+
+    class Cancels(nn.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            torch.manual_seed(0)
+            self.fc = nn.Linear(4, 3)
+            self.dtype = dtype
+
+        def forward(self, x):
+            y = self.fc(x)
+            large = (1000 * y).to(self.dtype)
+            return (large + y.to(self.dtype)) - large
+
+    assert models.from_torch(Cancels(torch.float64)).spec.out_features == 3
+    assert models.from_torch(Cancels(torch.float32)).spec.out_features == 3
+
+
 def with_forward(forward, *, width=4):
     class Written(nn.Module):
         def __init__(self):
