@@ -25,6 +25,8 @@ from docs.site.sources import PAGES, ROOT, is_highlighted, page_of, page_text, t
 log = logging.getLogger("mkdocs.hooks.site")  # a warning here fails a strict build
 
 _github = MarkdownIt().enable("table")
+# Columns beside a page that would be empty or of no use. Not in the page: GitHub shows front matter as a table.
+_HIDDEN = {"index.md": ["navigation", "toc"], "source/": ["navigation", "toc"], "api.md": ["navigation"]}
 _origins: dict[str, str] = {}  # page of the site -> file or folder of the repository
 _LOADED = re.compile(
     r"<(?:script|img|iframe|source|video)\b[^>]*\bsrc(?:set)?=\"?(?:https?:)?//[^>]*>"
@@ -59,8 +61,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     origin = _origins[page.file.src_uri]
-    if page.is_homepage:
-        page.meta["hide"] = ["navigation", "toc"]
+    room = "source/" if page.file.src_uri.startswith("source/") else page.file.src_uri
+    if hidden := _HIDDEN.get(room):
+        page.meta["hide"] = hidden
 
     def replacement(link: Link) -> str | None:
         path = _resolve(origin, link)
@@ -76,6 +79,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     _compare_with_github(page, html)
+    html = re.sub(r"<td>(?=\d+-\d+)", '<td class="shape">', html)  # 784-512-10 in one line
     # Only here: the anchors of lines of code are not among those that mkdocs checks.
     return re.sub(r'data-line="(\d+)" href="([^"]*)"', r'href="\2#__codelineno-0-\1"', html)
 
