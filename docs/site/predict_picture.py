@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The picture of one Predict in docs/internals/architecture.md, for light and dark pages. `python -m
-docs.site.predict_picture` writes docs/img/predict.svg and predict-dark.svg; the numbers are those of the walk."""
+docs.site.predict_picture` writes docs/img/predict-light.svg and predict-dark.svg; the numbers are those of the walk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Colours:
 
 
 COLOURS = {
-    "predict.svg": Colours("#1b2b2e", "#5b6e72", "#f1f5f6", "#ffffff", "#8aa0a5", "#14707c", "#ffffff"),
+    "predict-light.svg": Colours("#1b2b2e", "#5b6e72", "#f1f5f6", "#ffffff", "#8aa0a5", "#14707c", "#ffffff"),
     "predict-dark.svg": Colours("#e6eef0", "#a9bcc1", "#262d36", "#323b45", "#7b9298", "#5fc4cf", "#10272a"),
 }
 
