@@ -161,21 +161,23 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/.installed
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-$(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed
+$(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed-dev
 	@scripts/system-packages bench
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@touch $@
 
-bench: bench-kernels bench-serving bench-startup ## every benchmark; leave the machine alone meanwhile
+# PARTS="serving startup": some of them (python -m bench --list). QUICK=1: minutes, into build/bench. RESUME=1: goes on.
+bench: $(VENV)/.installed-bench ## every benchmark, the plots and the figures of the docs; leave the machine alone meanwhile
+	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(RESUME),--resume) $(PARTS)
 
 bench-kernels: $(VENV)/.installed-bench ## the CPU kernel against eager, torch.compile, ONNX Runtime, OpenVINO
-	$(BIN)/python -m bench.kernels
+	$(BIN)/python -m bench kernels
 
-bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts and variants, two echoes, a baseline on grpc.aio and torch
-	$(BIN)/python -m bench.serving --peers
+bench-serving: $(VENV)/.installed-bench ## requests/s and latency: our fronts and variants, two echoes, grpc.aio, mosec and Triton
+	$(BIN)/python -m bench serving
 
-bench-startup: install ## cold start, resident memory and the health command against their targets
-	$(BIN)/python -m bench.startup
+bench-startup: $(VENV)/.installed-bench ## cold start, resident memory and the health command against their targets
+	$(BIN)/python -m bench startup
 
 lint: install-dev ## ruff, mypy --strict, clang-format, license lines
 	@scripts/license-headers

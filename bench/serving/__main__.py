@@ -161,6 +161,7 @@ def main() -> int:
     parser.add_argument(
         "--priority", action="store_true", help="run servers and load under SCHED_FIFO (needs root)"
     )
+    parser.add_argument("--turns", type=int, default=0, help="of --only ab; default: 20 for each round")
     parser.add_argument("--only", choices=["ab", "precision"], help="this part alone, into a file of its own")
     parser.add_argument(
         "--output", type=Path, help=f"default: {RESULTS.name}, or one of its own for a part alone"

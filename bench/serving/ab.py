@@ -64,7 +64,7 @@ def measure_ab(
     repository: Path, options: argparse.Namespace, folder: Path, console: Console
 ) -> dict[str, Any]:
     frame = write_frame(folder / "ab.frame", request_for(MODEL, 1).SerializeToString())
-    turns = options.rounds * TURNS_PER_ROUND
+    turns = options.turns or options.rounds * TURNS_PER_ROUND
     samples: dict[str, dict[str, list[dict[str, float]]]] = {a: {str(o): [] for o in RUNS} for a in ARMS}
     admin_port = _free_port()
     shadow_cpu = server_cpu = 0.0

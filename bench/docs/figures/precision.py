@@ -135,3 +135,28 @@ def int8_serving(results: Results) -> str:
     for outstanding in samples["float32"]:
         heads += [f"{outstanding} outstanding: req/s", "CPU"]
     return paragraphs(table(heads, rows), provenance(result))
+
+
+@figure("int8-errors")
+def int8_errors(results: Results) -> str:
+    """The largest error of each precision and engine, model by model."""
+    result = results["precision-errors"]
+    engines = list(dict.fromkeys(name for cell in result["cells"] for name in cell["errors"]))
+    rows = [
+        [
+            cell["shape"],
+            *(
+                f"{100 * cell['errors'][name]['largest']:.2g} %" if name in cell["errors"] else ""
+                for name in engines
+            ),
+        ]
+        for cell in result["cells"]
+    ]
+    titles = {"fused": "float32", "fused int8": "**int8**", "fused bf16": "bfloat16"}
+    return paragraphs(
+        table(["largest error", *(titles.get(name, name) for name in engines)], rows),
+        f"Of {result['rows']} random rows and random weights, against float64: the largest difference of an "
+        "output, as a "
+        "share of the largest output of its row.",
+        provenance(result),
+    )
