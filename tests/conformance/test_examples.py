@@ -24,8 +24,8 @@ SHOWN = [
 
 def test_the_page_shows_the_examples_as_they_are() -> None:
     page = (ROOT / "docs" / "clients" / "languages.md").read_text()
-    blocks = re.findall(r"^```(?!bash)\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert blocks == [Path(EXAMPLES, name).read_text() for name in SHOWN]
+    blocks = re.findall(r"^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [name for name in SHOWN if Path(EXAMPLES, name).read_text() not in blocks] == []
 
 
 @pytest.mark.parametrize("name", ["grpcio", "grpc-go", "grpc-java", "grpc-c++", "grpc-js"])
