@@ -566,7 +566,11 @@ class RequestSpan:
     @property
     def id(self) -> int: ...
     @property
-    def rpc(self) -> str: ...
+    def rpc(self) -> str:
+        """package.Service/Method, or the verb and the route of REST."""
+    @property
+    def path(self) -> str:
+        """REST: as it was asked for, cut; empty for gRPC."""
     @property
     def lane(self) -> str: ...
     @property

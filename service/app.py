@@ -219,7 +219,7 @@ class Service:
         gc.collect()
         gc.freeze()
         if self._spans is not None:
-            self._spans.start()
+            self._spans.start(self.settings, grpc_port=self.grpc_port, rest_port=self.rest_port)
         self.loading = False
         self._report_health()
         self._publish_health()  # before the banner says that it is ready
@@ -351,11 +351,12 @@ def _span_exporter() -> Exporter | None:
         return None
     try:
         from fused_mlp.service.observe.otel.exporter import Exporter  # noqa: PLC0415
+
+        return Exporter(tracing, version("fused-mlp"))
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"OTEL_EXPORTER_OTLP_ENDPOINT needs {error.name}: pip install 'fused-mlp[otel]', or unset it"
+            f"exporting spans needs {error.name}: pip install 'fused-mlp[otel]', or set OTEL_SDK_DISABLED=true"
         ) from None
-    return Exporter(tracing, version("fused-mlp"))
 
 
 def _log_kernel_error(lane: str, text: str) -> None:

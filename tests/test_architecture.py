@@ -33,6 +33,7 @@ ONLY_IN = {
     ),
     "prometheus_client": ("service/observe/metrics.py",),
     "opentelemetry": (
+        "service/observe/otel/protocols.py",
         "service/observe/otel/spans.py",
         "service/observe/otel/exporter.py",
         "service/client/propagation.py",

@@ -78,7 +78,8 @@ class AsyncClient:
     ) -> Prediction:
         """Call a model, as `Client.predict`."""
         request, one_row = build_request(model, x, version, variant, request_id, output=output, arm=arm)
-        with client_span("fused_mlp.v1.Inference/Predict", self._calls.headers(metadata)) as headers:
+        headers = self._calls.headers(metadata)
+        with client_span("fused_mlp.v1.Inference/Predict", headers, self.target) as headers:
             response = await self._call(
                 self._inference.Predict, request, timeout_s, dict(headers), request_id=request_id
             )
@@ -101,7 +102,8 @@ class AsyncClient:
         """Call a model with many inputs, as `Client.stream`; `inputs` may be asynchronous too."""
         requests = OpenRequests(self.target, model, version, variant, request_id, output=output, arm=arm)
         feed = _Feed(inputs, requests, window)
-        with client_span("fused_mlp.v1.Inference/PredictStream", self._calls.headers(metadata)) as headers:
+        headers = self._calls.headers(metadata)
+        with client_span("fused_mlp.v1.Inference/PredictStream", headers, self.target) as headers:
             call = self._inference.PredictStream(aiter(feed), timeout=timeout_s, metadata=headers)
             status = _FirstStatus(call)
             try:

@@ -5,6 +5,7 @@ installed. Elsewhere calls go out as they are."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,11 +15,10 @@ from typing import Any, TypeAlias
 from fused_mlp.service.client.errors import PredictError
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
-_CANCELLED, _UNKNOWN = 1, 2  # codes of gRPC
 
 
 @contextmanager
-def client_span(rpc: str, headers: Headers) -> Iterator[Headers]:
+def client_span(rpc: str, headers: Headers, target: str) -> Iterator[Headers]:
     """One span for the call with all its attempts; yields what to send. `rpc`: package.Service/Method. The span never
     becomes the current one: a generator may be left and entered again in other contexts."""
     tracer = _tracer()
@@ -27,30 +27,41 @@ def client_span(rpc: str, headers: Headers) -> Iterator[Headers]:
         return
     from opentelemetry import propagate, trace  # noqa: PLC0415
 
-    service, _, method = rpc.partition("/")
-    attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+    attributes = {"rpc.system.name": "grpc", "rpc.method": rpc, **_server(target)}
     span = tracer.start_span(rpc, kind=trace.SpanKind.CLIENT, attributes=attributes)
     carrier: dict[str, str] = {}
     propagate.inject(carrier, context=trace.set_span_in_context(span))
     given = {name for name, _ in headers}
-    code = 0
+    code = "OK"
     try:
         yield (*headers, *((name, value) for name, value in carrier.items() if name not in given))
     except PredictError as error:
-        code = error.code.value[0]
-        span.set_status(trace.Status(trace.StatusCode.ERROR, error.code.name))
+        code = error.code.name
+        span.set_attribute("error.type", code)
+        span.set_status(trace.Status(trace.StatusCode.ERROR, str(error)))
         raise
     except (asyncio.CancelledError, GeneratorExit):  # the caller gave up
-        code = _CANCELLED
+        code = "CANCELLED"
         raise
     except BaseException as error:
-        code = _UNKNOWN
+        code = "UNKNOWN"
         span.record_exception(error)
-        span.set_status(trace.Status(trace.StatusCode.ERROR))
+        span.set_attribute("error.type", type(error).__qualname__)
+        span.set_status(trace.Status(trace.StatusCode.ERROR, str(error)))
         raise
     finally:
-        span.set_attribute("rpc.grpc.status_code", code)
+        span.set_attribute("rpc.response.status_code", code)
         span.end()
+
+
+@cache
+def _server(target: str) -> dict[str, str | int]:
+    """Of a target of gRPC: host:port, [::1]:port, dns:///host:port, unix:path."""
+    name = re.sub(r"^(dns|ipv4|ipv6):(//[^/]*/)?", "", target)
+    host, _, port = name.rpartition(":")
+    if target.startswith(("unix:", "unix-abstract:")) or not port.isdecimal():
+        return {"server.address": target}
+    return {"server.address": host.strip("[]"), "server.port": int(port)}
 
 
 @cache

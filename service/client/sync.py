@@ -100,7 +100,8 @@ class Client(Connection):
             TypeError: `x` is no array of numbers.
         """
         request, one_row = build_request(model, x, version, variant, request_id, output=output, arm=arm)
-        with client_span("fused_mlp.v1.Inference/Predict", self._calls.headers(metadata)) as headers:
+        headers = self._calls.headers(metadata)
+        with client_span("fused_mlp.v1.Inference/Predict", headers, self.target) as headers:
             response = self._call(
                 self._inference.Predict, request, timeout_s, dict(headers), request_id=request_id
             )
@@ -152,7 +153,8 @@ class Client(Connection):
         """
         requests = OpenRequests(self.target, model, version, variant, request_id, output=output, arm=arm)
         feed = _Feed(inputs, requests, window)
-        with client_span("fused_mlp.v1.Inference/PredictStream", self._calls.headers(metadata)) as headers:
+        headers = self._calls.headers(metadata)
+        with client_span("fused_mlp.v1.Inference/PredictStream", headers, self.target) as headers:
             call = self._inference.PredictStream(iter(feed), timeout=timeout_s, metadata=headers)
             try:
                 for response in call:

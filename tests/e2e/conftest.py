@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from fused_mlp.service.client.admin import AdminClient
+from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.puppet import PuppetService
 from tests.support.server import free_port
 
@@ -32,3 +33,18 @@ def admin(puppet: PuppetService) -> Iterator[AdminClient]:
 def channel(puppet: PuppetService) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(puppet.target) as connected:
         yield connected
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def otel(receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment in which servers export to the receiver, at once."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.grpc_endpoint)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+    return monkeypatch

@@ -3,40 +3,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import json
 import urllib.request
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from opentelemetry import trace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fused_mlp.service.client import Client, PredictError
+from fused_mlp.service.client import AsyncClient, Client, PredictError, propagation
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.prometheus import Prometheus
+from tests.support.puppet import POISON, PuppetService
 from tests.support.rest import rest_port
-from tests.support.server import Server, run_to_exit
+from tests.support.server import Server
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 NOT_SAMPLED = {"traceparent": f"00-{TRACE}-{PARENT}-00"}
 X = np.zeros(64, np.float32)
 PREDICT = "fused_mlp.v1.Inference/Predict"
-
-
-@pytest.fixture
-def receiver() -> Iterator[OtlpReceiver]:
-    with OtlpReceiver() as receiver:
-        yield receiver
-
-
-@pytest.fixture
-def environment(receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.grpc_endpoint)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
-    return monkeypatch
 
 
 def named(spans: list[Span], name: str) -> list[Span]:
@@ -57,13 +50,13 @@ def openmetrics(server: Server) -> str:
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_a_sampled_request_becomes_spans(
-    receiver: OtlpReceiver, environment: pytest.MonkeyPatch, front: str, protocol: str
+    receiver: OtlpReceiver, otel: pytest.MonkeyPatch, front: str, protocol: str
 ) -> None:
-    environment.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    otel.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
     if protocol != "grpc":
-        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)
+        otel.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.http_endpoint)
     # Not a name of the service, though it begins like one.
-    environment.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.namespace=shop")
+    otel.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.namespace=shop")
     with Server(front=front) as server, Client(server.target) as client:
         client.predict("digits", np.stack([X] * 3), variant="fused", metadata=SAMPLED)
         spans = receiver.wait_for(lambda spans: len(spans) == 5)
@@ -77,10 +70,11 @@ def test_a_sampled_request_becomes_spans(
     assert (request.trace_id.hex(), request.parent_span_id.hex()) == (TRACE, PARENT)
     assert request.kind == Span.SPAN_KIND_SERVER
     assert attributes(request) == {
-        "rpc.system": "grpc",
-        "rpc.service": "fused_mlp.v1.Inference",
-        "rpc.method": "Predict",
-        "rpc.grpc.status_code": 0,
+        "rpc.system.name": "grpc",
+        "rpc.method": PREDICT,
+        "rpc.response.status_code": "OK",
+        "server.address": "127.0.0.1",
+        "server.port": int(server.target.rpartition(":")[2]),
         "fused_mlp.model": "digits",
         "fused_mlp.version": "1",
         "fused_mlp.variant": "fused",
@@ -120,13 +114,13 @@ def test_a_sampled_request_becomes_spans(
 )
 def test_the_sampler_of_the_environment_decides(
     receiver: OtlpReceiver,
-    environment: pytest.MonkeyPatch,
+    otel: pytest.MonkeyPatch,
     sampler: str,
     argument: str,
     exported: set[str],
 ) -> None:
-    environment.setenv("OTEL_TRACES_SAMPLER", sampler)
-    environment.setenv("OTEL_TRACES_SAMPLER_ARG", argument)
+    otel.setenv("OTEL_TRACES_SAMPLER", sampler)
+    otel.setenv("OTEL_TRACES_SAMPLER_ARG", argument)
     requests = {"sampled": (1, SAMPLED), "not sampled": (2, NOT_SAMPLED), "none": (3, {})}
     names = {rows: name for name, (rows, _) in requests.items()}
     with Server() as server, Client(server.target) as client:
@@ -138,50 +132,121 @@ def test_the_sampler_of_the_environment_decides(
 
 
 def test_a_refused_request_has_a_span_without_a_batch(
-    receiver: OtlpReceiver, environment: pytest.MonkeyPatch
+    receiver: OtlpReceiver, otel: pytest.MonkeyPatch
 ) -> None:
     with Server() as server, Client(server.target) as client:
         with pytest.raises(PredictError):
             client.predict("nothing", X, metadata=SAMPLED)
         [span] = receiver.wait_for(len)
-    assert attributes(span)["rpc.grpc.status_code"] == 5  # NOT_FOUND
+    assert attributes(span)["rpc.response.status_code"] == "NOT_FOUND"
+    assert "error.type" not in attributes(span)
     assert attributes(span)["fused_mlp.model"] == "nothing"
     assert span.status.code == Status.STATUS_CODE_UNSET  # the caller's mistake
 
 
+@pytest.mark.parametrize("versions", ["", "/versions/{version}"])
 def test_a_rest_request_has_the_attributes_of_http(
-    receiver: OtlpReceiver, environment: pytest.MonkeyPatch
+    receiver: OtlpReceiver, otel: pytest.MonkeyPatch, versions: str
 ) -> None:
+    path = f"/v2/models/digits{versions.format(version=1)}/infer"
+    body = {"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": X.tolist()}]}
     with Server(rest_port=0) as server:
-        body = {"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": X.tolist()}]}
+        port = rest_port(server)
         request = urllib.request.Request(
-            f"http://127.0.0.1:{rest_port(server)}/v2/models/digits/infer",
+            f"http://127.0.0.1:{port}{path}?secret=1",
             json.dumps(body).encode(),
             {"Content-Type": "application/json", **SAMPLED},
         )
         with urllib.request.urlopen(request, timeout=10) as response:
             assert response.status == 200
-        [span] = named(receiver.wait_for(lambda spans: len(spans) == 5), "POST /v2/models/{model}/infer")
+        route = f"/v2/models/{{model}}{versions}/infer"
+        [span] = named(receiver.wait_for(lambda spans: len(spans) == 5), f"POST {route}")
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, PARENT)
-    told = attributes(span)
-    assert told["http.route"] == "/v2/models/{model}/infer"
-    assert told["http.response.status_code"] == 200
+    assert attributes(span) == {
+        "http.request.method": "POST",
+        "http.route": route,
+        "http.response.status_code": 200,
+        "url.path": path,
+        "url.scheme": "http",
+        "server.address": "127.0.0.1",
+        "server.port": port,
+        "fused_mlp.model": "digits",
+        "fused_mlp.version": "1",
+        "fused_mlp.variant": "fused",
+        "fused_mlp.rows": 1,
+    }
 
 
-def test_a_slow_collector_delays_no_request(receiver: OtlpReceiver, environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
-    environment.setenv("OTEL_TRACES_SAMPLER", "always_on")
-    receiver.hold()
-    with Server() as server, Client(server.target) as client:
-        for _ in range(20):
+def test_several_traceparents_count_as_none(receiver: OtlpReceiver, otel: pytest.MonkeyPatch) -> None:
+    """As W3C Trace Context has it. Over gRPC, grpcio itself sends only the last."""
+    with Server(rest_port=0) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", rest_port(server), timeout=10)
+        connection.putrequest("POST", "/v2/models/digits/infer")
+        for trace in (TRACE, "ab" * 16, TRACE):
+            connection.putheader("traceparent", f"00-{trace}-{PARENT}-01")
+        connection.putheader("Content-Length", "0")
+        connection.endheaders()
+        assert connection.getresponse().status == 400
+        connection.close()
+        [span] = receiver.wait_for(len)
+    assert span.trace_id.hex() not in (TRACE, "ab" * 16)
+    assert not span.parent_span_id
+
+
+def test_a_log_line_names_the_trace_that_began_here(
+    receiver: OtlpReceiver, otel: pytest.MonkeyPatch, front: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No caller to name one: the server's own, else its span could not be found."""
+    with PuppetService(front=front) as puppet, Client(puppet.target) as client:
+        with pytest.raises(PredictError, match="INTERNAL"):
+            client.predict("digits", np.full(64, POISON, np.float32))
+        spans = receiver.wait_for(lambda spans: len(spans) == 5)  # with the batch that failed
+    [span] = named(spans, PREDICT)
+    told = {getattr(record, "trace_id", "") for record in caplog.records if "request" in record.message}
+    assert span.trace_id.hex() in told
+    assert attributes(span)["error.type"] == "INTERNAL"
+    assert span.status.code == Status.STATUS_CODE_ERROR
+
+
+def test_a_request_that_expires_in_the_queue_has_no_batch(
+    receiver: OtlpReceiver, otel: pytest.MonkeyPatch, front: str
+) -> None:
+    otel.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+    with PuppetService(front=front) as puppet, Client(puppet.target) as client:
+        puppet.hold()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(client.predict, "digits", X)
+            puppet.wait_entered()
+            with pytest.raises(PredictError, match="DEADLINE_EXCEEDED"):
+                client.predict("digits", X, timeout_s=0.05, metadata=SAMPLED)
+            puppet.release()
+            running.result()
+        spans = receiver.wait_for(len)
+    [span] = named(spans, PREDICT)
+    # Its caller may hang up before the server looks at the clock.
+    assert attributes(span)["rpc.response.status_code"] in ("DEADLINE_EXCEEDED", "CANCELLED")
+    assert {span.name for span in spans} <= {PREDICT, "queue"}
+
+
+def test_a_long_name_is_cut_between_characters(
+    receiver: OtlpReceiver, otel: pytest.MonkeyPatch, front: str
+) -> None:
+    """Half a character is no text: it once ended the thread that exports."""
+    with Server(front=front) as server, Client(server.target) as client:
+        with pytest.raises(PredictError):
+            client.predict("a" * 127 + "\u00e9" * 9, X)
+        [span] = receiver.wait_for(len)
+    assert str(attributes(span)["fused_mlp.model"]).startswith("a" * 127)
+
+
+def test_servers_number_their_batches_apart(receiver: OtlpReceiver, otel: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        with Server() as server, Client(server.target) as client:
             client.predict("digits", X)
-        receiver.release()
-        receiver.wait_for(len)
-        # The first export may have begun with any of the first requests; the buffer holds four more.
-        client.predict("digits", X, request_id="after")
-        dropped = server.metric("fused_mlp_otel_dropped_requests_total")
-        assert server.metric("fused_mlp_requests_total", code="OK") == 21
-        assert 0 < dropped <= 16
+    batches = named(receiver.wait_for(lambda spans: len(spans) == 10), "fused_mlp batch")
+    # A number of the batch within its process, and two random ones of the process.
+    halves = [(int.from_bytes(b.trace_id[:8]), int.from_bytes(b.trace_id[8:])) for b in batches]
+    assert len({high ^ low for high, low in halves} | {0}) == 3
 
 
 def test_exemplars_reach_prometheus(tmp_path: Path) -> None:
@@ -198,20 +263,21 @@ def test_exemplars_reach_prometheus(tmp_path: Path) -> None:
         assert TRACE not in server.get("/metrics")[1]  # the older text format has no exemplars
 
 
-def test_client_spans_are_the_parents_of_server_spans(
-    receiver: OtlpReceiver, environment: pytest.MonkeyPatch
-) -> None:
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
+@pytest.fixture
+def client_spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Of clients in this process, without a provider for all of it."""
     kept = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    environment.setattr("fused_mlp.service.client.propagation._tracer", lambda: provider.get_tracer("test"))
+    monkeypatch.setattr(propagation, "_tracer", lambda: provider.get_tracer("test"))
+    return kept
+
+
+def test_client_spans_are_the_parents_of_server_spans(
+    receiver: OtlpReceiver, otel: pytest.MonkeyPatch, client_spans: InMemorySpanExporter
+) -> None:
     with Server() as server, Client(server.target) as client:
-        with provider.get_tracer("test").start_as_current_span("work"):
+        with propagation._tracer().start_as_current_span("work"):
             client.predict("digits", X)
         assert [item.unwrap().model for item in client.stream("digits", [X] * 2)] == ["digits"] * 2
         with pytest.raises(PredictError):
@@ -222,34 +288,71 @@ def test_client_spans_are_the_parents_of_server_spans(
         left = client.stream("digits", [X] * 2)
         next(left)
         left.close()
-    predicted, work, streamed, failed, given_up = kept.get_finished_spans()
-    assert given_up.attributes["rpc.grpc.status_code"] == 1  # CANCELLED
+    predicted, work, streamed, failed, given_up = client_spans.get_finished_spans()
+    assert given_up.attributes["rpc.response.status_code"] == "CANCELLED"
     assert given_up.status.status_code is trace.StatusCode.UNSET
     assert predicted.parent.span_id == work.context.span_id
-    served = [span for span in named(spans, PREDICT) if attributes(span)["rpc.grpc.status_code"] == 0]
+    served = [span for span in named(spans, PREDICT) if attributes(span)["rpc.response.status_code"] == "OK"]
     assert [int.from_bytes(span.parent_span_id) for span in served] == [predicted.context.span_id]
     assert {int.from_bytes(span.parent_span_id) for span in spans if span.name.endswith("PredictStream")} == {
         streamed.context.span_id
     }
     assert failed.status.status_code is trace.StatusCode.ERROR
-    assert failed.attributes["rpc.grpc.status_code"] == 5
+    assert failed.status.description == "NOT_FOUND: model 'nothing' is not served here"
+    host, _, port = server.target.partition(":")
+    assert dict(failed.attributes) == {
+        "rpc.system.name": "grpc",
+        "rpc.method": PREDICT,
+        "rpc.response.status_code": "NOT_FOUND",
+        "error.type": "NOT_FOUND",
+        "server.address": host,
+        "server.port": int(port),
+    }
+
+
+async def test_the_async_client_tells_how_each_call_ended(
+    server: Server, client_spans: InMemorySpanExporter
+) -> None:
+    async with AsyncClient(server.target) as client:
+        await client.predict("digits", X)
+        with pytest.raises(PredictError):
+            await client.predict("nothing", X)
+        given_up = asyncio.create_task(client.predict("digits", X))
+        await asyncio.sleep(0)  # it begins
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        assert len([item async for item in client.stream("digits", [X] * 3)]) == 3
+        with pytest.raises(ZeroDivisionError):
+            await anext(client.stream("digits", (X / (1 // 0) for _ in range(1))))
+    told = [
+        (span.attributes["rpc.response.status_code"], span.attributes.get("error.type"))
+        for span in client_spans.get_finished_spans()
+    ]
+    assert told == [
+        ("OK", None),
+        ("NOT_FOUND", "NOT_FOUND"),
+        ("CANCELLED", None),
+        ("OK", None),
+        ("UNKNOWN", "ZeroDivisionError"),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "text"),
+    ("target", "address", "port"),
     [
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector", "expected a URL such as http://localhost:4317"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "expected grpc or http/protobuf, got 'http/json'"),
-        ("OTEL_TRACES_SAMPLER", "sometimes", "expected one of always_on, always_off"),
-        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1", "expected a whole number of at least 1, got '-1'"),
+        ("localhost:8001", "localhost", 8001),
+        ("[::1]:8001", "::1", 8001),
+        ("dns:///models.example:8001", "models.example", 8001),
+        ("ipv4:10.0.0.1:8001", "10.0.0.1", 8001),
+        ("unix:/run/models.sock", "unix:/run/models.sock", None),
+        ("models.example", "models.example", None),
     ],
 )
-def test_a_variable_that_makes_no_sense_is_refused_in_one_line(
-    environment: pytest.MonkeyPatch, variable: str, value: str, text: str
+def test_a_client_span_names_the_server(
+    target: str, address: str, port: int | None, client_spans: InMemorySpanExporter
 ) -> None:
-    environment.setenv(variable, value)
-    ended = run_to_exit()
-    assert ended.returncode != 0
-    [line] = ended.stderr.strip().splitlines()
-    assert variable in line
-    assert text in line
+    with propagation.client_span(PREDICT, (), target):
+        pass
+    [span] = client_spans.get_finished_spans()
+    assert (span.attributes["server.address"], span.attributes.get("server.port")) == (address, port)

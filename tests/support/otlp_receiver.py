@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,8 @@ PATIENCE_S = 20
 class OtlpReceiver:
     """`hold()`: keep exporters waiting until `release()`."""
 
-    def __init__(self) -> None:
+    def __init__(self, http_port: int = 0) -> None:
+        self.headers: dict[str, str] = {}  # of the last message, names in lower case
         self._changed = threading.Condition()
         self._spans: list[Span] = []
         self._resources: list[dict[str, str]] = []
@@ -29,7 +31,7 @@ class OtlpReceiver:
         self._grpc = grpc.server(ThreadPoolExecutor(2))
         rpc.add_TraceServiceServicer_to_server(_Service(self), self._grpc)
         self.grpc_endpoint = f"http://127.0.0.1:{self._grpc.add_insecure_port('127.0.0.1:0')}"
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http = ThreadingHTTPServer(("127.0.0.1", http_port), _handler(self))
         self.http_endpoint = f"http://127.0.0.1:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever)
 
@@ -78,8 +80,9 @@ class _Service(rpc.TraceServiceServicer):
         self._receiver = receiver
 
     def Export(  # noqa: N802 - the name of the RPC
-        self, request: pb.ExportTraceServiceRequest, _context: Any
+        self, request: pb.ExportTraceServiceRequest, context: Any
     ) -> pb.ExportTraceServiceResponse:
+        self._receiver.headers = {name.lower(): str(value) for name, value in context.invocation_metadata()}
         self._receiver.take(request)
         return pb.ExportTraceServiceResponse()
 
@@ -88,7 +91,10 @@ def _handler(receiver: OtlpReceiver) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             assert self.path == "/v1/traces", self.path
+            receiver.headers = {name.lower(): value for name, value in self.headers.items()}
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers["Content-Encoding"] == "gzip":
+                body = gzip.decompress(body)
             receiver.take(pb.ExportTraceServiceRequest.FromString(body))
             self.send_response(200)
             self.send_header("Content-Type", "application/x-protobuf")

@@ -35,15 +35,9 @@ PythonInput decode(const Codec& codec, nb::bytes message) {
 
 nb::bytes encode(const Codec& codec, const PythonInput& request, const PythonRoute& route,
                  const TicketResult& result) {
-  Outcome outcome;
-  outcome.rows = result.rows;
-  outcome.batch_rows = result.batch_rows;
-  outcome.queue_ns = result.queue_ns;
-  outcome.compute_ns = result.compute_ns;
-  outcome.strategy = result.strategy.c_str();
   ByteBuffer out;
   const Results results{PyBytes_AS_STRING(result.data.get()), /*converted=*/true};
-  codec.encode(request.input, *route.route.entry, route.route.variant, outcome, results, out);
+  codec.encode(request.input, *route.route.entry, route.route.variant, result.outcome(), results, out);
   return to_bytes(out.data(), out.size());
 }
 

@@ -73,22 +73,14 @@ TicketResult PythonTicket::take_result() {
   PyBuffer_Release(&input_);
   result_.token = adopt(std::exchange(token_, nullptr));
   result_.data = adopt(std::exchange(output_, nullptr));
-  if (result_.status != Status::ok) result_.data.reset();
+  if (result_.outcome().status != Status::ok) result_.data.reset();
   return std::move(result_);
 }
 
 void PythonTicket::gather(float* dst) noexcept { to_float32(dtype_, input_.buf, in_count_, dst); }
 
 void PythonTicket::complete(const Outcome& outcome) noexcept {
-  result_.status = outcome.status;
-  result_.rows = outcome.rows;
-  result_.batch_rows = outcome.batch_rows;
-  result_.queue_ns = outcome.queue_ns;
-  result_.compute_ns = outcome.compute_ns;
-  result_.computed_at = outcome.computed_at;
-  result_.batch = outcome.batch;
-  result_.strategy = outcome.strategy;
-  result_.detail = outcome.detail;
+  result_.set(outcome);
   if (outcome.status == Status::ok) {
     from_float32(dtype_, outcome.y, out_count_, PyBytes_AS_STRING(output_));
   }
@@ -105,11 +97,11 @@ void register_completion(nb::module_& m) {
       .def_prop_ro("token", [](const TicketResult& c) { return nb::borrow(c.token.get()); })
       .def_prop_ro("data",
                    [](const TicketResult& c) { return c.data ? nb::borrow(c.data.get()) : nb::none(); })
-      .def_ro("status", &TicketResult::status)
-      .def_ro("rows", &TicketResult::rows)
-      .def_ro("batch_rows", &TicketResult::batch_rows)
-      .def_ro("queue_ns", &TicketResult::queue_ns)
-      .def_ro("compute_ns", &TicketResult::compute_ns)
+      .def_prop_ro("status", [](const TicketResult& c) { return c.outcome().status; })
+      .def_prop_ro("rows", [](const TicketResult& c) { return c.outcome().rows; })
+      .def_prop_ro("batch_rows", [](const TicketResult& c) { return c.outcome().batch_rows; })
+      .def_prop_ro("queue_ns", [](const TicketResult& c) { return c.outcome().queue_ns; })
+      .def_prop_ro("compute_ns", [](const TicketResult& c) { return c.outcome().compute_ns; })
       .def_ro("strategy", &TicketResult::strategy)
       .def_ro("detail", &TicketResult::detail);
 

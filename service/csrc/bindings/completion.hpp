@@ -19,19 +19,27 @@ namespace fused_mlp {
 
 class PythonTicket;
 
-// How a ticket ended, as Python reads it.
+// How a ticket ended, as Python reads it: with texts of its own, since it outlives the batch.
 struct TicketResult {
   std::shared_ptr<PyObject> token;
   std::shared_ptr<PyObject> data;  // bytes in the request's dtype; null unless ok
-  Status status = Status::ok;
-  std::uint32_t rows = 0;
-  std::uint32_t batch_rows = 0;
-  Nanos queue_ns = 0;
-  Nanos compute_ns = 0;
-  Nanos computed_at = 0;
-  std::uint64_t batch = 0;
-  std::string strategy;
-  std::string detail;
+  std::string strategy, detail;
+
+  void set(const Outcome& outcome) {
+    strategy = outcome.strategy;
+    detail = outcome.detail;
+    outcome_ = outcome;
+    outcome_.y = nullptr;
+  }
+  Outcome outcome() const {
+    Outcome told = outcome_;
+    told.strategy = strategy.c_str();
+    told.detail = detail;
+    return told;
+  }
+
+ private:
+  Outcome outcome_;  // its texts may be gone
 };
 
 // The part of a completion queue that tickets share. May outlive the Python object, which closes it.

@@ -14,16 +14,10 @@ namespace nb = nanobind;
 namespace fused_mlp {
 namespace {
 
-void add_result(RequestSpan& span, const TicketResult& result, Nanos now) {
-  Outcome outcome;
-  outcome.rows = result.rows;
-  outcome.batch_rows = result.batch_rows;
-  outcome.queue_ns = result.queue_ns;
-  outcome.compute_ns = result.compute_ns;
-  outcome.computed_at = result.computed_at;
-  outcome.batch = result.batch;
-  outcome.strategy = result.strategy.c_str();
-  span.add(outcome, now);
+// Paths are what peers sent: not always UTF-8.
+nb::str read_text(const std::string& text) {
+  return nb::steal<nb::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
 nb::list spans_of(const std::vector<RequestSpan>& taken) {
@@ -43,6 +37,7 @@ void register_request_spans(nb::module_& m) {
       .def_prop_ro("context", [](const RequestSpan& span) { return span.own(); })
       .def_ro("id", &RequestSpan::id)
       .def_ro("rpc", &RequestSpan::rpc)
+      .def_prop_ro("path", [](const RequestSpan& span) { return read_text(span.path); })
       .def_ro("lane", &RequestSpan::lane)
       .def_ro("model", &RequestSpan::model)
       .def_ro("strategy", &RequestSpan::strategy)
@@ -56,7 +51,10 @@ void register_request_spans(nb::module_& m) {
       .def_ro("rows", &RequestSpan::rows)
       .def_ro("batch_rows", &RequestSpan::batch_rows)
       .def_ro("code", &RequestSpan::code)
-      .def("add", &add_result, nb::arg("result"), nb::arg("now_ns"))
+      .def(
+          "add",
+          [](RequestSpan& span, const TicketResult& result, Nanos now) { span.add(result.outcome(), now); },
+          nb::arg("result"), nb::arg("now_ns"))
       .def(
           "finish",
           [](RequestSpan& span, int code, std::string lane, std::string model, Nanos now) {

@@ -64,10 +64,7 @@ std::string PredictInput::name_arm(const char* field, std::string_view text) {
 
 std::string_view PredictInput::short_id() const {
   constexpr size_t kMost = 80;
-  if (request_id.size() <= kMost) return request_id;
-  size_t end = kMost;
-  while (end > 0 && (static_cast<uint8_t>(request_id[end]) & 0xc0) == 0x80) --end;
-  return request_id.substr(0, end);
+  return cut_text(request_id, kMost);
 }
 
 std::string PredictInput::unreadable(std::string_view message) {

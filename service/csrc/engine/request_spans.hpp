@@ -22,7 +22,8 @@ namespace fused_mlp {
 struct RequestSpan {
   TraceContext parent;  // of the caller; without one, a new trace id and no span
   std::uint64_t id = 0;
-  std::string rpc;    // package.Service/Method
+  std::string rpc;    // package.Service/Method, or the verb and the route of REST
+  std::string path;   // REST: as it was asked for, cut
   std::string lane;   // model, version and variant; empty: it reached no lane
   std::string model;  // where there is no lane: the name that was asked for, cut
   std::string strategy;

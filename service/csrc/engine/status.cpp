@@ -56,13 +56,15 @@ Refusal refusal_of(Status status) noexcept {
   }
 }
 
+std::string_view cut_text(std::string_view text, std::size_t most) noexcept {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;  // continuation bytes
+  return {text.data(), most};
+}
+
 std::string quote_name(std::string_view name) {
   const bool cut = name.size() > kMaxNameBytes;
-  if (cut) {
-    std::size_t end = kMaxNameBytes;
-    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // continuation bytes
-    name = name.substr(0, end);
-  }
+  name = cut_text(name, kMaxNameBytes);
   std::string text = "'";
   for (const char c : name) {
     const auto byte = static_cast<unsigned char>(c);

@@ -46,6 +46,8 @@ const char* refusal_name(Refusal refusal) noexcept;
 // Why the engine did not run a ticket that ended, or was refused, with that status.
 Refusal refusal_of(Status status) noexcept;
 
+// At most `most` bytes of a text, never a part of a UTF-8 sequence.
+std::string_view cut_text(std::string_view text, std::size_t most) noexcept;
 // Makes a name from a request safe to send back: quoted, cut to 64 bytes (never inside a UTF-8 sequence),
 // control characters replaced by '?'.
 std::string quote_name(std::string_view name);

@@ -96,6 +96,7 @@ class Predictor:
         started = self._engine.now()
         caller = _engine.TraceContext(call.metadata.get(TRACE_KEY, ""))
         span = _engine.sample_request(caller, rpc, started) if _engine.sampling() else None
+        trace = span.context if span else caller  # of the caller, or one that begins here
         queue_ns, compute_ns = -1, 0
         lane: _engine.Lane | None = None
         code = Code.INTERNAL
@@ -107,13 +108,11 @@ class Predictor:
             route = await self._route(request, call.metadata.get(AB_KEY, ""))
             lane = route.lane
             rows = request.check_rows(route)
-            traced = self._trace_decode(started, rows, lane, caller) if _engine.tracing() else 0
+            traced = self._trace_decode(started, rows, lane, trace) if _engine.tracing() else 0
             done = await self._submitter.run(
-                lane, request.data, request.dtype, rows, call.deadline_ns, trace_id=traced
+                lane, request.data, request.dtype, rows, call.deadline_ns, trace_id=traced, span=span
             )
             queue_ns, compute_ns = done.queue_ns, done.compute_ns
-            if span is not None:
-                span.add(done, self._engine.now())
             finished = self._engine.now() if traced else 0
             response = codec.encode(request, route, done)
             if traced:
@@ -126,7 +125,7 @@ class Predictor:
             code = Code.DEADLINE_EXCEEDED if expired else Code.CANCELLED
             raise
         except Exception as error:
-            failure = _respond(error, request.short_id, caller.trace_id)
+            failure = _respond(error, request.short_id, trace.trace_id)
             code = failure.code
             if isinstance(error, _engine.Refused):
                 lane = lane or error.lane
@@ -137,8 +136,8 @@ class Predictor:
             duration = self._engine.now() - started
             if lane is not None:
                 lane.record(code, duration)
-                if span is not None or caller.sampled:
-                    lane.add_exemplars(span.context if span else caller, duration, queue_ns, compute_ns)
+                if trace.sampled:
+                    lane.add_exemplars(trace, duration, queue_ns, compute_ns)
             elif request.error or not self._router.record_unserved(request.model, code, duration):
                 self._engine.record_unrouted(code, duration)
             if span is not None:

@@ -26,8 +26,10 @@ class Submitter:
         deadline_ns: int,
         *,
         trace_id: int = 0,
+        span: _engine.RequestSpan | None = None,
     ) -> _engine.TicketResult:
-        """Queue rows on a lane and wait for their result. A cancelled waiter cancels its ticket."""
+        """Queue rows on a lane and wait for their result, which goes to the span, too. A cancelled waiter cancels its
+        ticket."""
         future: asyncio.Future[_engine.TicketResult] = self._loop.create_future()
         ticket = self._engine.submit(
             lane, data, dtype, rows, deadline_ns, future, self._completions, trace_id
@@ -37,6 +39,8 @@ class Submitter:
         except asyncio.CancelledError:
             ticket.cancel()
             raise
+        if span is not None:
+            span.add(result, self._engine.now())
         if result.status is not _engine.Status.ok:
             raise EngineRefused(_engine.grpc_code(result.status), result.detail)
         return result

@@ -8,15 +8,19 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from ipaddress import ip_address
 from itertools import islice
+from socket import gethostname
 
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
 
 from fused_mlp.service import _engine
 from fused_mlp.service.observe.otel.environment import Tracing
+from fused_mlp.service.observe.otel.protocols import Protocols
 from fused_mlp.service.observe.otel.spans import SpanMaker
+from fused_mlp.service.settings.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -26,19 +30,28 @@ LAST_EXPORT_S = 2.0
 
 class Exporter:
     def __init__(self, tracing: Tracing, version: str) -> None:
+        """Raises SettingsError."""
         self._tracing = tracing
-        self._maker = SpanMaker(_resource(version), version)
-        self._exporter = _otlp(tracing)
+        self._version = version
+        self._exporter = _make_exporter(tracing)
         self._stopping = threading.Event()
         self._well = True
+        self._reason = _LastMessage()
         self.spans = {"exported": 0, "failed": 0}
-        self._thread = threading.Thread(target=self._run, name="otel-export", daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self, settings: Settings, *, grpc_port: int, rest_port: int) -> None:
         # It would tell of every message that fails; we tell when that begins and ends.
-        logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+        library = logging.getLogger("opentelemetry.exporter")
+        library.addHandler(self._reason)
+        library.propagate = False
         tracing = self._tracing
+        protocols = Protocols(
+            _own_name(settings.host), grpc_port, rest_port, tls=settings.tls_certificate is not None
+        )
+        maker = SpanMaker(_resource(self._version), self._version, protocols)
         _engine.start_sampling(tracing.ratio, tracing.parents_decide, tracing.queue_size)
+        self._thread = threading.Thread(target=self._run, args=(maker,), name="otel-export", daemon=True)
         self._thread.start()
         log.info("exporting spans to %s (%s)", tracing.endpoint, tracing.protocol)
 
@@ -46,40 +59,67 @@ class Exporter:
         """Exports what is left, within a bound."""
         _engine.stop_sampling()
         self._stopping.set()
+        if self._thread is None:
+            return
         self._thread.join(LAST_EXPORT_S)
+        if self._thread.is_alive():
+            log.warning(
+                "the last spans were not exported to %s in %g s", self._tracing.endpoint, LAST_EXPORT_S
+            )
 
-    def _run(self) -> None:
-        while not self._stopping.wait(self._tracing.delay_s):
-            self._export_taken()
-        self._export_taken()
+    def _run(self, maker: SpanMaker) -> None:
+        last = False
+        while not last:
+            last = self._stopping.wait(self._tracing.delay_s)
+            try:
+                self._export_taken(maker)
+            except Exception:  # whatever a caller made us say: later requests have spans again
+                log.exception("the spans of some requests were not exported")
         self._exporter.shutdown()
 
     @property
     def dropped_requests(self) -> int:
         return _engine.dropped_request_spans()
 
-    def _export_taken(self) -> None:
+    def _export_taken(self, maker: SpanMaker) -> None:
         """After a message that failed the rest is not tried: it would wait for as long while new requests are lost."""
         requests = _engine.take_request_spans()
         if not requests:
             return
-        spans = self._maker.spans(requests, time.time_ns() - time.monotonic_ns())
+        spans = maker.spans(requests, time.time_ns() - time.monotonic_ns())
         well = True
         while some := list(islice(spans, self._tracing.batch_size)):
             well = well and self._send(some)
             self.spans["exported" if well else "failed"] += len(some)
-        if well != self._well:
-            log.warning(
-                "spans %s be exported to %s", "can again" if well else "cannot", self._tracing.endpoint
-            )
+        if well and not self._well:
+            log.warning("spans can again be exported to %s", self._tracing.endpoint)
+        elif self._well and not well:
+            log.warning("spans cannot be exported to %s: %s", self._tracing.endpoint, self._reason.text)
         self._well = well
 
     def _send(self, spans: Sequence[ReadableSpan]) -> bool:
         try:
             return self._exporter.export(spans) is SpanExportResult.SUCCESS
         except Exception as error:  # it promises not to raise, but no request may depend on that
-            log.debug("the exporter of spans failed", exc_info=error)
+            self._reason.text = repr(error)
             return False
+
+
+class _LastMessage(logging.Handler):
+    """Keeps what the library said last: why a message failed."""
+
+    text = "no reason given"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
+
+
+def _own_name(host: str) -> str:
+    """What callers may know as the server's address: not 0.0.0.0."""
+    try:
+        return gethostname() if ip_address(host).is_unspecified else host
+    except ValueError:  # a name
+        return host
 
 
 def _resource(version: str) -> Resource:
@@ -90,12 +130,19 @@ def _resource(version: str) -> Resource:
     return Resource({SERVICE_VERSION: version}).merge(found)
 
 
-def _otlp(tracing: Tracing) -> SpanExporter:
+def _make_exporter(tracing: Tracing) -> SpanExporter:
     """Reads headers, certificates, compression and timeout from the environment by itself."""
-    if tracing.protocol == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    try:
+        if tracing.protocol == "console":
+            return ConsoleSpanExporter()
+        if tracing.protocol == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
 
-        return OTLPSpanExporter()
-    from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415
+            return OTLPSpanExporter()
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter  # noqa: PLC0415
 
-    return trace_exporter.OTLPSpanExporter()
+        return trace_exporter.OTLPSpanExporter()
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # for a variable that only it knows
+        raise SettingsError(f"OpenTelemetry's exporter refuses its variables: {error}") from None

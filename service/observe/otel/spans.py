@@ -4,36 +4,31 @@ link to the batch, which is a trace of its own that links back to the sampled re
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
 from fused_mlp.service import _engine
-from fused_mlp.service.errors import Code
+from fused_mlp.service.observe.otel.protocols import Protocols
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-# The codes for which the conventions of RPC spans blame the server.
-_SERVER_FAILED = {
-    Code.UNKNOWN,
-    Code.DEADLINE_EXCEEDED,
-    Code.UNIMPLEMENTED,
-    Code.INTERNAL,
-    Code.UNAVAILABLE,
-    Code.DATA_LOSS,
-}
 _PARTS = {1: "queue", 2: "batch", 3: "compute"}
 _MASK = (1 << 64) - 1
 
 
 class SpanMaker:
-    def __init__(self, resource: Resource, version: str) -> None:
+    def __init__(self, resource: Resource, version: str, protocols: Protocols) -> None:
         self._resource = resource
+        self._protocols = protocols
         self._scope = InstrumentationScope("fused_mlp", version)
         self._offset = 0
+        # The engine numbers batches within this process; other processes have the same numbers.
+        self._process = secrets.randbits(64), secrets.randbits(64)
         self._told: set[int] = set()  # batches of the last call: some of their requests may come in this one
 
     def spans(self, requests: Sequence[_engine.RequestSpan], offset_ns: int) -> Iterator[ReadableSpan]:
@@ -51,17 +46,16 @@ class SpanMaker:
 
     def _request(self, request: _engine.RequestSpan) -> Iterator[ReadableSpan]:
         own = _context(request, request.id)
-        code = Code(request.code)
-        attributes = {**_protocol(request.rpc, code), **_model(request), "fused_mlp.rows": request.rows}
+        described = self._protocols.describe(request)
         yield ReadableSpan(
-            request.rpc,
+            described.name,
             context=own,
             parent=_context(request, request.parent_id, remote=True) if request.parent_id else None,
             resource=self._resource,
-            attributes=attributes,
-            links=[Link(_batch_context(request.batch))] if request.batch else (),
+            attributes={**described.attributes, **_model(request), "fused_mlp.rows": request.rows},
+            links=[Link(self._batch_context(request.batch))] if request.batch else (),
             kind=SpanKind.SERVER,
-            status=Status(StatusCode.ERROR, code.name) if code in _SERVER_FAILED else Status(),
+            status=described.status,
             start_time=request.start + self._offset,
             end_time=request.end + self._offset,
             instrumentation_scope=self._scope,
@@ -92,7 +86,7 @@ class SpanMaker:
         first = mates[0]
         return ReadableSpan(
             "fused_mlp batch",
-            context=_batch_context(number),
+            context=self._batch_context(number),
             resource=self._resource,
             attributes={
                 **_model(first),
@@ -105,23 +99,9 @@ class SpanMaker:
             instrumentation_scope=self._scope,
         )
 
-
-def _protocol(name: str, code: Code) -> dict[str, AttributeValue]:
-    """`name`: package.Service/Method of gRPC, or the verb and the route of REST."""
-    if name.startswith("POST "):
-        verb, _, route = name.partition(" ")
-        # Only the native front, which has this module, speaks REST.
-        from fused_mlp.service import _front  # noqa: PLC0415
-
-        status = _front.http_status_of(code)
-        return {"http.request.method": verb, "http.route": route, "http.response.status_code": status}
-    service, _, method = name.partition("/")
-    return {
-        "rpc.system": "grpc",
-        "rpc.service": service,
-        "rpc.method": method,
-        "rpc.grpc.status_code": int(code),
-    }
+    def _batch_context(self, number: int) -> SpanContext:
+        high, low = (bits ^ number for bits in self._process)
+        return SpanContext(high << 64 | low, low or 1, False, _SAMPLED)
 
 
 def _model(request: _engine.RequestSpan) -> dict[str, AttributeValue]:
@@ -134,7 +114,3 @@ def _model(request: _engine.RequestSpan) -> dict[str, AttributeValue]:
 def _context(request: _engine.RequestSpan, span: int, *, remote: bool = False) -> SpanContext:
     high, low = request.trace_id
     return SpanContext(high << 64 | low, span or 1, remote, _SAMPLED)
-
-
-def _batch_context(number: int) -> SpanContext:
-    return SpanContext(number << 64 | number, number, False, _SAMPLED)

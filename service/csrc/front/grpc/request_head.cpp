@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "front/grpc/request_head.hpp"
 
+#include <utility>
+
 #include "front/grpc/code.hpp"
 #include "front/grpc/metadata.hpp"
 #include "front/grpc/method.hpp"
@@ -54,7 +56,7 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
       if (name == "x-ab-key" && !value.empty()) ab_key_ = hash_key(value);
       break;
     case 11:
-      if (name == "traceparent") trace_ = parse_traceparent(value);
+      if (name == "traceparent") read_trace(value);
       break;
     case 12:
       if (name == "content-type") return void(grpc_content_ = is_grpc_content(value));
@@ -78,6 +80,11 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
 void RequestHead::read_timeout(std::optional<int64_t> timeout_ns) {
   bad_timeout_ = !timeout_ns.has_value();
   timeout_ns_ = timeout_ns.value_or(-1);
+}
+
+// Several of them contradict each other: W3C Trace Context has the request go on without any.
+void RequestHead::read_trace(std::string_view value) {
+  trace_ = std::exchange(has_trace_, true) ? TraceContext{} : parse_traceparent(value);
 }
 
 // A binary value may be a list: HTTP/2 peers may join values with commas.
@@ -125,6 +132,7 @@ void RequestHead::reset() {
   post_ = grpc_content_ = te_trailers_ = keep_metadata_ = bad_timeout_ = bad_binary_ = false;
   arm_.reset();
   trace_ = {};
+  has_trace_ = false;
   ab_key_.reset();
   path_.clear();
   if (is_rest_) rest_ = {};

@@ -64,8 +64,8 @@ class RequestHead {
   Method* method() const { return method_; }
   Encoding encoding() const { return encoding_; }
   int64_t timeout_ns() const { return timeout_ns_; }  // -1: none
-  std::string_view path() const { return path_; }  // only of methods that want metadata, and of unknown ones
-  Metadata& metadata() { return metadata_; }       // likewise, without the headers that belong to gRPC itself
+  std::string_view path() const { return path_; }  // of REST, of methods that want metadata, of unknown ones
+  Metadata& metadata() { return metadata_; }       // likewise, without the headers of gRPC itself
   const std::optional<uint64_t>& ab_key() const { return ab_key_; }  // hash_key of x-ab-key
   const ArmMetadata& arm() const { return arm_; }
   const TraceContext& trace() const { return trace_; }
@@ -73,6 +73,7 @@ class RequestHead {
  private:
   void keep(std::string_view name, std::string_view value);
   void read_timeout(std::optional<int64_t> timeout_ns);
+  void read_trace(std::string_view value);
 
   Method* method_ = nullptr;
   int64_t timeout_ns_ = -1;
@@ -80,6 +81,7 @@ class RequestHead {
   Encoding encoding_ = Encoding::identity;
   bool post_ = false, grpc_content_ = false, te_trailers_ = false, keep_metadata_ = false;
   bool bad_timeout_ = false, bad_binary_ = false, has_metadata_ = false, is_rest_ = false;
+  bool has_trace_ = false;
   ArmMetadata arm_;
   TraceContext trace_;
   std::optional<uint64_t> ab_key_;

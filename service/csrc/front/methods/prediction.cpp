@@ -11,7 +11,7 @@
 namespace fused_mlp::front {
 namespace {
 
-constexpr size_t kLongestModelTold = 128;
+constexpr size_t kLongestModelTold = 128, kLongestPathTold = 256;
 constexpr size_t kKeptAnswerBytes = 1u << 10;
 constexpr const char* kOutOfMemory = "out of memory";  // short: storing it allocates nothing
 constexpr size_t kAnswerFields = 96;                   // version, variant, timings, prefix
@@ -174,7 +174,7 @@ void Prediction::submit(Nanos trace_begin_ns) {
   if (trace_begin_ns != 0) [[unlikely]] {
     ticket_->trace_id = next_trace_id();
     record_span(TracePhase::decode, ticket_->trace_id, check.rows, trace_begin_ns,
-                owner_.engine().clock().now(), lane_->options().name, call_->head().trace());
+                owner_.engine().clock().now(), lane_->options().name, trace());
   }
   owner_.add_to_round(*lane_, *ticket_);
   holders_.store(2, std::memory_order_relaxed);
@@ -282,7 +282,7 @@ void Prediction::answer(Call& call) {
   if (!call.open()) return;
   const bool streams = call.head().method()->client_streams();
   const int code = grpc_code(status_);
-  if (code == kInternal) hide_internal_error(call);
+  if (code == kInternal) hide_internal_error();
   if (code != kOk && streams) {
     append_framed(answer_, [&] { codec_->encode_error(input_.request_id, code, error_, answer_); });
   }
@@ -326,10 +326,9 @@ void Prediction::leave() {
 }
 
 // The text goes to the log; the caller gets an id to find it by.
-void Prediction::hide_internal_error(Call& call) {
+void Prediction::hide_internal_error() {
   const std::string id = input_.request_id.empty() ? random_id() : std::string(input_.short_id());
-  const TraceContext& trace = call.head().trace();
-  owner_.failures().on_failure(id, trace.present() ? trace_hex(trace) : std::string(), error_);
+  owner_.failures().on_failure(id, trace().present() ? trace_hex(trace()) : std::string(), error_);
   error_ = "internal error; request id " + id;
 }
 
@@ -354,9 +353,10 @@ void Prediction::finish_span(int code) noexcept {
     if (lane_ != nullptr) {
       span_->lane = lane_->options().name;
     } else {
-      span_->model = input_.model.substr(0, kLongestModelTold);
+      span_->model = cut_text(input_.model, kLongestModelTold);
     }
-  } catch (const std::exception&) {  // without its model
+    if (!codec_->framed()) span_->path = cut_text(call_->head().path(), kLongestPathTold);
+  } catch (const std::exception&) {  // without its model or path
   }
   finish_request(std::move(span_));
 }

@@ -75,7 +75,9 @@ class Prediction final : public Delivery {
   void set_error(std::string_view text) noexcept;
   void answer(Call& call);
   void finish(Call& call) noexcept;
-  void hide_internal_error(Call& call);
+  void hide_internal_error();
+  // Of the caller, or of the trace that began here.
+  const TraceContext& trace() const { return span_ != nullptr ? span_->parent : call_->head().trace(); }
   void count(int code);
   void finish_span(int code) noexcept;
   void leave();

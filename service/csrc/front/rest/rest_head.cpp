@@ -66,7 +66,7 @@ void RequestHead::rest_field(std::string_view name, std::string_view value, cons
       if (name == "x-ab-key" && !value.empty()) ab_key_ = hash_key(value);
       break;
     case 11:
-      if (name == "traceparent") trace_ = parse_traceparent(value);
+      if (name == "traceparent") read_trace(value);
       break;
     case 12:
       if (name == "grpc-timeout") return read_timeout(parse_timeout(value));

@@ -129,3 +129,17 @@ TEST(a_recycled_head_remembers_nothing) {
   CHECK(read.head.metadata().empty());
   CHECK(read.head.check(read.limits).has_value());
 }
+
+TEST(several_traceparents_count_as_none) {
+  const std::string header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  Fields fields = with(kGood, "traceparent", header);
+  CHECK(Read(fields).head.trace().present());
+  for (int more = 0; more < 2; ++more) {
+    fields.emplace_back("traceparent", header);
+    CHECK(!Read(fields).head.trace().present());
+  }
+  Read again(fields);
+  again.head.reset();
+  again.head.field("traceparent", header, again.limits, again.application);
+  CHECK(again.head.trace().present());
+}
