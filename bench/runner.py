@@ -87,6 +87,9 @@ class Runner:
             task = bar.add_task("starting", total=sum(expected.values()) or 1, clock="")
             for number, name in enumerate(todo, 1):
                 title = f"[bold]{name}[/] {number}/{len(todo)}"
+                if not self._console.is_terminal:  # a log has lines instead of a bar
+                    said = f"{name} {number}/{len(todo)}, about {clock(expected[name])}"
+                    self._console.print(said, highlight=False)
                 outcome = self._run_part(name, title, bar, task, expected)
                 outcomes.append(outcome)
                 if outcome.state == "done":

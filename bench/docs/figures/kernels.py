@@ -71,8 +71,8 @@ def kernels_table(results: Results) -> str:
         "batch",
         "**fused**",
         *engines,
-        "fused against the best other",
-        "of the machine's limit",
+        "vs best other",
+        "of the limit",
     ]
     return paragraphs(table(heads, rows), provenance(result))
 

@@ -46,8 +46,8 @@ def int8_table(results: Results) -> str:
             ]
         )  # fmt: skip
     heads = [
-        "model", "batch", "float32", "bfloat16", "**int8**", "best other int8", "int8 against float32",
-        "against the best other int8", "of the machine's limit",
+        "model", "batch", "float32", "bfloat16", "**int8**", "best other int8", "vs float32",
+        "vs best other int8", "of the limit",
     ]  # fmt: skip
     return paragraphs(table(heads, rows), provenance(result))
 

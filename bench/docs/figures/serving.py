@@ -39,7 +39,7 @@ def serving_table(results: Results) -> str:
     for model in result["models"]:
         heads = [MODEL_TITLES[model]]
         for n in result["loads"]:
-            heads += [f"{n} outstanding: req/s", "p50 / p99", "CPU"]
+            heads += [f"{n} outstanding: req/s", "p50 / p99 ms", "CPU us"]
         rows = []
         for system in _systems(result, model):
             row = [TITLES.get(system, system)]
@@ -47,7 +47,7 @@ def serving_table(results: Results) -> str:
                 rate, p50, p99, cpu = (
                     cell(result, model, system, n, field) for field in ("rate", "p50_ms", "p99_ms", "cpu_us")
                 )
-                row += [f"{rate:,.0f}", f"{p50:.2f} / {p99:.2f} ms", f"{cpu:.0f} us"]
+                row += [f"{rate:,.0f}", f"{p50:.2f} / {p99:.2f}", f"{cpu:.0f}"]
             rows.append(row)
         parts.append(table(heads, rows))
     return paragraphs(*parts, provenance(result))
