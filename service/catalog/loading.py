@@ -4,6 +4,8 @@ at once."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +17,10 @@ from fused_mlp.service.catalog.records import ServedModel, ServedVersion
 from fused_mlp.service.catalog.stored_weights import StoredWeights, without_path
 from fused_mlp.service.settings.policy import Policy
 
+log = logging.getLogger(__name__)
+
 MOST_THREADS = 8  # half of a load holds the GIL
+TELL_EVERY_S = 5.0
 
 
 class Loader:
@@ -35,8 +40,15 @@ class Loader:
 
     def load_all(self, found: list[FoundModel]) -> dict[str, ServedModel]:
         pool = ThreadPoolExecutor(min(MOST_THREADS, usable_cores(), len(found)), "load")
+        loaded: dict[str, ServedModel] = {}
+        tell_at = time.monotonic() + TELL_EVERY_S
         try:
-            return {model.name: model for model in pool.map(self.load, found)}
+            for model in pool.map(self.load, found):
+                loaded[model.name] = model
+                if time.monotonic() >= tell_at:
+                    tell_at = time.monotonic() + TELL_EVERY_S
+                    log.info("loaded %d of %d models", len(loaded), len(found))
+            return loaded
         finally:
             pool.shutdown(cancel_futures=True)
 

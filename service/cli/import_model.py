@@ -81,7 +81,9 @@ def command(
     ] = None,
     state_dict: Annotated[
         Path | None,
-        typer.Option(help="Weights for the module: .pt or .safetensors.", rich_help_panel=_MODULE),
+        typer.Option(
+            metavar="FILE", help="Weights for the module: .pt or .safetensors.", rich_help_panel=_MODULE
+        ),
     ] = None,
     row_shape: Annotated[
         str | None,

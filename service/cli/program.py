@@ -88,7 +88,7 @@ class LazyGroup(TyperGroup):
         return name, load_command(name), args[1:]
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return [_readable(param) for param in super().get_params(ctx)]
+        return [readable(param) for param in super().get_params(ctx)]
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -129,17 +129,17 @@ def _tidy(command: Any) -> None:
     """Lines of a paragraph are joined: terminals have other widths than the source."""
     command.help = re.sub(r"(?<=\S)\n[ \t]*(?=\S)", " ", command.help or "")
     params = command.get_params
-    command.get_params = lambda ctx: [_readable(param) for param in params(ctx)]
+    command.get_params = lambda ctx: [readable(param) for param in params(ctx)]
     for each in getattr(command, "commands", {}).values():
         _tidy(each)
 
 
-def _readable(param: Any) -> Any:
+def readable(param: Any) -> Any:
     """Without what typer shows of types (`<bool>`), which tells users nothing."""
     if param.metavar is None and getattr(param, "is_flag", False):
         param.metavar = ""
-    elif param.metavar is None and param.param_type_name == "argument":
-        param.metavar = param.name.upper()
+    elif param.metavar is None:
+        param.metavar = param.name.rpartition("_")[2].upper()
     return param
 
 
@@ -150,6 +150,7 @@ def _mistake(error: Any) -> str:
         text = (
             f"{text.partition('(')[0].partition('Did you')[0].strip().rstrip('.')}; did you mean {close[0]}?"
         )
+    text = text.replace(". Did you mean", "; did you mean")
     place = f" (see {error.ctx.command_path} --help)" if getattr(error, "ctx", None) else ""
     return text + place if text else ""
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 POLL_S = 0.3
 TELL_AFTER_S = 10.0
 
+_SCALING = "How many, and how large"
+
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="rich")
 
 Address = Annotated[
@@ -56,7 +58,10 @@ def _group() -> None:
 def up(
     *,
     replicas: Annotated[
-        str, typer.Option(metavar="MIN-MAX", help="How many replicas, such as 2-8 or 3.")
+        str,
+        typer.Option(
+            metavar="MIN-MAX", help="How many replicas, such as 2-8 or 3.", rich_help_panel=_SCALING
+        ),
     ] = "1",
     repository: Repository = None,
     given: Given = None,
@@ -67,14 +72,23 @@ def up(
             help="Where to keep endpoints.yaml, endpoints.txt, replicas.json and prometheus.json.",
         ),
     ] = None,
-    cpus: Annotated[float, typer.Option(min=0.1, help="Cores of each replica.")] = 1,
-    gpus: Annotated[float, typer.Option(min=0, help="GPUs of each replica.")] = 0,
+    cpus: Annotated[
+        float, typer.Option(min=0.1, help="Cores of each replica.", rich_help_panel=_SCALING)
+    ] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs of each replica.", rich_help_panel=_SCALING)] = 0,
     target_utilization: Annotated[
-        float, typer.Option(min=0.01, max=1, metavar="0..1", help="Utilization of each replica to aim at.")
+        float,
+        typer.Option(
+            min=0.01, max=1, metavar="0..1", help="How busy replicas should be.", rich_help_panel=_SCALING
+        ),
     ] = 0.7,
     scale_down_after: Annotated[
         str,
-        typer.Option(metavar="30s|5m|1h", help="How long fewer replicas must suffice before one is stopped."),
+        typer.Option(
+            metavar="30s|5m|1h",
+            help="How long fewer replicas must be enough before one is stopped.",
+            rich_help_panel=_SCALING,
+        ),
     ] = "5m",
     name: Name = "fused-mlp",
     address: Address = "auto",

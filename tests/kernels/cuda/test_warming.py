@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -86,9 +87,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_warm_cache_is_found_wherever_it_is_mounted_also_read_only(repository: Path, tmp_path: Path) -> None:
-    done = warm("--arch", "sm_90", "--output", tmp_path / "filled", "--repository", repository)
+    done = warm("--arch", "sm_90", "--output", tmp_path / "filled", "--repository", repository, "--json")
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout == f"6 binaries for sm_90 are in {tmp_path / 'filled'}\n"
+    assert json.loads(done.stdout) == {
+        "architecture": "sm_90",
+        "binaries": 6,
+        "versions": 1,
+        "directory": str(tmp_path / "filled"),
+    }
     mounted = shutil.move(tmp_path / "filled", tmp_path / "mounted")
     for path in (mounted, *mounted.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)

@@ -178,7 +178,7 @@ def test_errors_say_what_to_do(cli, scripted, fail):
     unknown = cli("predict", "nope", "--example", target=scripted.target)
     assert unknown.code == 1
     assert unknown.err == (
-        f"error: model 'nope' is not served here; `fused-mlp models --target {scripted.target}` lists what is\n"
+        f"error: model 'nope' is not served here; `fused-mlp models --target {scripted.target}` lists those that are\n"
     )
     missing = cli("predict", "tiny", "-i", "/no/such/file")
     assert missing.err == "error: /no/such/file: No such file or directory\n"
