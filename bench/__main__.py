@@ -6,6 +6,7 @@ on with what is not done at this commit. A part that fails leaves the others run
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -63,6 +64,8 @@ def main(given: list[str] | None = None) -> int:
         return 0
     folder = QUICK_FOLDER
     results = folder / "results" if options.quick else ROOT / "bench" / "results"
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the part and its servers end too
+        signal.signal(number, signal.default_int_handler)
     runner = Runner(console, folder, results, options.quick, describe_commit())
     outcomes = runner.run(options.parts or list(PARTS), options.resume)
     interrupted = any(outcome.state == "interrupted" for outcome in outcomes)

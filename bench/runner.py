@@ -25,7 +25,9 @@ from bench.parts import PARTS, Part
 from bench.provenance import ROOT
 
 PATIENCE_S = 20
+BAR_WIDTH, CLOCK_WIDTH = 16, 28
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_DRAWN = re.compile(r"[\u2500-\u257f|]")  # a line of a table
 STATES = {"done": "green", "skipped": "dim", "failed": "red", "interrupted": "yellow"}
 
 
@@ -80,7 +82,7 @@ class Runner:
         }
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=BAR_WIDTH),
             TextColumn("{task.fields[clock]}"),
         )
         with Progress(*columns, console=self._console) as bar:
@@ -119,6 +121,7 @@ class Runner:
             )  # fmt: skip
             assert process.stdout is not None
             self._last_line = ""
+            room = max(0, self._console.width - len(title) - BAR_WIDTH - CLOCK_WIDTH)
             reader = threading.Thread(target=self._copy, args=(process.stdout, written))
             reader.start()
             state = "done"
@@ -129,7 +132,7 @@ class Runner:
                     bar.update(
                         task,
                         completed=already + min(spent, 0.95 * expected[name]),
-                        description=f"{title} [dim]{self._last_line[:70]}[/]",
+                        description=f"{title} [dim]{self._last_line[:room]}[/]",
                         clock=f"{clock(sum(t.elapsed or 0 for t in bar.tasks))}, about {clock(left)} left",
                     )
                     time.sleep(0.2)
@@ -151,8 +154,9 @@ class Runner:
     def _copy(self, output: IO[str], log: IO[str]) -> None:
         for line in output:
             log.write(line)
-            if text := _ANSI.sub("", line).strip().replace("[", "\\["):
-                self._last_line = text
+            text = _ANSI.sub("", line).strip()
+            if text and not _DRAWN.match(text):
+                self._last_line = text.replace("[", "\\[")
 
     @staticmethod
     def _end(process: subprocess.Popen[str]) -> None:
