@@ -19,6 +19,7 @@ from fused_mlp.service.cli.result import Json, show
 from fused_mlp.service.client.admin import AdminClient, CanaryInfo, PolicyInfo
 
 POLL_S = 0.5
+_LIMITS = "What counts as worse"
 
 
 def _seconds(text: str) -> float:
@@ -58,13 +59,26 @@ def command(
             max=1,
             metavar="0..1",
             help="How much larger than the old arm's its share of failed requests may be.",
+            rich_help_panel=_LIMITS,
         ),
     ] = 0.01,
     max_p99_ratio: Annotated[
-        float, typer.Option(min=1, metavar="N", help="How many times the old arm's its p99 latency may be.")
+        float,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="How many times the old arm's its p99 latency may be.",
+            rich_help_panel=_LIMITS,
+        ),
     ] = 1.5,
     min_requests: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Requests that the new arm answers before the next step.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Requests that the new arm answers before the next step.",
+            rich_help_panel=_LIMITS,
+        ),
     ] = 100,
     stop: Annotated[
         bool, typer.Option("--stop", help="End the canary that runs: the old arm answers all requests.")

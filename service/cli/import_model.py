@@ -44,7 +44,7 @@ def command(
     repository: Annotated[Path, typer.Option("--repository", "-r", help="Folder to import into.")],
     name: Annotated[str, typer.Option("--name", "-n", help="Name to serve it under.")],
     version: Annotated[
-        int | None, typer.Option(help="Version; the next free one if not given.", min=1, metavar="N")
+        int | None, typer.Option(help="Version to make. If not given, the next free one.", min=1, metavar="N")
     ] = None,
     dtype: Annotated[
         str | None, typer.Option(metavar="float32|float16|bfloat16", help="Convert the weights to this.")
@@ -76,7 +76,7 @@ def command(
         tuple[str, str] | None,
         typer.Option(
             metavar="X Y",
-            help="Rows, and the outputs to reproduce: .npy, .csv or .json. Otherwise nothing is imported.",
+            help="Rows, and the outputs to reproduce: .npy, .csv or .json. Nothing is imported if they differ.",
         ),
     ] = None,
     state_dict: Annotated[
@@ -114,7 +114,7 @@ def command(
         typer.Option(
             "--map",
             metavar="OURS=THEIRS",
-            help="Take one tensor by name; repeatable.",
+            help="Take one tensor by name. May be repeated.",
             rich_help_panel=_CHECKPOINT,
         ),
     ] = None,
@@ -123,9 +123,12 @@ def command(
         typer.Option(help="Weights are (in, out) rather than (out, in).", rich_help_panel=_CHECKPOINT),
     ] = None,
     labels: Annotated[
-        str | None, typer.Option(help="One label for each output, by commas.", rich_help_panel=_EXTRAS)
+        str | None,
+        typer.Option(help="One label for each output, separated by commas.", rich_help_panel=_EXTRAS),
     ] = None,
-    description: Annotated[str | None, typer.Option(help="What it does.", rich_help_panel=_EXTRAS)] = None,
+    description: Annotated[
+        str | None, typer.Option(help="What the model does, in a sentence.", rich_help_panel=_EXTRAS)
+    ] = None,
     example: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="One example row: .npy, .csv or .json.", rich_help_panel=_EXTRAS),
