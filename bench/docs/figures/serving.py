@@ -75,9 +75,9 @@ def serving_summary(results: Results) -> str:
         if name not in (GRPC_ECHO, OWN_ECHO, FUSED, UNFUSED, PYTHON_FRONT)
     ]
     return (
-        f"Two numbers are for {models}. With 128 requests outstanding, the fused server answers "
+        f"For {models}, in this order. With 128 requests outstanding, the fused server answers "
         f"{ratios(FUSED, UNFUSED)} the requests of the same server unfused; {'; '.join(others)}. It answers "
-        f"{ratios(FUSED, GRPC_ECHO)} the requests that the gRPC C++ library answers without any model. With one request "
+        f"{ratios(FUSED, GRPC_ECHO)} the requests that the gRPC C++ library answers without a model. With one request "
         f"outstanding the p50 of fused is {ratios(FUSED, UNFUSED, 1, 'p50_ms')} that of unfused."
     )
 
