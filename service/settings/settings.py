@@ -83,8 +83,8 @@ class Settings(BaseModel):
     )
     cors_origins: str = Field(
         "",
-        description="origins whose pages may call the REST port from a browser, by commas: https://a.example; *: all; "
-        "default: none",
+        description="origins whose pages may call the REST port from a browser, separated by commas, such as "
+        "https://a.example; * for all; default: none",
     )
     metrics_host: str = Field("127.0.0.1", description="address of the metrics port")
     metrics_port: Port = Field(
@@ -114,8 +114,8 @@ class Settings(BaseModel):
     )
     callers: CallerFiles = Field(
         CallerFiles(),
-        description="files of those who may use the admin port, load and unload, and of those who may read the metrics "
-        'port, as JSON: {"admin": "/etc/fused-mlp/admin", "metrics": "/etc/fused-mlp/metrics"}; docs/operations/tls.md',
+        description="files that list the callers of the admin port, of load and unload, and of the metrics port, "
+        'as JSON: {"admin": "/etc/fused-mlp/admin", "metrics": "/etc/fused-mlp/metrics"}; docs/operations/tls.md',
     )
     metrics_tls: bool = Field(False, description="serve the metrics port over TLS, with the same certificate")
 
@@ -124,11 +124,11 @@ class Settings(BaseModel):
         str(DEMO_REPOSITORY),
         min_length=1,
         description="folder, or URL such as s3://bucket/models, of <model>/<version>/ with model.json and "
-        "model.safetensors; several by commas; docs/operations/reload.md",
+        "model.safetensors; several are separated by commas; docs/operations/reload.md",
     )
     model_name: str | None = Field(
         None,
-        description="name of the model whose files lie right in the repository; default: as the folder is called",
+        description="name of the model, if its files are directly in the repository; default: the folder's name",
     )
     repository_cache: Path | None = Field(
         None,
@@ -152,7 +152,7 @@ class Settings(BaseModel):
         5.0,
         ge=0,
         le=3600,
-        description="a new version without a hash of its weights is loaded once it has not changed for so long",
+        description="a new version without a hash of its weights is loaded once its files are unchanged for this long",
     )
     device: str = Field(
         "auto",
@@ -168,8 +168,8 @@ class Settings(BaseModel):
     )
     precision: Precision = Field(
         "float32",
-        description="keep the weights of float32 models in bfloat16 or int8, except of layers for which that costs "
-        "over 5 % of a row's outputs; per model in FUSED_MLP_POLICY",
+        description="keep the weights of float32 models in bfloat16 or int8, except of layers where that changes a "
+        "row's outputs by more than 5 %; per model in FUSED_MLP_POLICY",
     )
     threads: int | None = Field(
         None,
