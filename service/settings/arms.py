@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from fused_mlp.service.arm import LATEST, PREVIOUS, is_label, is_version, parse_arm
+
+
+def _as_text(name: Any) -> Any:
+    """In JSON a version is a number as well as a text: {"version": 2}."""
+    return str(name) if isinstance(name, int) and not isinstance(name, bool) else name
 
 
 def _check_version(name: str) -> str:
@@ -29,6 +34,6 @@ def _check_arm(name: str) -> str:
 
 
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-VersionName = Annotated[str, AfterValidator(_check_version)]
+VersionName = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_version)]
 Label = Annotated[str, AfterValidator(_check_label)]
-ArmName = Annotated[str, AfterValidator(_check_arm)]
+ArmName = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_arm)]

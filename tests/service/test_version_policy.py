@@ -30,3 +30,12 @@ def test_versions_are_chosen(policy: dict[str, str], failed: list[int], chosen: 
 def test_what_names_no_versions_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidInput, match="versions: expected all, latest:2, or numbers such as 3,5, got"):
         Policy().changed({"versions": wrong})
+
+
+def test_a_version_may_be_a_number_of_json() -> None:
+    policy = Policy(version=2, shadow_arm=3, canary={"to": 4})
+    assert (policy.version, policy.shadow_arm) == ("2", "3")
+    assert policy.canary is not None
+    assert policy.canary.to == "4"
+    with pytest.raises(ValueError, match="valid string"):
+        Policy(version=True)
