@@ -11,9 +11,7 @@ import pytest
 from tests.docs.page import ROOT, check_source, pages, read_page
 from tests.docs.session import run_page
 
-# Pages whose blocks are not marked yet.
-NOT_YET = Path(__file__).with_name("not_yet.txt").read_text().split()
-PAGES = [name for name in pages() if name not in NOT_YET]
+PAGES = pages()
 # Those of the examples are run by tests/examples, which also looks at what they print.
 WITH_BLOCKS = [
     name for name in PAGES if "```" in (ROOT / name).read_text() and not name.startswith("examples/")
@@ -30,7 +28,3 @@ def test_every_block_is_run_or_says_why_not(name: str):
 @pytest.mark.parametrize("name", WITH_BLOCKS)
 def test_blocks_run(name: str, tmp_path: Path):
     run_page(read_page(name), tmp_path)
-
-
-def test_pages_that_are_not_converted_exist():
-    assert set(NOT_YET) <= set(pages()), "take what is gone out of tests/docs/not_yet.txt"
