@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""repo/net/1: a small model, as an import leaves it; net.py and weights.pt for a second version, and rows.npy with its
-outputs in outputs.npy."""
-
-from pathlib import Path
+"""repo/net/1: a small model, as an import leaves it; net.safetensors, the checkpoint of a second version; rows.npy, and
+what that version makes of them, outputs.npy. Without torch, which takes seconds to import."""
 
 import numpy as np
-import torch
+from safetensors.numpy import save_file
 
 import fused_mlp
 
-Path("net.py").write_text(
-    "from torch import nn\n\n\n"
-    "def make_net():\n    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))\n"
-)
-torch.manual_seed(0)
-for version in (1, 2):
-    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval()
-    if version == 1:
-        fused_mlp.save(fused_mlp.from_torch(net), "repo/net/1")
-torch.save(net.state_dict(), "weights.pt")
-x = torch.randn(32, 8)
-np.save("rows.npy", x.numpy())
-np.save("outputs.npy", net(x).detach().numpy())
+generator = np.random.default_rng(0)
+
+
+def weights() -> dict[str, np.ndarray]:
+    shapes = {"0.weight": (16, 8), "0.bias": (16,), "2.weight": (4, 16), "2.bias": (4,)}
+    return {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+
+
+save_file(weights(), "first.safetensors")
+fused_mlp.save(fused_mlp.from_safetensors("first.safetensors", activation="relu"), "repo/net/1")
+
+net = weights()
+save_file(net, "net.safetensors")
+x = generator.standard_normal((32, 8), np.float32)
+hidden = np.maximum(x @ net["0.weight"].T + net["0.bias"], 0)
+np.save("rows.npy", x)
+np.save("outputs.npy", hidden @ net["2.weight"].T + net["2.bias"])
