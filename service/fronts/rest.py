@@ -94,10 +94,13 @@ class Rest:
 
 
 def _unquoted(text: str) -> str:
+    """As the native front reads the paths of predictions; unquote alone leaves a % that it cannot read."""
     try:
-        return unquote(text, errors="strict")
+        if not re.search("%(?![0-9A-Fa-f]{2})", text):
+            return unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise InvalidInput("path: expected UTF-8, percent-encoded") from None
+        pass
+    raise InvalidInput("path: expected UTF-8, with two hexadecimal digits after each %")
 
 
 def _fill(request: Any, body: bytes) -> None:

@@ -12,9 +12,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from fused_mlp import models
+from fused_mlp.models.spec import Linear, MlpSpec
 from tests.attack.attack_run import ROUNDS, SECONDS, SMALL_BUDGETS, AttackRun, Target
 from tests.attack.attacker import Attacker
+from tests.support.programs import with_weights
 from tests.support.rest import json_request, post, rest_port
+from tests.support.server import demo_copy
 
 TIMEOUT_S = 1.0
 LATE_S = 2.0
@@ -23,8 +27,13 @@ ROW = np.zeros((1, 64), np.float32)
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
-    with Target(settings={"rest_port": 0}, receive_timeout_s=TIMEOUT_S, **SMALL_BUDGETS) as running:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    repository = demo_copy(tmp_path_factory.mktemp("models"))
+    (repository / "wide" / "1").mkdir(parents=True)
+    wide = MlpSpec(in_features=8, steps=(Linear(name="fc", input="input", out_features=4096),))
+    models.save(with_weights(wide), repository / "wide" / "1")
+    settings = {"rest_port": 0, "model_repository": repository}
+    with Target(settings=settings, receive_timeout_s=TIMEOUT_S, **SMALL_BUDGETS) as running:
         yield running
 
 
@@ -113,6 +122,14 @@ def test_large_json(target: Target, body: bytes) -> None:
     with target.attack() as run:
         strike_all(connect(run, 8), post(body))
     run.check()
+
+
+def test_answers_that_take_long_to_write(target: Target) -> None:
+    """A quick kernel and a short request, but 64 thousand numbers of JSON, some 3 ms, for each answer."""
+    request = json.dumps(json_request(np.ones((16, 8), np.float32))).encode()
+    with target.attack() as run:
+        strike_all(connect(run, 4), post(request, path="/v2/models/wide/infer"))
+    run.check(most_cpu_s=run.seconds * 2)
 
 
 def test_bodies_that_unpack_to_much(target: Target) -> None:

@@ -30,6 +30,12 @@ class Codec {
   // How many bytes it takes to decode a message that must not be decoded on a loop, for it would take long;
   // 0: a loop may.
   virtual size_t decoding_bytes(size_t /*message_size*/, const PredictInput&) const { return 0; }
+  // The same of encoding: numbers are written as text.
+  virtual bool encodes_slowly(const PredictInput&, const RouteEntry&, uint32_t /*rows*/) const {
+    return false;
+  }
+  // What encode takes for each number, at most.
+  virtual size_t most_bytes_of_number(DType dtype) const { return dtype_size(dtype); }
   // Messages have gRPC's prefix in front.
   virtual bool framed() const { return true; }
 

@@ -20,6 +20,9 @@ std::string unknown_output(const char* field, const RouteEntry& entry, std::stri
 
 TensorCheck PredictInput::check(const RouteEntry& entry) {
   if (std::string problem = choose_heads(entry); !problem.empty()) return {0, std::move(problem)};
+  if (raw) {
+    if (std::string problem = deduce_shape(entry); !problem.empty()) return {0, std::move(problem)};
+  }
   const RowShape row{entry.in_features, entry.input_shape};
   TensorCheck check =
       typed ? check_values(shape(), data.size() / dtype_size(dtype), row, entry.max_request_rows)
@@ -44,6 +47,19 @@ std::string PredictInput::choose_heads(const RouteEntry& entry) {
     chosen |= uint64_t{1} << index;
     heads[head_count++] = static_cast<uint8_t>(index);
   }
+  return {};
+}
+
+std::string PredictInput::deduce_shape(const RouteEntry& entry) {
+  const size_t row_bytes = entry.in_features * dtype_size(dtype);
+  if (data.empty() || data.size() % row_bytes != 0) {
+    return "body: expected rows of " + std::to_string(row_bytes) + " bytes, " +
+           std::to_string(entry.in_features) + " numbers of " + std::string(dtype_name(dtype)) + ", got " +
+           std::to_string(data.size()) + " bytes";
+  }
+  dimension_count = 0;
+  add_dimension(static_cast<int64_t>(data.size() / row_bytes));
+  add_dimension(static_cast<int64_t>(entry.in_features));
   return {};
 }
 

@@ -30,7 +30,8 @@ struct PredictInput {
   std::string_view data;         // raw little-endian elements, any alignment
   size_t head_bytes = SIZE_MAX;  // of the message, in front of binary tensors; SIZE_MAX: all of it
   uint64_t binary_outputs = 0;   // those of `outputs` that are wanted as bytes, where the API asks for that
-  bool binary_output = false;    // all others, too
+  bool binary_output = false;    // so are all where none is named
+  bool raw = false;              // without a shape: the size of `data` says how many rows it has
   bool typed = false;            // from a repeated field of numbers, not from raw bytes
   ByteBuffer scattered;          // holds them when they came in several pieces
   // The requested outputs of the model, in the order of the answer. Set when the request is validated.
@@ -61,13 +62,14 @@ struct PredictInput {
     dtype = DType::fp32;
     head_bytes = SIZE_MAX;
     binary_outputs = 0;
-    binary_output = false;
+    binary_output = raw = false;
     typed = false;
     scattered.reset(1u << 10);
   }
 
  private:
   std::string choose_heads(const RouteEntry& entry);
+  std::string deduce_shape(const RouteEntry& entry);
 };
 
 // The numbers of a packed or unpacked repeated field, in one piece where they came in one.

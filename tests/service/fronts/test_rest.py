@@ -10,6 +10,7 @@ import socket
 import subprocess
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,6 +125,71 @@ def test_binary_tensors(rest: RestClient, expected: np.ndarray) -> None:
     )
 
 
+def test_an_output_says_for_itself_whether_it_comes_as_bytes(rest: RestClient, expected: np.ndarray) -> None:
+    """binary_data of an output overrides binary_data_output of the request, whichever comes first."""
+    outputs = {"outputs": [{"name": "output", "parameters": {"binary_data": False}}]}
+    all_bytes = {"parameters": {"binary_data_output": True}}
+    for more in (outputs | all_bytes, all_bytes | outputs):
+        answer = rest.infer(json_request(ROW, **more))
+        assert np.array_equal(np.array(answer.json["outputs"][0]["data"], np.float32), expected[0])
+    named = rest.infer(json_request(ROW, **all_bytes, outputs=[{"name": "output"}]))
+    assert named.body.endswith(expected.tobytes())
+
+
+def test_bytes_without_any_json(rest: RestClient, expected: np.ndarray) -> None:
+    """Triton's raw binary request: the body is the tensor, and its size tells the rows."""
+    for rows in (1, 3):
+        answer = rest.infer(np.repeat(ROW, rows, 0).tobytes(), Inference_Header_Content_Length="0")
+        size = int(answer.headers["inference-header-content-length"])
+        (output,) = json.loads(answer.body[:size])["outputs"]
+        assert (output["datatype"], output["shape"]) == ("FP32", [rows, 10])
+        assert answer.body[size:] == np.repeat(expected, rows, 0).tobytes()
+
+
+def test_fields_that_are_null_are_fields_that_are_missing(rest: RestClient, expected: np.ndarray) -> None:
+    """As clients send them that write whole objects out, such as pydantic models."""
+    body = json_request(ROW, id=None, parameters=None, outputs=None)
+    body["inputs"][0]["parameters"] = None  # type: ignore[index]
+    answer = rest.infer(body)
+    assert "id" not in answer.json
+    assert np.array_equal(np.array(answer.json["outputs"][0]["data"], np.float32), expected[0])
+
+
+def test_long_answers_are_written_beside_the_loop() -> None:
+    """Printing numbers takes longer than computing them: other connections of the loop do not wait for it."""
+
+    def writers(server: Server) -> int:
+        tasks = Path(f"/proc/{server.process.pid}/task").iterdir()
+        return [(task / "comm").read_text().strip() for task in tasks].count("mlp-codec")
+
+    with Server(front="native", rest_port=0, front_loops=1) as server:
+        client = RestClient(rest_port(server))
+        rows = np.random.default_rng(0).random((1000, 64), np.float32)
+        body, headers = binary_request(rows, parameters={"binary_data_output": True})
+        exact = client.infer(body, **headers).body[-40_000:]
+        client.infer(json_request(rows[:2]))
+        assert writers(server) == 0
+        body, headers = binary_request(rows)
+        numbers = client.infer(body, **headers).json["outputs"][0]["data"]
+        assert np.array(numbers, np.float32).tobytes() == exact
+        assert writers(server) == 1
+        client.close()
+
+
+@pytest.mark.parametrize("kind", ["FP32", "FP64"])
+def test_keys_in_any_order(rest: RestClient, kind: str) -> None:
+    """Many writers sort them, and "data" comes before "datatype"."""
+    body = json_request(ROW)
+    body["inputs"][0]["datatype"] = kind  # type: ignore[index]
+    in_order = rest.infer(body)
+    assert in_order.status == 200
+    assert rest.infer(json.dumps(body, sort_keys=True).encode()).body == in_order.body
+    assert (
+        rest.infer(json.dumps(body, sort_keys=True).replace('data"', 'd\\u0061ta"').encode()).body
+        == in_order.body
+    )
+
+
 @pytest.mark.parametrize(("dtype", "kind"), [(np.float16, "FP16"), (np.float64, "FP64")])
 def test_other_dtypes(rest: RestClient, expected: np.ndarray, dtype: type, kind: str) -> None:
     body, headers = binary_request(ROW.astype(dtype), kind, parameters={"binary_data_output": True})
@@ -164,6 +230,10 @@ def test_halfway_between_two_floats_the_text_decides(rest: RestClient) -> None:
     above = rest.infer(body).json["outputs"][0]["data"]
     x[:] = np.nextafter(np.float32(1), np.float32(2))
     assert rest.infer(json_request(x)).json["outputs"][0]["data"] == above
+    assert rest.infer(json.dumps(json.loads(body), sort_keys=True).encode()).status == 200
+    first = body.replace(b'"name": "input", "shape": [2, 64], "datatype": "FP32", ', b"")
+    first = first.replace(b"]]}", b']], "name": "input", "shape": [2, 64], "datatype": "FP32"}')
+    assert rest.infer(first).json["outputs"][0]["data"] == above
 
 
 def test_arms_and_headers_as_in_grpc(rest: RestClient) -> None:
@@ -183,7 +253,8 @@ def test_a_deadline_that_has_passed(rest: RestClient, header: dict[str, str]) ->
 
 
 @pytest.mark.parametrize(
-    ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)]
+    ("encoding", "pack"),
+    [("gzip", gzip.compress), ("GZip", gzip.compress), ("deflate", zlib.compress), ("identity", bytes)],
 )
 def test_packed_requests(rest: RestClient, expected: np.ndarray, encoding: str, pack: object) -> None:
     assert callable(pack)
@@ -214,6 +285,29 @@ def test_bytes_one_by_one(rest_server: Server) -> None:
             assert read_until(wire, 1, b"]}]}").startswith(b"HTTP/1.1 200 OK")
 
 
+def test_a_target_with_its_host(rest_server: Server) -> None:
+    """As a proxy gets it: a server has to take it too (RFC 9112, 3.2.2)."""
+    port = rest_port(rest_server)
+    body = json.dumps(json_request(ROW)).encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as wire:
+        wire.sendall(b"GET http://127.0.0.1:%d/v2?a=b HTTP/1.1\r\nHost: x\r\n\r\n" % port)
+        assert b'"fused-mlp"' in read_until(wire, 1, b"]}")
+        wire.sendall(b"GET http://127.0.0.1:%d HTTP/1.1\r\nHost: x\r\n\r\n" % port)
+        assert b"unknown path /;" in read_until(wire, 1, b"}")
+        wire.sendall(post(body, path=f"HTTP://127.0.0.1:{port}/v2/models/digits/infer"))
+        assert b'"outputs"' in read_until(wire, 1, b"]}]}")
+
+
+def test_a_caller_that_waits_for_100_continue(rest_server: Server) -> None:
+    body = json.dumps(json_request(ROW)).encode()
+    head = post(body, b"Expect: 100-Continue")[: -len(body)]
+    with socket.create_connection(("127.0.0.1", rest_port(rest_server)), timeout=20) as wire:
+        wire.sendall(head)
+        assert read_until(wire, 1, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        wire.sendall(body)
+        assert b"200 OK" in read_until(wire, 1, b"]}]}")
+
+
 def test_head_and_other_verbs(rest: RestClient) -> None:
     head = rest.ask("HEAD", "/v2")
     assert (head.status, head.body) == (200, b"")
@@ -233,7 +327,15 @@ def test_browsers_of_named_origins_only(rest: RestClient) -> None:
     allowed = rest.ask("OPTIONS", "/v2/models/digits/infer", Origin=ORIGIN, **ask)
     assert allowed.status == 204
     assert allowed.headers["access-control-allow-origin"] == ORIGIN
-    assert "inference-header-content-length" in allowed.headers["access-control-allow-headers"]
+    may_send = allowed.headers["access-control-allow-headers"].split(", ")
+    documented = {
+        "x-request-timeout-ms",
+        "grpc-timeout",
+        "x-ab-key",
+        "x-fused-mlp-arm",
+        "x-fused-mlp-variant",
+    }
+    assert documented | {"inference-header-content-length", "content-encoding", "traceparent"} <= {*may_send}
     assert rest.infer(json_request(ROW), Origin=ORIGIN).headers["access-control-allow-origin"] == ORIGIN
     other = rest.ask("OPTIONS", "/v2/models/digits/infer", Origin="https://evil.example", **ask)
     assert other.status == 405

@@ -169,6 +169,48 @@ def test_a_header_that_is_wrong(rest: RestClient, headers: dict[str, str], statu
     assert says in answer.error
 
 
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/v2/models/%zz", "path: expected UTF-8, with two hexadecimal digits after each %"),
+        ("/v2/models/%f", "path: expected UTF-8, with two hexadecimal digits after each %"),
+        ("/v2/models/%ff/config", "path: expected UTF-8, with two hexadecimal digits after each %"),
+    ],
+)
+def test_a_path_of_python_that_is_wrong(rest: RestClient, path: str, says: str) -> None:
+    answer = rest.ask("GET", path)
+    assert (answer.status, answer.error) == (400, says)
+
+
+def test_the_encodings_that_would_do_are_told(rest: RestClient) -> None:
+    answer = rest.infer(json_request(ROW), Content_Encoding="br")
+    assert answer.headers["accept-encoding"] == "gzip, deflate"
+    assert not [name for name in answer.headers if name.startswith("grpc-")]
+
+
+@pytest.mark.parametrize("size", [0, 100, 257])
+def test_bytes_without_any_json_that_are_no_rows(rest: RestClient, size: int) -> None:
+    answer = rest.infer(b"x" * size, Inference_Header_Content_Length="0")
+    assert answer.status == 400
+    assert answer.error == f"body: expected rows of 256 bytes, 64 numbers of FP32, got {size} bytes"
+
+
+@pytest.mark.parametrize(
+    ("twice", "says"),
+    [
+        (b"Content-Encoding: gzip\r\nContent-Encoding: identity", b"content-encoding: expected identity, gzip"),
+        (b"Inference-Header-Content-Length: 0\r\nInference-Header-Content-Length: 5", b"expected a whole number, once"),
+    ],
+)  # fmt: skip
+def test_a_header_that_comes_twice_and_says_how_to_read_the_body(
+    port: int, twice: bytes, says: bytes
+) -> None:
+    """Two readers could take it for two things."""
+    got = exchange(port, post(GOOD, twice, b"Connection: close"))
+    assert got.startswith(b"HTTP/1.1 4")
+    assert says in got
+
+
 GOOD = json.dumps(json_request(ROW)).encode()
 HOST = b"Host: x\r\n"
 
@@ -185,6 +227,8 @@ HOST = b"Host: x\r\n"
         b"GET /v2 HTTP/1.1\r\nA: b\r\n c\r\n" + HOST + b"\r\n",
         b"GET /v2 HTTP/1.1\r\nA : b\r\n" + HOST + b"\r\n",
         b"GET /v2 HTTP/1.1\r\nA: b\x00c\r\n" + HOST + b"\r\n",
+        b"GET /v2 HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
+        b"GET /v2 HTTP/1.1\r\n" + HOST + b"Host: y\r\n\r\n",
         post(GOOD, b"Content-Length: %d" % (len(GOOD) + 1)),
         post(GOOD, b"Content-Length: %d" % len(GOOD)),
         post(GOOD, b"Transfer-Encoding: chunked"),

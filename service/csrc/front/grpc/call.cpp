@@ -71,7 +71,8 @@ void Call::reject() {
     return finish();
   }
   if (head_.encoding() == Encoding::unknown) {
-    trailers_ = {{"grpc-accept-encoding", "identity,gzip"}};
+    trailers_ = rest_ ? Metadata{{"accept-encoding", "gzip, deflate"}}
+                      : Metadata{{"grpc-accept-encoding", "identity,gzip"}};
     has_trailers_ = true;
   }
   refuse(rejection.http_status, rejection.code, rejection.text);

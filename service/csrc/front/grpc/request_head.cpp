@@ -52,6 +52,22 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
     case 7:
       if (name == ":method") return void(post_ = value == "POST");
       break;
+    case 12:
+      if (name == "content-type") return void(grpc_content_ = is_grpc_content(value));
+      read_common(name, value);
+      break;
+    case 13:
+      if (name == "grpc-encoding") return void(encoding_ = encoding_of(value));
+      break;
+    default:
+      read_common(name, value);
+      break;
+  }
+  if (keep_metadata_ && name[0] != ':' && !name.starts_with("grpc-")) keep(name, value);
+}
+
+void RequestHead::read_common(std::string_view name, std::string_view value) {
+  switch (name.size()) {
     case 8:
       if (name == "x-ab-key" && !value.empty()) ab_key_ = hash_key(value);
       break;
@@ -59,11 +75,7 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
       if (name == "traceparent") read_trace(value);
       break;
     case 12:
-      if (name == "content-type") return void(grpc_content_ = is_grpc_content(value));
-      if (name == "grpc-timeout") return read_timeout(parse_timeout(value));
-      break;
-    case 13:
-      if (name == "grpc-encoding") return void(encoding_ = encoding_of(value));
+      if (name == "grpc-timeout") read_timeout(parse_timeout(value));
       break;
     case 15:
       if (name == "x-fused-mlp-arm") arm_.read_arm(value);
@@ -74,7 +86,6 @@ void RequestHead::field(std::string_view name, std::string_view value, const Lim
     default:
       break;
   }
-  if (keep_metadata_ && name[0] != ':' && !name.starts_with("grpc-")) keep(name, value);
 }
 
 void RequestHead::read_timeout(std::optional<int64_t> timeout_ns) {

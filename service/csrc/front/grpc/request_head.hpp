@@ -43,7 +43,8 @@ struct RestFields {
   int64_t content_length = -1;          // -1: not said
   int64_t json_bytes = -1;              // Inference-Header-Content-Length
   const std::string* origin = nullptr;  // one that CORS allows, or "*"
-  bool has_host = false, bad_length = false, bad_json_bytes = false, preflight = false;
+  uint32_t hosts = 0;                   // how many Host headers
+  bool bad_length = false, bad_json_bytes = false, has_encoding = false, preflight = false;
   bool has_origin = false;  // a browser sent it
 };
 
@@ -71,6 +72,7 @@ class RequestHead {
   const TraceContext& trace() const { return trace_; }
 
  private:
+  void read_common(std::string_view name, std::string_view value);  // what both protocols have
   void keep(std::string_view name, std::string_view value);
   void read_timeout(std::optional<int64_t> timeout_ns);
   void read_trace(std::string_view value);

@@ -76,8 +76,15 @@ void Prediction::decode_later(size_t bytes) {
     call_->report_shortage(Shortage::requests);
     return fail(Status::overloaded, "too many requests wait; retry later");
   }
-  owner_.decode_later(*call_, *this);
+  owner_.work_later(*call_, *this);
   decoding_ = true;
+}
+
+void Prediction::work_elsewhere() noexcept {
+  results_.empty() ? decode_elsewhere() : encode_elsewhere();
+  Loop& loop = owner_.loop();
+  loop.post(this);  // it may be gone by the next line
+  loop.flush();
 }
 
 void Prediction::decode_elsewhere() noexcept {
@@ -86,9 +93,6 @@ void Prediction::decode_elsewhere() noexcept {
   } catch (const std::exception&) {
     status_ = Status::kernel_error;
   }
-  Loop& loop = owner_.loop();
-  loop.post(this);  // it may be gone by the next line
-  loop.flush();
 }
 
 void Prediction::on_decoded() {
@@ -196,15 +200,15 @@ void Prediction::expect_answer(uint32_t rows) {
   size_t bytes = kAnswerFields + input_.model.size() + input_.request_id.size();
   for (size_t i = 0; i < input_.head_count; ++i) {
     const Head& head = entry_->heads[input_.heads[i]];
-    // A float takes up to 15 characters of JSON and a comma.
-    const size_t number = codec_->framed() ? dtype_size(input_.dtype) : 16;
-    bytes += kHeadFields + head.name.size() + size_t{rows} * head.width * number;
+    const size_t numbers = size_t{rows} * head.width;
+    bytes += kHeadFields + head.name.size() + numbers * codec_->most_bytes_of_number(input_.dtype);
   }
   expected_.resize_anyway(call_->accounts().answers, bytes);
   call_->expect_answer(bytes);
 }
 
-// ---- 2. On the thread that runs the batch: rows in, answer out, straight from the batch's output. ----
+// ---- 2. On the thread that runs the batch: rows in, answer out, straight from the batch's output. That may
+// be the loop: an answer that takes long to write is written elsewhere. ----
 
 void Prediction::gather(float* dst) const noexcept {
   to_float32(input_.dtype, input_.data.data(), input_.data.size() / dtype_size(input_.dtype), dst);
@@ -215,18 +219,7 @@ void Prediction::complete(const Outcome& outcome) noexcept {
   queue_ns_ = outcome.queue_ns;
   compute_ns_ = outcome.compute_ns;
   if (outcome.status == Status::ok) {
-    const uint64_t trace_id = ticket_->trace_id;
-    const Nanos begin = trace_id == 0 ? 0 : owner_.engine().clock().now();
-    try {
-      encode(outcome);
-    } catch (const std::exception&) {
-      status_ = Status::kernel_error;
-      error_ = kOutOfMemory;
-    }
-    if (begin != 0) {
-      record_span(TracePhase::encode, trace_id, outcome.rows, begin, owner_.engine().clock().now(),
-                  lane_->options().name);
-    }
+    codec_->encodes_slowly(input_, *entry_, outcome.rows) ? keep_results(outcome) : encode(outcome);
   } else {
     set_error(outcome.detail);
   }
@@ -239,11 +232,51 @@ void Prediction::complete(const Outcome& outcome) noexcept {
   owner_.loop().post(this);
 }
 
-void Prediction::encode(const Outcome& outcome) {
+void Prediction::encode(const Outcome& outcome) noexcept {
+  const uint64_t trace_id = ticket_->trace_id;
+  const Nanos begin = trace_id == 0 ? 0 : owner_.engine().clock().now();
   const auto write = [&] {
     answer_head_ = codec_->encode(input_, *entry_, variant_, outcome, {outcome.y}, answer_);
   };
-  codec_->framed() ? append_framed(answer_, write) : write();
+  try {
+    codec_->framed() ? append_framed(answer_, write) : write();
+  } catch (const std::exception&) {
+    status_ = Status::kernel_error;
+    error_ = kOutOfMemory;
+  }
+  if (begin != 0) {
+    record_span(TracePhase::encode, trace_id, outcome.rows, begin, owner_.engine().clock().now(),
+                lane_->options().name);
+  }
+}
+
+void Prediction::keep_results(const Outcome& outcome) noexcept {
+  try {
+    results_.append(outcome.y, size_t{outcome.rows} * entry_->out_features * sizeof(float));
+  } catch (const std::exception&) {
+    status_ = Status::kernel_error;
+    error_ = kOutOfMemory;
+  }
+}
+
+// On the loop. False: there is nothing to encode any more.
+bool Prediction::encode_later() noexcept {
+  try {
+    if (call_->open()) return owner_.work_later(*call_, *this), true;
+  } catch (const std::exception&) {
+    status_ = Status::kernel_error;
+    error_ = kOutOfMemory;
+  }
+  results_.reset(0);
+  return false;
+}
+
+void Prediction::encode_elsewhere() noexcept {
+  Outcome outcome;
+  outcome.rows = ticket_->rows();
+  outcome.y = reinterpret_cast<const float*>(results_.data());
+  encode(outcome);
+  results_.reset(0);
 }
 
 // ---- 3. On the loop again: the answer goes to the call. ----
@@ -265,6 +298,7 @@ void Prediction::set_error(std::string_view text) noexcept {
 
 void Prediction::deliver() noexcept {
   if (decoding_) return on_decoded();
+  if (!results_.empty() && encode_later()) return;
   if (answered_) return owner_.recycle(this);  // posted by release_from_engine
   answered_ = true;
   Call& call = *call_;
@@ -384,6 +418,7 @@ void Prediction::reset() {
   span_.reset();
   input_.reset();
   scattered_.release();
+  results_.reset(0);
   answer_.reset(kKeptAnswerBytes);
   answer_head_ = 0;
   error_.clear();

@@ -28,7 +28,7 @@ class Prediction final : public Delivery {
   void start(Call& call, Message&& message, const Codec& codec);
   // Choose a lane and submit: after it has waited for its model.
   bool waits() const { return waiting_; }
-  void decode_elsewhere() noexcept;  // on a DecodingThread
+  void work_elsewhere() noexcept;  // on a CodecThread: decodes the message, or encodes the answer
   void proceed(Nanos trace_begin_ns = 0);
   void deliver() noexcept override;
   // Its call ended early. What the engine still computes for it is thrown away.
@@ -63,6 +63,7 @@ class Prediction final : public Delivery {
   void join(Call& call);
   bool read_path();
   void decode_later(size_t bytes);
+  void decode_elsewhere() noexcept;
   void on_decoded();
   bool take_decoded(std::string_view problem);
   bool choose_lane();
@@ -70,7 +71,10 @@ class Prediction final : public Delivery {
   void expect_answer(uint32_t rows);
   void gather(float* dst) const noexcept;
   void complete(const Outcome& outcome) noexcept;
-  void encode(const Outcome& outcome);
+  void encode(const Outcome& outcome) noexcept;
+  void keep_results(const Outcome& outcome) noexcept;
+  bool encode_later() noexcept;
+  void encode_elsewhere() noexcept;
   void fail(Status status, std::string_view text) noexcept;
   void set_error(std::string_view text) noexcept;
   void answer(Call& call);
@@ -103,6 +107,7 @@ class Prediction final : public Delivery {
   Nanos queue_ns_ = 0, compute_ns_ = 0;
   int abandoned_code_ = 0;
   Status status_ = Status::ok;
+  ByteBuffer results_;  // (rows, out_features) float32, of an answer that is encoded elsewhere
   ByteBuffer answer_;
   size_t answer_head_ = 0;  // bytes of it in front of binary tensors: Codec::encode
   std::string error_;

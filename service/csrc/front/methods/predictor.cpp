@@ -46,8 +46,8 @@ void Predictor::recycle(Prediction* prediction) noexcept {
   free_.push_back(prediction);
 }
 
-void Predictor::decode_later(const Call& call, Prediction& prediction) {
-  decoding_.push(reinterpret_cast<uintptr_t>(call.accounts().ledger.get()), call.peer(), prediction);
+void Predictor::work_later(const Call& call, Prediction& prediction) {
+  elsewhere_.push(reinterpret_cast<uintptr_t>(call.accounts().ledger.get()), call.peer(), prediction);
 }
 
 void Predictor::count_unserved(std::string_view model, int code, int64_t duration_ns) {

@@ -13,7 +13,7 @@
 #include "codec/codec.hpp"
 #include "engine/engine.hpp"
 #include "front/grpc/method.hpp"
-#include "front/methods/decoding_thread.hpp"
+#include "front/methods/codec_thread.hpp"
 #include "front/methods/failure_log.hpp"
 #include "front/methods/loop_routes.hpp"
 
@@ -54,7 +54,8 @@ class Predictor {
   void wait_for(Prediction& prediction, const RouteEntry& entry);
   void stop_waiting(const Prediction& prediction) noexcept;
   void recycle(Prediction* prediction) noexcept;
-  void decode_later(const Call& call, Prediction& prediction);
+  // Prediction::work_elsewhere on another thread.
+  void work_later(const Call& call, Prediction& prediction);
 
  private:
   // Those that wait for one version, oldest first.
@@ -78,7 +79,7 @@ class Predictor {
   size_t in_use_ = 0;
   std::vector<Submission> round_, submitting_;
   bool submitted_ = false;
-  DecodingThread decoding_;
+  CodecThread elsewhere_;
 };
 
 // Predict and ModelInfer, one request per call or a stream of them.

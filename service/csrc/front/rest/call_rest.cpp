@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kJson = "application/json", kBinary = "application/octet-stream";
 constexpr std::string_view kAllowedHeaders =
-    "content-type, inference-header-content-length, x-ab-key, x-fused-mlp-arm, x-request-timeout-ms, "
-    "traceparent";
+    "content-type, content-encoding, inference-header-content-length, x-request-timeout-ms, grpc-timeout, "
+    "x-ab-key, x-fused-mlp-arm, x-fused-mlp-variant, traceparent, tracestate";
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void Call::send_rest() {
   if (asked.origin != nullptr) {
     head.add("access-control-allow-origin", *asked.origin);
     head.add("vary", "origin");
-    head.add("access-control-expose-headers", "inference-header-content-length, retry-after");
+    head.add("access-control-expose-headers", "inference-header-content-length, retry-after, retry-after-ms");
     if (asked.preflight) {
       head.add("access-control-allow-methods", "GET, POST");
       head.add("access-control-allow-headers", kAllowedHeaders);

@@ -8,6 +8,7 @@
 
 #include "front/http2/connection.hpp"
 #include "front/rest/rest_answer.hpp"
+#include "front/rest/token.hpp"
 #include "front/server/loop.hpp"
 
 namespace fused_mlp::front {
@@ -140,10 +141,9 @@ void Http1::end_field() {
     url_.clear();
   }
   if (!name_.empty()) {
-    std::transform(name_.begin(), name_.end(), name_.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; });
+    std::transform(name_.begin(), name_.end(), name_.begin(), lower_case);
     while (value_.ends_with(' ') || value_.ends_with('\t')) value_.pop_back();
-    if (name_ == "expect") expects_continue_ = value_ == "100-continue";
+    if (name_ == "expect") expects_continue_ = is_token(value_, "100-continue");
     call->head().rest_field(name_, value_, loop.limits(), loop.application());
   }
   name_.clear();
@@ -156,8 +156,9 @@ bool Http1::on_head_end() {
   head_since_ns_ = 0;
   const llhttp_t& parser = parser_->state;
   Call* call = connection_.streams_.calls().first();
-  if (parser.http_major != 1 || (parser.http_minor == 1 && !call->head().rest().has_host)) {
-    return find_problem(400, "expected HTTP/1.1 and a Host header");
+  const uint32_t hosts = call->head().rest().hosts;
+  if (parser.http_major != 1 || hosts > 1 || (hosts == 0 && parser.http_minor == 1)) {
+    return find_problem(400, "expected HTTP/1.1 and one Host header");
   }
   chunked_ = (parser.flags & F_CHUNKED) != 0;
   // Known now: a call that is refused before its body has come must say so in its answer.

@@ -22,7 +22,7 @@ void append_text(ByteBuffer& out, std::string_view name, std::string_view value)
 
 bool wants_bytes(const PredictInput& input, const Head& head) {
   for (size_t i = 0; i < input.outputs.size(); ++i) {
-    if (input.outputs[i] == head.name) return (input.binary_outputs >> i & 1) != 0 || input.binary_output;
+    if (input.outputs[i] == head.name) return (input.binary_outputs >> i & 1) != 0;
   }
   return input.binary_output;
 }
@@ -73,6 +73,7 @@ void append_output(ByteBuffer& out, const PredictInput& input, const RouteEntry&
 }
 
 constexpr size_t kQuickJsonBytes = 16u << 10;  // some 50 us, or with numbers that are made to be slow 500
+constexpr size_t kQuickNumbers = 1u << 10;     // some 50 us to write
 constexpr size_t kDecodingFactor = 10;         // a copy, simdjson's index and strings, and the numbers
 
 class RestCodec final : public Codec {
@@ -81,6 +82,19 @@ class RestCodec final : public Codec {
   size_t decoding_bytes(size_t message_size, const PredictInput& input) const override {
     const size_t json_bytes = std::min(message_size, input.head_bytes);
     return json_bytes > kQuickJsonBytes ? kDecodingFactor * json_bytes : 0;
+  }
+
+  bool encodes_slowly(const PredictInput& input, const RouteEntry& entry, uint32_t rows) const override {
+    size_t numbers = 0;
+    for (size_t i = 0; i < input.head_count; ++i) {
+      const Head& head = entry.heads[input.heads[i]];
+      if (!wants_bytes(input, head)) numbers += size_t{rows} * head.width;
+    }
+    return numbers > kQuickNumbers;
+  }
+  // -1.17549435e-38 or -2.2250738585072014e-308 and a comma, and the float that it is made from.
+  size_t most_bytes_of_number(DType dtype) const override {
+    return (dtype == DType::fp64 ? 25 : 16) + sizeof(float);
   }
 
   std::string decode(const uint8_t* data, size_t size, PredictInput& input) const override {

@@ -6,6 +6,7 @@
 #include "front/grpc/metadata.hpp"
 #include "front/grpc/method.hpp"
 #include "front/grpc/request_head.hpp"
+#include "front/rest/token.hpp"
 
 namespace fused_mlp::front {
 namespace {
@@ -21,8 +22,8 @@ int64_t read_count(std::string_view text) {
 }
 
 Encoding content_encoding(std::string_view name) {
-  if (name == "identity") return Encoding::identity;
-  return name == "gzip" || name == "deflate" ? Encoding::gzip : Encoding::unknown;
+  if (is_token(name, "identity")) return Encoding::identity;
+  return is_token(name, "gzip") || is_token(name, "deflate") ? Encoding::gzip : Encoding::unknown;
 }
 
 const std::string* allowed_origin(const std::vector<std::string>& allowed, std::string_view origin) {
@@ -42,11 +43,11 @@ void RequestHead::rest_field(std::string_view name, std::string_view value, cons
   is_rest_ = true;
   switch (name.size()) {
     case 4:
-      if (name == "host") rest_.has_host = true;
+      if (name == "host") ++rest_.hosts;
       break;
     case 5:
       if (name == ":path") {
-        path_ = value.substr(0, kLongestPath + 1);
+        read_target(value, kLongestPath + 1, path_);
         rest_.path = read_rest_path(path_);
         method_ = application.find_rest(rest_.path.infer);
         keep_metadata_ = method_ != nullptr && method_->wants_metadata();
@@ -62,15 +63,6 @@ void RequestHead::rest_field(std::string_view name, std::string_view value, cons
     case 7:
       if (name == ":method") return void(rest_.verb = verb_of(value));
       break;
-    case 8:
-      if (name == "x-ab-key" && !value.empty()) ab_key_ = hash_key(value);
-      break;
-    case 11:
-      if (name == "traceparent") read_trace(value);
-      break;
-    case 12:
-      if (name == "grpc-timeout") return read_timeout(parse_timeout(value));
-      break;
     case 14:
       if (name == "content-length") {
         rest_.content_length = read_count(value);
@@ -78,14 +70,12 @@ void RequestHead::rest_field(std::string_view name, std::string_view value, cons
         return;
       }
       break;
-    case 15:
-      if (name == "x-fused-mlp-arm") arm_.read_arm(value);
-      break;
     case 16:
-      if (name == "content-encoding") return void(encoding_ = content_encoding(value));
-      break;
-    case 19:
-      if (name == "x-fused-mlp-variant") arm_.read_variant(value);
+      if (name == "content-encoding") {
+        encoding_ = rest_.has_encoding ? Encoding::unknown : content_encoding(value);
+        rest_.has_encoding = true;
+        return;
+      }
       break;
     case 20:
       if (name == "x-request-timeout-ms") return read_timeout(parse_timeout(std::string(value) + "m"));
@@ -95,15 +85,17 @@ void RequestHead::rest_field(std::string_view name, std::string_view value, cons
       break;
     case 31:
       if (name == "inference-header-content-length") {
+        rest_.bad_json_bytes |= rest_.json_bytes >= 0;  // it came before
         rest_.json_bytes = read_count(value);
-        rest_.bad_json_bytes = rest_.json_bytes < 0;
+        rest_.bad_json_bytes |= rest_.json_bytes < 0;
         return;
       }
       break;
     default:
+      read_common(name, value);
       break;
   }
-  if (keep_metadata_ && name[0] != ':') keep(name, value);
+  if (keep_metadata_ && name[0] != ':' && !name.starts_with("grpc-")) keep(name, value);
 }
 
 std::optional<Rejection> RequestHead::check_rest(const Limits& limits) const {
@@ -131,7 +123,7 @@ std::optional<Rejection> RequestHead::check_rest(const Limits& limits) const {
   }
   if (rest_.path.broken) return invalid("path: expected UTF-8, with two hexadecimal digits after each %");
   if (rest_.bad_length) return invalid("content-length: expected a whole number");
-  if (rest_.bad_json_bytes) return invalid("inference-header-content-length: expected a whole number");
+  if (rest_.bad_json_bytes) return invalid("inference-header-content-length: expected a whole number, once");
   if (encoding_ == Encoding::unknown) {
     return Rejection{415, kUnimplemented, "content-encoding: expected identity, gzip or deflate"};
   }

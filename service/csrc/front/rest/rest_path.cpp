@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "front/rest/rest_path.hpp"
 
+#include <algorithm>
+
 #include "codec/predict_input.hpp"
+#include "front/rest/token.hpp"
 
 namespace fused_mlp::front {
 namespace {
@@ -50,6 +53,16 @@ std::optional<std::string> percent_decode(std::string_view text) {
     i += 2;
   }
   return out;
+}
+
+void read_target(std::string_view target, size_t most, std::string& path) {
+  path.clear();
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (target.starts_with('/') || !is_token(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(std::min(target.find_first_of("/?", scheme.size()), target.size()));
+    if (!target.starts_with('/')) path.push_back('/');
+  }
+  path.append(target.substr(0, most));
 }
 
 RestPath read_rest_path(std::string_view target) {

@@ -20,7 +20,11 @@ struct RestPath {
   std::string model, version;  // of a prediction, decoded; version empty: the default
 };
 
-// `target` as a request names it, with its query: "/v2/models/digits/versions/1/infer".
+// `path` becomes that of a request's target, with its query, cut to `most` bytes: "/v2?a=b" is itself one,
+// "http://host/v2" has "/v2".
+void read_target(std::string_view target, size_t most, std::string& path);
+
+// `target` with its query: "/v2/models/digits/versions/1/infer".
 RestPath read_rest_path(std::string_view target);
 
 // "a%20b" -> "a b"; nullopt: a '%' without two hex digits.

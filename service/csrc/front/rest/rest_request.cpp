@@ -1,157 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads inference requests in JSON with simdjson, on demand: numbers go straight from the text into the
-// tensor.
-#include <simdjson.h>
-
+// Reads inference requests: JSON, whose numbers go straight from the text into the tensor, perhaps with the
+// tensor's bytes behind it, or those bytes alone.
 #include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <optional>
 
+#include "front/rest/json_reader.hpp"
 #include "front/rest/rest_codec.hpp"
 
 namespace fused_mlp::front {
 namespace {
 
-namespace json = simdjson::ondemand;
-using simdjson::error_code;
+using std::literals::operator""sv;
 
-constexpr int kMostDepth = 32;                  // of values that are passed over
 constexpr size_t kKeptParserBytes = 64u << 10;  // documents up to this size are read without allocating
-
-// What is wrong, told by throwing: the way out of several levels of JSON.
-struct Problem {
-  std::string text;
-};
-
-[[noreturn]] void fail(std::string text) { throw Problem{std::move(text)}; }
-
-void check(error_code error) {
-  if (error == simdjson::MEMALLOC) throw std::bad_alloc();
-  if (error != simdjson::SUCCESS) {
-    fail(std::string("body: expected JSON, got text that cannot be read as such: ") +
-         simdjson::error_message(error));
-  }
-}
-
-// The start of a value as it came.
-std::string shown(json::value& value) {
-  std::string_view token = value.raw_json_token();
-  while (!token.empty() && (token.back() == ' ' || token.back() == '\n' || token.back() == '\r')) {
-    token.remove_suffix(1);
-  }
-  return quote_name(token);
-}
-
-std::string_view text_of(json::value value, const char* field) {
-  const std::string got = shown(value);
-  std::string_view text;
-  const error_code error = value.get_string().get(text);
-  if (error == simdjson::INCORRECT_TYPE) fail(std::string(field) + ": expected a string, got " + got);
-  check(error);
-  if (!is_utf8(text)) fail(std::string(field) + ": expected UTF-8");
-  return text;
-}
-
-bool flag_of(json::value value, const char* field) {
-  const std::string got = shown(value);
-  bool flag = false;
-  if (value.get_bool().get(flag) != simdjson::SUCCESS) {
-    fail(std::string(field) + ": expected true or false, got " + got);
-  }
-  return flag;
-}
-
-// Reads all of a value that means nothing here: on demand, mistakes are found only where one looks.
-void pass_over(json::value value, int depth = 0) {
-  if (depth > kMostDepth) fail("body: expected at most " + std::to_string(kMostDepth) + " levels of JSON");
-  json::json_type type{};
-  check(value.type().get(type));
-  switch (type) {
-    case json::json_type::array: {
-      json::array array;
-      check(value.get_array().get(array));
-      for (auto each : array) {
-        json::value element;
-        check(each.get(element));
-        pass_over(element, depth + 1);
-      }
-      return;
-    }
-    case json::json_type::object: {
-      json::object object;
-      check(value.get_object().get(object));
-      for (auto each : object) {
-        json::field field;
-        check(std::move(each).get(field));
-        std::string_view key;
-        check(field.unescaped_key().get(key));
-        pass_over(field.value(), depth + 1);
-      }
-      return;
-    }
-    case json::json_type::number: {
-      double number;
-      check(value.get_double().get(number));
-      return;
-    }
-    case json::json_type::string: {
-      std::string_view text;
-      check(value.get_string().get(text));
-      return;
-    }
-    case json::json_type::boolean: {
-      bool flag;
-      check(value.get_bool().get(flag));
-      return;
-    }
-    case json::json_type::null: {
-      bool null = false;
-      check(value.is_null().get(null));  // by itself it would throw for what only begins like a null
-      if (!null) check(simdjson::N_ATOM_ERROR);
-      return;
-    }
-  }
-}
-
-// The fields of an object, each known one at most once.
-template <class Action>
-void each_field(json::value value, const char* where, Action action) {
-  const std::string got = shown(value);
-  json::object object;
-  const error_code error = value.get_object().get(object);
-  if (error == simdjson::INCORRECT_TYPE) fail(std::string(where) + ": expected an object, got " + got);
-  check(error);
-  uint32_t seen = 0;
-  for (auto each : object) {
-    json::field field;
-    check(std::move(each).get(field));
-    std::string_view key;
-    check(field.unescaped_key().get(key));
-    const int index = action(key, field.value());
-    if (index < 0) {
-      pass_over(field.value());
-    } else if ((seen >> index & 1) != 0) {
-      fail(std::string(where) + ": expected " + quote_name(key) + " once, got it twice");
-    } else {
-      seen |= 1u << index;
-    }
-  }
-}
-
-template <class Action>
-void each_element(json::value value, const char* where, Action action) {
-  const std::string got = shown(value);
-  json::array array;
-  const error_code error = value.get_array().get(array);
-  if (error == simdjson::INCORRECT_TYPE) fail(std::string(where) + ": expected an array, got " + got);
-  check(error);
-  for (auto each : array) {
-    json::value element;
-    check(each.get(element));
-    action(element);
-  }
-}
 
 // A piece of Reader::texts_.
 struct Place {
@@ -173,6 +38,7 @@ class Reader {
   void read_input(json::value value);
   void read_shape(json::value value);
   void read_input_parameters(json::value value);
+  void read_data_at(const char* place, json::object& tensor);
   void read_output(json::value value);
   void read_data(json::value value, int depth);
   void add_number(json::value& value);
@@ -185,73 +51,73 @@ class Reader {
   std::vector<Place> outputs_;
   std::string variant_, dtype_, name_;
   size_t inputs_ = 0, numbers_ = 0;
+  uint64_t as_bytes_ = 0, as_numbers_ = 0;  // those of outputs_ that say so
   bool has_data_ = false;
   int64_t binary_size_ = -1;
 };
 
 void Reader::read_parameters(json::value value) {
-  each_field(value, "parameters", [&](std::string_view key, json::value each) {
-    if (key == "variant") return variant_ = text_of(each, "parameters: variant"), 0;
-    if (key == "arm") return arm_ = keep(text_of(each, "parameters: arm")), 1;
-    if (key == "binary_data_output") {
-      return input_.binary_output = flag_of(each, "parameters: binary_data_output"), 2;
-    }
-    return -1;
+  static constexpr std::initializer_list kNames = {"variant"sv, "arm"sv, "binary_data_output"sv};
+  each_field(value, "parameters", kNames, [&](std::string_view key, json::value each) {
+    if (key == "variant") variant_ = read_text(each, "parameters: variant");
+    if (key == "arm") arm_ = keep(read_text(each, "parameters: arm"));
+    if (key == "binary_data_output") input_.binary_output = read_flag(each, "parameters: binary_data_output");
   });
 }
 
 void Reader::read_shape(json::value value) {
   each_element(value, "shape", [&](json::value size) {
-    const std::string got = shown(size);
-    int64_t number = 0;
-    if (size.get_int64().get(number) != simdjson::SUCCESS) {
-      fail("shape: expected whole numbers, got " + got);
-    }
-    input_.add_dimension(number);
+    input_.add_dimension(read_whole(size, "shape: expected whole numbers"));
   });
 }
 
 void Reader::read_input_parameters(json::value value) {
-  each_field(value, "inputs: parameters", [&](std::string_view key, json::value each) {
-    if (key != "binary_data_size") return -1;
-    const std::string got = shown(each);
-    if (each.get_int64().get(binary_size_) != simdjson::SUCCESS || binary_size_ < 0) {
-      fail("binary_data_size: expected a whole number of bytes, got " + got);
-    }
-    return 0;
+  constexpr const char* kExpected = "binary_data_size: expected a whole number of bytes";
+  each_field(value, "inputs: parameters", {"binary_data_size"}, [&](std::string_view, json::value each) {
+    binary_size_ = read_whole(each, kExpected);
+    if (binary_size_ < 0) fail(kExpected + (", got " + std::to_string(binary_size_)));
   });
 }
 
-// The data may come before the dtype that says what it is: it is read as FP64 then, and narrowed later.
+// The data may come before the datatype that says how to read it: then it is read in a second pass.
 void Reader::read_input(json::value value) {
   if (++inputs_ > 1) return pass_over(value);
-  each_field(value, "inputs", [&](std::string_view key, json::value each) {
-    if (key == "name") return name_ = text_of(each, "name"), 0;
-    if (key == "datatype") return dtype_ = text_of(each, "datatype"), 1;
-    if (key == "shape") return read_shape(each), 2;
-    if (key == "parameters") return read_input_parameters(each), 3;
-    if (key != "data") return -1;
+  static constexpr std::initializer_list kNames = {"data"sv, "name"sv, "datatype"sv, "shape"sv,
+                                                   "parameters"sv};
+  const char* later = nullptr;  // where such data is
+  json::object tensor = each_field(value, "inputs", kNames, [&](std::string_view key, json::value each) {
+    if (key == "name") name_ = read_text(each, "name");
+    if (key == "datatype") dtype_ = read_text(each, "datatype");
+    if (key == "shape") read_shape(each);
+    if (key == "parameters") read_input_parameters(each);
+    if (key != "data") return;
     has_data_ = true;
-    read_data(each, 0);
-    return 4;
+    dtype_.empty() ? void(later = each.raw_json_token().data()) : read_data(each, 0);
   });
+  if (later != nullptr) read_data_at(later, tensor);
+}
+
+void Reader::read_data_at(const char* place, json::object& tensor) {
+  check(tensor.reset().error());
+  for (auto each : tensor) {
+    json::field field;
+    check(std::move(each).get(field));
+    if (field.value().raw_json_token().data() == place) read_data(field.value(), 0);
+  }
 }
 
 void Reader::read_output(json::value value) {
   Place name;
-  bool binary = false;
-  each_field(value, "outputs", [&](std::string_view key, json::value each) {
-    if (key == "name") return name = keep(text_of(each, "outputs: name")), 0;
-    if (key != "parameters") return -1;
-    each_field(each, "outputs: parameters", [&](std::string_view parameter, json::value flag) {
-      if (parameter != "binary_data") return -1;
-      return binary = flag_of(flag, "outputs: binary_data"), 0;
-    });
-    return 1;
+  std::optional<bool> binary;
+  each_field(value, "outputs", {"name", "parameters"}, [&](std::string_view key, json::value each) {
+    if (key == "name") return void(name = keep(read_text(each, "outputs: name")));
+    each_field(each, "outputs: parameters", {"binary_data"},
+               [&](std::string_view, json::value flag) { binary = read_flag(flag, "outputs: binary_data"); });
   });
   if (outputs_.size() >= kMostHeads)
     fail("outputs: expected at most " + std::to_string(kMostHeads) + ", got more");
-  if (binary) input_.binary_outputs |= uint64_t{1} << outputs_.size();
+  const uint64_t bit = uint64_t{1} << outputs_.size();
+  if (binary) (*binary ? as_bytes_ : as_numbers_) |= bit;
   outputs_.push_back(name);
 }
 
@@ -261,7 +127,9 @@ void Reader::read_data(json::value value, int depth) {
     json::json_type type{};
     check(element.type().get(type));
     if (type == json::json_type::array) return read_data(element, depth + 1);
-    if (type != json::json_type::number) fail("data: expected numbers, got " + shown(element));
+    if (type != json::json_type::number) {
+      fail("data: expected numbers, got " + shown(element.raw_json_token()));
+    }
     add_number(element);
   });
 }
@@ -320,18 +188,12 @@ void Reader::place_texts() {
 }
 
 void Reader::read(json::value body, std::string_view binary) {
-  each_field(body, "body", [&](std::string_view key, json::value each) {
-    if (key == "id") return id_ = keep(text_of(each, "id")), 0;
-    if (key == "parameters") return read_parameters(each), 1;
-    if (key == "inputs") {
-      each_element(each, "inputs", [&](json::value tensor) { read_input(tensor); });
-      return 2;
-    }
-    if (key == "outputs") {
-      each_element(each, "outputs", [&](json::value output) { read_output(output); });
-      return 3;
-    }
-    return -1;
+  static constexpr std::initializer_list kNames = {"inputs"sv, "outputs"sv, "parameters"sv, "id"sv};
+  each_field(body, "body", kNames, [&](std::string_view key, json::value each) {
+    if (key == "inputs") each_element(each, "inputs", [&](json::value tensor) { read_input(tensor); });
+    if (key == "outputs") each_element(each, "outputs", [&](json::value output) { read_output(output); });
+    if (key == "parameters") read_parameters(each);
+    if (key == "id") id_ = keep(read_text(each, "id"));
   });
   input_.arm.variant = variant_of(variant_);
   if (!variant_.empty() && input_.arm.variant == Variant::unspecified) {
@@ -346,6 +208,7 @@ void Reader::read(json::value body, std::string_view binary) {
   if (!dtype) fail(unknown_dtype_text(dtype_));
   input_.dtype = *dtype;
   input_.all_outputs = outputs_.empty();
+  input_.binary_outputs = input_.binary_output ? ~as_numbers_ : as_bytes_;
   input_.outputs_field = "outputs";
   take_binary(binary);
   place_texts();
@@ -357,9 +220,16 @@ struct Scratch {
   json::parser parser;
 };
 
+// As Triton has it: nothing but the tensor, of the model's own dtype, and all outputs as bytes.
+void take_raw_request(const uint8_t* data, size_t size, PredictInput& input) {
+  input.data = {reinterpret_cast<const char*>(data), size};
+  input.raw = input.all_outputs = input.binary_output = true;
+}
+
 }  // namespace
 
 std::string read_rest_request(const uint8_t* data, size_t size, PredictInput& input) {
+  if (input.head_bytes == 0) return take_raw_request(data, size, input), std::string();
   const size_t json_bytes = std::min(input.head_bytes, size);
   if (input.head_bytes != SIZE_MAX && input.head_bytes > size) {
     return "inference-header-content-length: expected at most the body's " + std::to_string(size) +
@@ -375,13 +245,13 @@ std::string read_rest_request(const uint8_t* data, size_t size, PredictInput& in
     json::document document;
     check(scratch->parser.iterate(text, json_bytes, json_bytes + simdjson::SIMDJSON_PADDING).get(document));
     json::value body;
-    const error_code error = document.get_value().get(body);
+    const simdjson::error_code error = document.get_value().get(body);
     if (error == simdjson::SCALAR_DOCUMENT_AS_VALUE) fail("body: expected a JSON object, got a single value");
     check(error);
     Reader(input).read(body, {reinterpret_cast<const char*>(data) + json_bytes, size - json_bytes});
     if (document.current_location().error() != simdjson::OUT_OF_BOUNDS)
       fail("body: expected one JSON object, got more behind it");
-  } catch (Problem& problem) {
+  } catch (JsonProblem& problem) {
     input.request_id = {};
     scratch.reset();
     return std::move(problem.text);

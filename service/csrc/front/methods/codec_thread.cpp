@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "front/methods/decoding_thread.hpp"
+#include "front/methods/codec_thread.hpp"
 
 #include <pthread.h>
 
@@ -8,7 +8,7 @@
 
 namespace fused_mlp::front {
 
-DecodingThread::~DecodingThread() {
+CodecThread::~CodecThread() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -18,10 +18,10 @@ DecodingThread::~DecodingThread() {
   thread_.join();
 }
 
-void DecodingThread::push(uint64_t address, uint64_t connection, Prediction& prediction) {
+void CodecThread::push(uint64_t address, uint64_t connection, Prediction& prediction) {
   if (!thread_.joinable()) {
     thread_ = std::thread([this] { run(); });
-    pthread_setname_np(thread_.native_handle(), "mlp-decode");
+    pthread_setname_np(thread_.native_handle(), "mlp-codec");
   }
   {
     const std::lock_guard lock(mutex_);
@@ -30,7 +30,7 @@ void DecodingThread::push(uint64_t address, uint64_t connection, Prediction& pre
   changed_.notify_one();
 }
 
-void DecodingThread::run() {
+void CodecThread::run() {
   step_back();
   std::unique_lock lock(mutex_);
   while (true) {
@@ -38,7 +38,7 @@ void DecodingThread::run() {
     if (waiting_.empty()) return;
     Prediction* const prediction = waiting_.take(1).front();
     lock.unlock();
-    prediction->decode_elsewhere();
+    prediction->work_elsewhere();
     lock.lock();
   }
 }

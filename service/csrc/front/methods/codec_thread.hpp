@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads messages that would keep a loop from its other connections for long (large JSON): one thread for each
-// loop, started with the first of them. Addresses take turns, and the connections of an address.
+// Reads and writes messages that would keep a loop from its other connections for long (large JSON): one
+// thread for each loop, started with the first of them. Addresses take turns, and the connections of an
+// address.
 #pragma once
 
 #include <condition_variable>
@@ -13,9 +14,9 @@ namespace fused_mlp::front {
 
 class Prediction;
 
-class DecodingThread {
+class CodecThread {
  public:
-  ~DecodingThread();  // nothing may be left in it
+  ~CodecThread();  // nothing may be left in it
   void push(uint64_t address, uint64_t connection, Prediction& prediction);
 
  private:
