@@ -10,10 +10,24 @@ from typing import Any
 
 _MODEL = "/v2/models/{model}"
 _VERSION = _MODEL + "/versions/{version}"
-_EXAMPLE = '{"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": [0.0, ...]}]}'
+_EXAMPLE = """\
+curl localhost:8000/v2/models/digits/infer -d '{
+  "inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": ['$(seq -s , 64)']}]
+}'"""
+# Of predictions: name, meaning.
+_HEADERS = [
+    ("X-Request-Timeout-Ms", "The deadline. A request that misses it is answered with 504."),
+    ("X-Ab-Key", "Requests with the same key get the same arm of a split."),
+    ("X-Fused-Mlp-Arm", "The arm that answers, as in 3/fused, stable or unfused (FUSED_MLP_ALLOW_OVERRIDE)."),
+    (
+        "Inference-Header-Content-Length",
+        "Bytes of JSON in front of binary tensors; 0: the body is the tensor.",
+    ),
+    ("Content-Encoding", "gzip or deflate: how the body is packed."),
+]
 # Verb, path, summary, answer.
 _PATHS = [
-    ("post", _MODEL + "/infer", "Predict: rows in, outputs out. " + _EXAMPLE, "InferenceResponse"),
+    ("post", _MODEL + "/infer", "Predict: rows in, outputs out.", "InferenceResponse"),
     ("post", _VERSION + "/infer", "The same, of one version.", "InferenceResponse"),
     ("get", "/v2", "Name, version and extensions of the server.", "ServerMetadata"),
     ("get", "/v2/health/live", "200: the server answers.", "Live"),
@@ -86,6 +100,13 @@ def openapi() -> dict[str, Any]:
         }
         if path.endswith("/infer"):
             operation["requestBody"] = _json("one tensor", _REQUEST) | {"required": True}
+            operation["requestBody"]["content"]["application/octet-stream"] = {
+                "schema": {"type": "string", "format": "binary"}
+            }
+            operation["parameters"] += [
+                {"name": name, "in": "header", "description": meaning, "schema": {"type": "string"}}
+                for name, meaning in _HEADERS
+            ]
         paths.setdefault(path, {})[verb] = operation
     schemas: dict[str, Any] = {answer: {"type": "object"} for _, _, _, answer in _PATHS}
     schemas["RepositoryIndex"] = {"type": "array", "items": {"type": "object"}}
@@ -114,15 +135,32 @@ def _json(description: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def page() -> bytes:
-    rows = "".join(
-        f"<tr><td><code>{verb.upper()}</code></td><td><code>{escape(path)}</code></td><td>{escape(summary)}</td></tr>"
+    paths = "".join(
+        f"<tr><td><code>{verb.upper()}</code><td><code>{escape(path)}</code><td>{escape(summary)}"
         for verb, path, summary, _ in _PATHS
     )
+    headers = "".join(f"<tr><td><code>{name}</code><td>{escape(meaning)}" for name, meaning in _HEADERS)
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>fused-mlp: REST</title>
-<style>body{{font:15px/1.5 sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}}
-td{{padding:.3rem .8rem .3rem 0;vertical-align:top;border-top:1px solid #ddd}}</style>
-<h1>fused-mlp {escape(package_version("fused-mlp"))}: Open Inference Protocol over HTTP</h1>
-<p>For tools: <a href="/openapi.json">/openapi.json</a>. Tensors go as JSON numbers, or as bytes behind the JSON, whose
-size <code>Inference-Header-Content-Length</code> then tells. Errors are <code>{{"error": "..."}}</code>.</p>
-<table>{rows}</table></html>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root{{color-scheme:light dark}}
+body{{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem}}
+h1{{font-size:1.5rem;margin:0}} h2{{font-size:1.1rem;margin:2rem 0 .5rem}}
+code,pre{{font:13px/1.5 ui-monospace,monospace;overflow-wrap:anywhere}}
+pre{{background:#8881;border-radius:6px;padding:.8rem 1rem;white-space:pre-wrap}}
+table{{border-collapse:collapse;width:100%}}
+td{{border-top:1px solid #8884;padding:.35rem 1rem .35rem 0;vertical-align:top}}
+@media(max-width:40rem){{tr{{border-top:1px solid #8884;display:block;padding:.35rem 0}}
+td{{border:0;display:inline-block;padding:0 .6rem 0 0}}td:last-child{{display:block}}}}
+</style>
+<h1>Open Inference Protocol over HTTP</h1>
+<p>fused-mlp {escape(package_version("fused-mlp"))}. For tools: <a href="/openapi.json">openapi.json</a>.</p>
+<h2>A prediction</h2>
+<pre>{escape(_EXAMPLE)}</pre>
+<p>Tensors are JSON numbers, or bytes behind the JSON. An error has a 4xx or 5xx status and the body
+<code>{{"error": "..."}}</code>.</p>
+<h2>Paths</h2>
+<table>{paths}</table>
+<h2>Headers of predictions</h2>
+<table>{headers}</table></html>
 """.encode()
