@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stock clients of several languages under concurrent load: no call is lost, and no connection either."""
+"""Stock clients of several languages under concurrent load, over gRPC and REST: no call is lost, and no connection."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 
 from tests.conformance.compiled_clients import CLIENTS, client
 from tests.conformance.peer import PREDICT, good_request
 from tests.conformance.proxies import PROXIES, running
 from tests.conformance.relay import Relay
+from tests.support.rest import INFER, binary_request, json_request, rest_port
 from tests.support.server import Server
 
 DEADLINE_MS = 60_000
+ROWS = np.random.default_rng(0).random((120, 64), np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +64,37 @@ def test_missed_deadlines_do_not_end_the_connection(server: Server) -> None:
         for _ in range(10):
             predict(good_request(), timeout=20)
         assert relay.connections == 1
+
+
+@pytest.fixture(scope="module")
+def rest_server(front: str) -> Iterator[int]:
+    if front != "native":
+        pytest.skip("REST is a part of the native front")
+    with Server(front=front, rest_port=0) as running:
+        yield rest_port(running)
+
+
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
+@pytest.mark.parametrize("protocol", [(), ("--h1",)], ids=["http2", "http1"])
+@pytest.mark.parametrize("rows", [1, 120], ids=["small", "large"])
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+def test_no_rest_request_is_lost(
+    rest_server: int, tmp_path: Path, protocol: tuple[str, ...], rows: int, binary: bool
+) -> None:
+    """Large: JSON that is read and written by other threads than the loops."""
+    body, headers = (
+        binary_request(ROWS[:rows]) if binary else (json.dumps(json_request(ROWS[:rows])).encode(), {})
+    )
+    (tmp_path / "body").write_bytes(body)
+    requests = 4000 if rows == 1 else 400
+    done = subprocess.run(
+        ["h2load", *protocol, f"--requests={requests}", "--clients=16", "--threads=1",
+         f"--max-concurrent-streams={1 if protocol else 4}", f"--data={tmp_path / 'body'}",
+         *(f"--header={name.replace('_', '-').lower()}: {value}" for name, value in headers.items()),
+         f"http://127.0.0.1:{rest_server}{INFER}"],
+        capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert f"{requests} 2xx" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("proxy", PROXIES)

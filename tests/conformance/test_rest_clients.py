@@ -38,7 +38,7 @@ def over_tls(certificates: Certificates) -> Iterator[int]:
 def test_python_clients(plain: int, foreign_clients: ForeignClients) -> None:
     outcome = foreign_clients.run_http(f"localhost:{plain}", "")
     assert outcome == dict.fromkeys(outcome, "ok")
-    assert len(outcome) == 12
+    assert len(outcome) == 13
 
 
 def test_python_clients_over_tls(
@@ -46,7 +46,7 @@ def test_python_clients_over_tls(
 ) -> None:
     outcome = foreign_clients.run_http(f"localhost:{over_tls}", str(certificates.ca))
     assert outcome == dict.fromkeys(outcome, "ok")
-    assert len(outcome) == 12
+    assert len(outcome) == 13
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,16 @@
 """What an unmodified tritonclient does with our server. A program of its own, run by its own interpreter:
 `triton_cases.py TARGET CA`; prints one JSON object, case -> "ok" or what went wrong."""
 
-import json
 import queue
 import sys
 
-import numpy as np
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
+from triton_shared import SharedCases, row, run_cases
 
 target, ca = sys.argv[1:3]
 options = {"ssl": True, "root_certificates": ca} if ca else {}
 client = triton.InferenceServerClient(target, **options)
-row = np.arange(64, dtype=np.float32).reshape(1, 64) / 64
 
 
 def tensor(x, kind="FP32"):
@@ -22,12 +20,7 @@ def tensor(x, kind="FP32"):
     return made
 
 
-def live_and_ready():
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("digits")
-    assert client.is_model_ready("digits", "1")
-    assert not client.is_model_ready("nonesuch")
+shared = SharedCases(client, tensor)
 
 
 def metadata_config_statistics_index():
@@ -51,23 +44,6 @@ def infer():
     assert abs(output.sum() - 1) < 1e-5  # a softmax
     assert result.get_response().id == "seven"
     assert result.get_output("output").datatype == "FP32"
-
-
-def infer_other_dtypes():
-    expected = client.infer("digits", [tensor(row)]).as_numpy("output")
-    for dtype, kind, tolerance in ((np.float16, "FP16", 1e-2), (np.float64, "FP64", 1e-6)):
-        output = client.infer("digits", [tensor(row.astype(dtype), kind)]).as_numpy("output")
-        assert output.dtype == dtype
-        np.testing.assert_allclose(output, expected, atol=tolerance)
-
-
-def infer_many_rows():
-    x = np.random.default_rng(0).random((1000, 64), np.float32)
-    output = client.infer("digits", [tensor(x)]).as_numpy("output")
-    assert output.shape == (1000, 10)
-    np.testing.assert_array_equal(
-        output[123], client.infer("digits", [tensor(x[123:124])]).as_numpy("output")[0]
-    )
 
 
 def infer_compressed():
@@ -103,40 +79,27 @@ def stream():
 
 
 def errors_carry_code_and_text():
-    for call, code, word in (
-        (lambda: client.infer("nonesuch", [tensor(row)]), "NOT_FOUND", "nonesuch"),
-        (lambda: client.infer("digits", [tensor(row[:, :63])]), "INVALID_ARGUMENT", "64 columns"),
-        (lambda: client.infer("digits", [tensor(row)], model_version="7"), "NOT_FOUND", "7"),
-        (lambda: client.load_model("digits"), "PERMISSION_DENIED", "FUSED_MLP_ALLOW_LOAD"),
-        (client.get_trace_settings, "UNIMPLEMENTED", ""),
-    ):
-        try:
-            call()
-        except triton.InferenceServerException as error:
-            assert code in error.status(), error
-            assert word in error.message(), error
-        else:
-            raise AssertionError(f"expected {code}")
+    shared.check_errors(
+        triton.InferenceServerException,
+        no_model=("NOT_FOUND", "nonesuch"),
+        bad_shape=("INVALID_ARGUMENT", "64 columns"),
+        no_version=("NOT_FOUND", "7"),
+        forbidden=("PERMISSION_DENIED", "FUSED_MLP_ALLOW_LOAD"),
+        unknown=("UNIMPLEMENTED", ""),
+    )
 
 
 def aio_client():
-    import asyncio
-
-    async def run():
-        async with triton_aio.InferenceServerClient(target, **options) as aio:
-            assert await aio.is_server_ready()
-            results = await asyncio.gather(*(aio.infer("digits", [tensor(row)]) for _ in range(20)))
-            assert all(result.as_numpy("output").shape == (1, 10) for result in results)
-
-    asyncio.run(run())
+    shared.check_aio(lambda: triton_aio.InferenceServerClient(target, **options))
 
 
-CASES = (
-    live_and_ready,
+run_cases(
+    client,
+    shared.live_and_ready,
     metadata_config_statistics_index,
     infer,
-    infer_other_dtypes,
-    infer_many_rows,
+    shared.infer_other_dtypes,
+    shared.infer_many_rows,
     infer_compressed,
     infer_with_headers_and_timeout,
     async_infer,
@@ -144,12 +107,3 @@ CASES = (
     errors_carry_code_and_text,
     aio_client,
 )
-outcome = {}
-for case in CASES:
-    try:
-        case()
-        outcome[case.__name__] = "ok"
-    except Exception as error:
-        outcome[case.__name__] = repr(error)
-client.close()
-print(json.dumps(outcome))

@@ -2,8 +2,6 @@
 """What an unmodified tritonclient.http, requests and httpx do with our REST port. A program of its own, run by its own
 interpreter: `triton_http_cases.py TARGET CA`; prints one JSON object, case -> "ok" or what went wrong."""
 
-import asyncio
-import json
 import ssl
 import sys
 
@@ -12,12 +10,12 @@ import numpy as np
 import requests
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
+from triton_shared import SharedCases, row, run_cases
 
 target, ca = sys.argv[1:3]
 url = f"{'https' if ca else 'http'}://{target}"
 options = {"ssl": True, "ssl_options": {"ca_certs": ca}} if ca else {}
 client = triton.InferenceServerClient(target, concurrency=8, **options)
-row = np.arange(64, dtype=np.float32).reshape(1, 64) / 64
 
 
 def tensor(x, kind="FP32", binary=True):
@@ -26,16 +24,11 @@ def tensor(x, kind="FP32", binary=True):
     return made
 
 
+shared = SharedCases(client, tensor)
+
+
 def requested(binary=True):
     return [triton.InferRequestedOutput("output", binary_data=binary)]
-
-
-def live_and_ready():
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("digits")
-    assert client.is_model_ready("digits", "1")
-    assert not client.is_model_ready("nonesuch")
 
 
 def metadata_config_statistics_index():
@@ -66,23 +59,6 @@ def infer_in_json_and_in_bytes():
             np.testing.assert_array_equal(output, expected)
 
 
-def infer_other_dtypes():
-    expected = client.infer("digits", [tensor(row)]).as_numpy("output")
-    for dtype, kind, tolerance in ((np.float16, "FP16", 1e-2), (np.float64, "FP64", 1e-6)):
-        output = client.infer("digits", [tensor(row.astype(dtype), kind)]).as_numpy("output")
-        assert output.dtype == dtype
-        np.testing.assert_allclose(output, expected, atol=tolerance)
-
-
-def infer_many_rows():
-    x = np.random.default_rng(0).random((1000, 64), np.float32)
-    output = client.infer("digits", [tensor(x)]).as_numpy("output")
-    assert output.shape == (1000, 10)
-    np.testing.assert_array_equal(
-        output[123], client.infer("digits", [tensor(x[123:124])]).as_numpy("output")[0]
-    )
-
-
 def infer_compressed():
     for algorithm in ("gzip", "deflate"):
         client.infer(
@@ -107,31 +83,31 @@ def async_infer():
 
 
 def errors_carry_status_and_text():
-    for call, status, word in (
-        (lambda: client.infer("nonesuch", [tensor(row)]), "404", "nonesuch"),
-        (lambda: client.infer("digits", [tensor(row[:, :63])]), "400", "64 columns"),
-        (lambda: client.infer("digits", [tensor(row)], model_version="7"), "404", "7"),
-        (lambda: client.load_model("digits"), "403", "FUSED_MLP_ALLOW_LOAD"),
-        (client.get_trace_settings, "404", "unknown path"),
-    ):
-        try:
-            call()
-        except triton.InferenceServerException as error:
-            assert error.status() == status, error
-            assert word in error.message(), error
-        else:
-            raise AssertionError(f"expected {status}")
+    shared.check_errors(
+        triton.InferenceServerException,
+        no_model=("404", "nonesuch"),
+        bad_shape=("400", "64 columns"),
+        no_version=("404", "7"),
+        forbidden=("403", "FUSED_MLP_ALLOW_LOAD"),
+        unknown=("404", "unknown path"),
+    )
 
 
 def aio_client():
-    async def run():
-        context = {"ssl": True, "ssl_context": ssl.create_default_context(cafile=ca)} if ca else {}
-        async with triton_aio.InferenceServerClient(target, **context) as aio:
-            assert await aio.is_server_ready()
-            results = await asyncio.gather(*(aio.infer("digits", [tensor(row)]) for _ in range(20)))
-            assert all(result.as_numpy("output").shape == (1, 10) for result in results)
+    context = {"ssl": True, "ssl_context": ssl.create_default_context(cafile=ca)} if ca else {}
+    shared.check_aio(lambda: triton_aio.InferenceServerClient(target, **context))
 
-    asyncio.run(run())
+
+def raw_infer():
+    """The tensor's bytes alone, without JSON; the client reads the answer."""
+    expected = client.infer("digits", [tensor(row)]).as_numpy("output")
+    headers = {"Inference-Header-Content-Length": "0"}
+    answer = requests.post(
+        f"{url}/v2/models/digits/infer", row.tobytes(), headers=headers, verify=ca or True, timeout=20
+    )
+    length = int(answer.headers["Inference-Header-Content-Length"])
+    parsed = triton.InferenceServerClient.parse_response_body(answer.content, header_length=length)
+    np.testing.assert_array_equal(parsed.as_numpy("output"), expected)
 
 
 BODY = {"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": row.tolist()}]}
@@ -157,26 +133,19 @@ def with_httpx():
             assert session.get(f"{url}/v2").json()["name"] == "fused-mlp"
 
 
-CASES = (
-    live_and_ready,
+run_cases(
+    client,
+    shared.live_and_ready,
     metadata_config_statistics_index,
     infer_in_json_and_in_bytes,
-    infer_other_dtypes,
-    infer_many_rows,
+    shared.infer_other_dtypes,
+    shared.infer_many_rows,
     infer_compressed,
     infer_with_headers_and_parameters,
+    raw_infer,
     async_infer,
     errors_carry_status_and_text,
     aio_client,
     with_requests,
     with_httpx,
 )
-outcome = {}
-for case in CASES:
-    try:
-        case()
-        outcome[case.__name__] = "ok"
-    except Exception as error:
-        outcome[case.__name__] = repr(error)
-client.close()
-print(json.dumps(outcome))

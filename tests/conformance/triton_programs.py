@@ -3,11 +3,11 @@
 its own, run by its own interpreter: `triton_programs.py TARGET`; prints one JSON object, case -> "ok" or what went
 wrong."""
 
-import json
 import sys
 
 import numpy as np
 import tritonclient.grpc as triton
+from triton_shared import run_cases
 
 client = triton.InferenceServerClient(sys.argv[1])
 x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
@@ -58,12 +58,6 @@ def shape_of_the_metadata():
     np.testing.assert_array_equal(shaped, flat)
 
 
-outcome = {}
-for case in (all_outputs_unless_asked, outputs_by_name_in_any_order, unknown_output, shape_of_the_metadata):
-    try:
-        case()
-        outcome[case.__name__] = "ok"
-    except Exception as error:
-        outcome[case.__name__] = repr(error)
-client.close()
-print(json.dumps(outcome))
+run_cases(
+    client, all_outputs_unless_asked, outputs_by_name_in_any_order, unknown_output, shape_of_the_metadata
+)
