@@ -19,7 +19,7 @@ void read_body(const uint8_t* data, size_t size, size_t head_bytes) {
   static const auto table = toy.router.table();
   PredictInput input;
   input.model = "heads";
-  if (head_bytes != 0) input.head_bytes = head_bytes;
+  input.head_bytes = head_bytes;
   if (!rest_codec().decode(data, size, input).empty()) return;
   const Route route =
       table->resolve({input.model, input.arm.version, input.arm.variant, {}, {}, input.arm.label});
@@ -54,6 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const uint8_t choice = *data++;
   --size;
-  (choice & 4) != 0 ? read_body(data, size, choice / 8u * 8) : read_connection(data, size, choice);
+  // The bytes of JSON: all, none, or so many.
+  const size_t part = choice / 8u, head_bytes = part == 0 ? SIZE_MAX : part == 31 ? 0 : part * 8;
+  (choice & 4) != 0 ? read_body(data, size, head_bytes) : read_connection(data, size, choice);
   return 0;
 }

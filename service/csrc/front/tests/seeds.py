@@ -128,6 +128,8 @@ def rest() -> list[bytes]:
         post + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body),
         post + b"Content-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%s" % sizes + ROW,
         post + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed,
+        post + b"Content-Length: 256\r\nInference-Header-Content-Length: 0\r\n\r\n" + ROW,
+        b"GET http://a/v2?b=c HTTP/1.1\r\nHost: a\r\n\r\n",
         post + b"Expect: 100-continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
         b"OPTIONS /v2 HTTP/1.1\r\nHost: a\r\nOrigin: https://a.example\r\n"
         b"Access-Control-Request-Method: GET\r\n\r\n",
@@ -145,6 +147,8 @@ def rest() -> list[bytes]:
         *(bytes([choice]) + session for session in sessions for choice in (0, 0x3A, 0x82)),
         *(bytes([choice]) + http2 for choice in (1, 0x83)),
         b"\x04" + body,
+        b"\x04" + json.dumps(json.loads(body) | {"parameters": None}, sort_keys=True).encode(),
+        b"\xfc" + ROW,
         bytes([len(head) // 8 * 8 | 4]) + head + ROW if len(head) < 248 else b"\x04" + head,
     ]
 
