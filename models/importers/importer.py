@@ -97,8 +97,7 @@ def import_model(
     path = Path(source)
     kind = detect_format(path)
     progress(f"reading {path.name}")
-    if kind == "state_dict" and unsafe_pickle:
-        kind = "pickle"
+    kind = "pickle" if kind == "state_dict" and unsafe_pickle else kind
     if state_dict is not None and kind != "python":
         raise ModelLoadError(
             f"{path}: a state_dict is loaded into a module that Python code makes, model.py:factory"
