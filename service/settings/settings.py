@@ -78,8 +78,8 @@ class Settings(BaseModel):
     grpc_port: Port = Field(8001, description="gRPC port; 0 picks a free one and prints it")
     rest_port: Port | Literal["off"] = Field(
         8000,
-        description="native front: port of the Open Inference Protocol over HTTP, on the same address; 0: any; "
-        "off: none; docs/clients/rest.md",
+        description="native front: port of REST (the Open Inference Protocol over HTTP), on the same address; 0 picks "
+        "a free one; off: none; docs/clients/rest.md",
     )
     cors_origins: str = Field(
         "",
@@ -88,20 +88,23 @@ class Settings(BaseModel):
     )
     metrics_host: str = Field("127.0.0.1", description="address of the metrics port")
     metrics_port: Port = Field(
-        8002, description="port of the live page, /metrics, /status.json, /healthz and /readyz; 0: any"
+        8002,
+        description="port of the live page, /metrics, /status.json, /healthz and /readyz; 0 picks a free one",
     )
     admin_host: str = Field("127.0.0.1", description="address of the admin port")
     admin_port: Port = Field(
-        0, description="port of the admin service, which changes policies at run time; 0: off"
+        0, description="port of the admin service, which changes policies and versions at run time; 0: off"
     )
     front: Literal["auto", "native", "python"] = Field(
-        "auto", description="what speaks gRPC: native (C++), python (grpc.aio), or native where it was built"
+        "auto",
+        description="what speaks gRPC: native (C++) or python (grpc.aio); auto takes native where it was built",
     )
     loops: int | None = Field(
         None, ge=1, le=256, description="native front: event-loop threads; default: one per usable core"
     )
     tls_certificate: Path | None = Field(
-        None, description="PEM certificate chain; when set, gRPC is served over TLS"
+        None,
+        description="PEM certificate chain; when set, the gRPC, REST and admin ports are served over TLS",
     )
     tls_key: Path | None = Field(None, description="PEM private key of the certificate")
     tls_client_ca: Path | None = Field(
@@ -135,13 +138,13 @@ class Settings(BaseModel):
         description="folder that keeps what is fetched from URLs; default: ~/.cache/fused-mlp/repositories",
     )
     load: Literal["eager", "lazy"] = Field(
-        "eager", description="load all models at start, or each with the first request for it"
+        "eager", description="eager: load all models at the start; lazy: each with the first request for it"
     )
     max_loaded_bytes: int | None = Field(
         None,
         ge=1,
-        description="with lazy loading: most bytes of kernels at once; the models used least recently make room; "
-        "default: no limit",
+        description="with lazy loading: most bytes of kernels at once; the least recently used versions are unloaded "
+        "to make room; default: no limit",
     )
     reload: str = Field(
         "off",
@@ -160,7 +163,7 @@ class Settings(BaseModel):
         "memory), cuda:1, or cuda:all (each model on every GPU)",
     )
     backend: str = Field(
-        "auto", description="fused kernel by name; auto takes the best that passes its check"
+        "auto", description="name of the fused kernel; auto takes the best that passes its check"
     )
     tf32: bool = Field(
         False,
@@ -180,31 +183,41 @@ class Settings(BaseModel):
 
     # Which variant answers
     variant: Variant = Field(
-        "fused", description="which variant answers requests: fused, or eager nn.Linear to compare with"
+        "fused",
+        description="which variant answers requests: fused, or unfused (eager PyTorch layers, to compare with)",
     )
     split: Ratio = Field(0.0, description="share of requests that the other variant answers, from 0 to 1")
     allow_override: bool = Field(False, description="let a request name its variant")
     shadow: Ratio = Field(
-        0.0, description="share of batches that are run again on the other variant, after their answers"
+        0.0,
+        description="share of batches that are run again on the other variant, after they were answered, to compare "
+        "the outputs",
     )
     policy: dict[str, Policy] = Field(
         {},
-        description='the above and what a mismatch does, by model or for all ("*"), as JSON: {"digits": '
+        description='the four above, and more, by model or for all ("*"), as JSON: {"digits": '
         '{"variant": "unfused", "split": 0.1}, "*": {"on_mismatch": "unfused"}}; docs/ab/index.md lists the fields',
     )
 
     policy_file: Path | None = Field(
         None,
-        description="keeps policies that were changed while the server ran, and is read when it changes; "
-        "default: policy.json in the model repository, or beside its mirror",
+        description="file that keeps policies changed at run time; the server reads it again when it changes; "
+        "default: policy.json in the model repository, or in the cache of a URL",
     )
 
     # Batching and limits
-    max_batch_rows: Count = Field(256, description="most rows in one kernel call")
-    max_wait_us: int = Field(
-        0, ge=0, le=10_000_000, description="how long a first request may wait for others to share its batch"
+    max_batch_rows: Count = Field(
+        256, description="most rows in one batch; a larger request is a batch of its own"
     )
-    queue_rows: Count = Field(8192, description="rows that may wait per model and variant; more is refused")
+    max_wait_us: int = Field(
+        0,
+        ge=0,
+        le=10_000_000,
+        description="how long the first request of a batch may wait for others to join it",
+    )
+    queue_rows: Count = Field(
+        8192, description="rows that may wait for each version and variant of a model; more are refused"
+    )
     limits: Limits = Field(
         Limits(),
         description="limits of requests, connections, frames and timeouts, as JSON: "
@@ -214,19 +227,22 @@ class Settings(BaseModel):
         0.0,
         ge=0,
         le=3600,
-        description="on SIGTERM, how long to serve on while health says no, so that balancers stop sending first; "
-        "Kubernetes wants about 5",
+        description="on SIGTERM, how long to go on serving while health says NOT_SERVING, so that balancers stop "
+        "sending first; about 5 on Kubernetes",
     )
     drain_timeout_s: float = Field(
-        15.0, ge=0, le=3600, description="then how long accepted requests may take before the exit"
+        15.0,
+        ge=0,
+        le=3600,
+        description="after that delay, how long accepted requests may take before the exit",
     )
 
     # Operation
     allow_load: bool = Field(False, description="let clients load and unload models over gRPC")
     reflection: bool = Field(True, description="serve gRPC reflection")
-    log_format: Literal["text", "json"] = Field("text", description="log lines for people or for machines")
+    log_format: Literal["text", "json"] = Field("text", description="text for people, json for machines")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least severe line logged"
+        "info", description="lines below this level are not logged"
     )
 
     _warnings: tuple[str, ...] = PrivateAttr(())
