@@ -26,6 +26,8 @@ def repository(tmp_path: Path) -> Path:
     )
     (tmp_path / "deploy").mkdir()
     (tmp_path / "deploy" / "compose.yaml").write_text("image: fused-mlp:1.2.3-torch\n")
+    (tmp_path / "deploy" / "next").mkdir()
+    (tmp_path / "deploy" / "next" / "kustomization.yaml").write_text("- {name: fused-mlp, newTag: 1.3.0}\n")
     (tmp_path / ".gitignore").write_text("dist/\n")
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
@@ -84,12 +86,14 @@ def test_a_tagged_commit_with_its_packages_and_its_changelog_may_be_released(rep
 
 def test_what_does_not_match_the_tag_is_named(repository: Path):
     (repository / "CHANGELOG.md").write_text("## [Unreleased]\n\n* Not told under a version.\n")
+    (repository / "examples").mkdir()
+    (repository / "examples" / "own.yaml").write_text("- {name: fused-mlp, newName: a/b, newTag: 1.2.4}\n")
     commit(repository)
     git(repository, "tag", "v1.3.0")
     assert failed(repository) == [
         "FAILED  the changelog has 1.3.0, with its date: no line '## 1.3.0 - YYYY-MM-DD'",
         "FAILED  nothing is left under [Unreleased]: * Not told under a version.",
-        "FAILED  deploy/ names one version of the image: it names 1.2.3",
+        "FAILED  deploy/ and examples/ name one version of the image: they name 1.2.3, 1.2.4",
         "FAILED  fused_mlp-1.2.3-cp311-cp311-linux.whl: its version: expected 1.3.0",
         "FAILED  fused_mlp-1.2.3.tar.gz: its version: expected 1.3.0",
     ]

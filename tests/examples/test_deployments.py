@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def test_kubernetes_overlay_fits_the_schemas_and_keeps_its_namespace(
         if each is not namespace:
             assert each["metadata"]["namespace"] == namespace["metadata"]["name"]
     (container,) = containers(manifests)
-    assert container["image"] == "registry.example.com/fused-mlp:0.1.0"
+    assert re.fullmatch(r"registry\.example\.com/fused-mlp:\d+\.\d+\.\d+", container["image"])
     assert set(settings(environment(container))) - {"cores"} <= Settings.model_fields.keys()
 
 
