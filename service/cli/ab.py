@@ -174,9 +174,8 @@ def _live(
             raise
 
 
-Chosen = tuple[
-    tuple[Arm, VersionInfo], tuple[Arm, VersionInfo]
-]  # arms with the number of a version and a variant
+# The arms name a version by its number, and a variant.
+Chosen = tuple[tuple[Arm, VersionInfo], tuple[Arm, VersionInfo]]
 
 
 def _parse_arms(text: str) -> tuple[Arm, Arm]:
@@ -231,7 +230,8 @@ def _find(client: Client, name: str) -> tuple[str, Chosen]:
     }
     if not found:
         what = f"model {name!r} is not" if name else "no model is"
-        fail(f"{what} served in both variants at {client.target}; `fused-mlp models` says why")
+        hint = "start that server with --allow-override 1, and with torch installed"
+        fail(f"{what} served in both variants at {client.target}; {hint}")
     if len(found) > 1:
         fail(f"there are several models, name one of {', '.join(found)}")
     ((model, version),) = found.items()

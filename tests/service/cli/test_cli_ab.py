@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import grpc
 import pytest
 
 from fused_mlp.service.cli.json_keys import DOCUMENTS
+from fused_mlp.service.client import Client, ModelInfo
 from tests.support.scripted_server import Failure
 
 ROWS = ["latency p50", "latency p90", "latency p99", "kernel p50", "answered", "server CPU per request"]
@@ -58,6 +60,19 @@ def test_server_that_refuses_to_be_told_the_variant(cli, scripted):
     assert outcome.code == 1
     assert "FUSED_MLP_ALLOW_OVERRIDE=1" in outcome.err
     assert refusal in outcome.err
+
+
+def test_server_with_one_variant_is_told_how_to_have_both(cli, scripted, monkeypatch: pytest.MonkeyPatch):
+    def with_one_kernel(self: Client) -> list[ModelInfo]:
+        model = models(self)[0]
+        return [replace(model, versions=tuple(replace(v, kernels=v.kernels[:1]) for v in model.versions))]
+
+    models = Client.models
+    monkeypatch.setattr(Client, "models", with_one_kernel)
+    outcome = cli("ab", "--duration", 2, target=scripted.target)
+    assert outcome.code == 1
+    assert "no model is served in both variants" in outcome.err
+    assert "--allow-override 1" in outcome.err
 
 
 @pytest.mark.parametrize(
