@@ -12,12 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
@@ -98,7 +99,9 @@ class Runner:
                     done[name] = {"commit": self._commit, "seconds": round(outcome.seconds, 1)}
                     self._state.write_text(json.dumps(done, indent=1) + "\n")
                 else:
-                    self._console.print(f"[red]{name} {outcome.state}[/]: {outcome.said}", highlight=False)
+                    self._console.print(
+                        f"[red]{name} {outcome.state}[/]: {escape(outcome.said)}", highlight=False
+                    )
                 if outcome.state == "interrupted":
                     break
                 expected.pop(name)
@@ -114,49 +117,61 @@ class Runner:
             command += ["--output", str(path)]
         begun, was = time.monotonic(), path.stat().st_mtime_ns if path.exists() else 0
         already = bar.tasks[0].completed
-        with log.open("w") as written:
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-                env=os.environ | part.variables | {"COLUMNS": "180"}, start_new_session=True,
-            )  # fmt: skip
-            assert process.stdout is not None
-            self._last_line = ""
-            room = max(0, self._console.width - len(title) - BAR_WIDTH - CLOCK_WIDTH)
-            reader = threading.Thread(target=self._copy, args=(process.stdout, written))
-            reader.start()
-            state = "done"
-            try:
-                while process.poll() is None:
-                    spent = time.monotonic() - begun
-                    left = max(0.0, expected[name] - spent) + sum(v for k, v in expected.items() if k != name)
-                    bar.update(
-                        task,
-                        completed=already + min(spent, 0.95 * expected[name]),
-                        description=f"{title} [dim]{self._last_line[:room]}[/]",
-                        clock=f"{clock(sum(t.elapsed or 0 for t in bar.tasks))}, about {clock(left)} left",
-                    )
-                    time.sleep(0.2)
-            except KeyboardInterrupt:
-                state = "interrupted"
-                self._end(process)
-            reader.join()
-            process.stdout.close()
+        room = max(0, self._console.width - len(title) - BAR_WIDTH - CLOCK_WIDTH)
+
+        def show_progress() -> None:
+            spent = time.monotonic() - begun
+            left = max(0.0, expected[name] - spent) + sum(v for k, v in expected.items() if k != name)
+            bar.update(
+                task,
+                completed=already + min(spent, 0.95 * expected[name]),
+                description=f"{title} [dim]{escape(self._last_line[:room])}[/]",
+                clock=f"{clock(bar.tasks[0].elapsed or 0)}, about {clock(left)} left",
+            )
+
+        try:
+            code = self._execute(command, part.variables, log, show_progress)
+        except KeyboardInterrupt:
+            return Outcome(name, "interrupted", time.monotonic() - begun, None, "Ctrl-C")
         seconds = time.monotonic() - begun
         bar.update(task, completed=already + expected[name])
-        if state == "interrupted":
-            return Outcome(name, state, seconds, None, "Ctrl-C")
-        if process.returncode or not path.exists() or path.stat().st_mtime_ns == was:
-            why = self._last_line or f"exit code {process.returncode}"
+        if code or not path.exists() or path.stat().st_mtime_ns == was:
+            why = self._last_line or f"exit code {code}"
             return Outcome(name, "failed", seconds, log, f"{why} (see {_short(log)})")
         left_out = json.loads(path.read_text()).get("left_out", {})
         return Outcome(name, "done", seconds, path, left_out=left_out)
+
+    def _execute(
+        self, command: list[str], variables: Mapping[str, str], log: Path, show_progress: Callable[[], None]
+    ) -> int:
+        """The exit code. Ctrl-C ends the command first."""
+        with log.open("w") as written:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+                env=os.environ | variables | {"COLUMNS": "180"}, start_new_session=True,
+            )  # fmt: skip
+            assert process.stdout is not None
+            self._last_line = ""
+            reader = threading.Thread(target=self._copy, args=(process.stdout, written))
+            reader.start()
+            try:
+                while process.poll() is None:
+                    show_progress()
+                    time.sleep(0.2)
+            except BaseException:
+                self._end(process)
+                raise
+            finally:
+                reader.join()
+                process.stdout.close()
+        return process.returncode
 
     def _copy(self, output: IO[str], log: IO[str]) -> None:
         for line in output:
             log.write(line)
             text = _ANSI.sub("", line).strip()
             if text and not _DRAWN.match(text):
-                self._last_line = text.replace("[", "\\[")
+                self._last_line = text
 
     @staticmethod
     def _end(process: subprocess.Popen[str]) -> None:
@@ -186,6 +201,6 @@ def show(console: Console, outcomes: Sequence[Outcome]) -> None:
     console.print(table)
     for each in outcomes:
         if each.state == "failed":
-            console.print(f"{each.part} failed: {each.said}", highlight=False)
+            console.print(f"{each.part} failed: {each.said}", highlight=False, markup=False)
         for peer, why in each.left_out.items():
             console.print(f"{each.part} without {peer}: {why}", highlight=False, markup=False)

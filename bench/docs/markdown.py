@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-# What says where the files of one run went, and nothing about what was measured.
 _COMMAND_LENGTH = 90
+# What says where the files of one run went, and nothing about what was measured.
 _OUTPUT_OPTIONS = re.compile(r" (--output|--plot|--add-to) \S+| --resume| --report| --markdown")
 
 

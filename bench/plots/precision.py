@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from bench.docs.registry import Results
@@ -35,15 +36,14 @@ def draw(results: Results, theme: str) -> Drawing:
     means = {batch: _means(speed["cells"], error, threads, batch) for batch in batches}
     exact = max(e for name, _, e in means[batches[0]] if name == EXACT)
     picture.text(0, 36, "Geometric means over the models, one thread. The other engines are in int8.")
+    of_float32 = f"{Decimal(f'{100 * exact:.1g}'):f} %"
     picture.text(
-        0,
-        50,
-        f"Error: the largest of an output, as a share of its row's largest (float32: {100 * exact:.1g} %).",
+        0, 50, f"Error: the largest of an output, as a share of its row's largest (float32: {of_float32})."
     )
     shown = [point for each in means.values() for point in each if point[0] != EXACT]
     low, high = min(0.5, *(s for _, s, _ in shown)), max(2.0, *(s for _, s, _ in shown))
-    up = log_scale(min(e for *_, e in shown) * 0.6, max(e for *_, e in shown) * 1.8, TOP, TOP + HEIGHT)
     least, most = min(e for *_, e in shown) * 0.6, max(e for *_, e in shown) * 1.8
+    up = log_scale(least, most, TOP, TOP + HEIGHT)
     for column, batch in enumerate(batches):
         left = LEFT + column * (WIDTH + GAP)
         across = log_scale(low * 0.9, high * 1.1, left, left + WIDTH - LABELS)

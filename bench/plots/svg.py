@@ -65,11 +65,8 @@ class Drawing:
             f'fill="{self.colour(colour)}"/>'
         )
 
-    def dot(self, x: float, y: float, radius: float, colour: str, opacity: float = 1) -> None:
-        faint = f' fill-opacity="{opacity:g}"' if opacity < 1 else ""
-        self._parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{self.colour(colour)}"{faint}/>'
-        )
+    def dot(self, x: float, y: float, radius: float, colour: str) -> None:
+        self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{self.colour(colour)}"/>')
 
     def __str__(self) -> str:
         head = (
