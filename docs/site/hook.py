@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from docs.site.definitions import is_name, line_of
 from docs.site.links import Link, links, replace_links, replace_pictures
-from docs.site.sources import PAGES, ROOT, is_highlighted, page_of, page_text, tracked
+from docs.site.sources import PAGES, ROOT, folders, is_highlighted, page_of, page_text, tracked
 
 log = logging.getLogger("mkdocs.hooks.site")  # a warning here fails a strict build
 
@@ -38,6 +38,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Adds a page for each file and folder that a page links to, and for what those link to."""
     _origins.clear()
     tracked.cache_clear()
+    folders.cache_clear()
     waiting = []
     for file in files.documentation_pages():
         _origins[file.src_uri] = f"docs/{file.src_uri}"

@@ -41,9 +41,7 @@ def run_page(page: Page, folder: Path) -> None:
     if page.not_run:
         return
     with Session(page, folder) as session:
-        for block in page.blocks:
-            if block.is_run:
-                session.run(block)
+        session.run_blocks()
 
 
 class Session:
@@ -126,6 +124,11 @@ class Session:
         )
         if done.returncode:
             raise BlockFailed(f"{self._page.name}: the setup {setup} failed\n{done.stdout}")
+
+    def run_blocks(self) -> None:
+        for block in self._page.blocks:
+            if block.is_run:
+                self.run(block)
 
     def run(self, block: Block) -> None:
         if block.mode == "background":

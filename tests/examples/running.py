@@ -14,11 +14,8 @@ from tests.docs.session import Session
 @contextmanager
 def running(name: str, folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[Session]:
     """All commands have run, and those in the background still do."""
-    page = read_page(f"examples/{name}/README.md")
-    with Session(page, folder, environment) as session:
-        for block in page.blocks:
-            if block.is_run:
-                session.run(block)
+    with Session(read_page(f"examples/{name}/README.md"), folder, environment) as session:
+        session.run_blocks()
         yield session
 
 
