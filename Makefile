@@ -13,7 +13,7 @@ NATIVE_SOURCES := $(shell find kernels service -name '*.cpp' -o -name '*.hpp' -o
         bench-serving bench-startup bench-gpu check-cuda check-ptx test-gpu test-cpp test-front-sanitized attack fuzz soak clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
 
 serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
