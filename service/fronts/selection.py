@@ -62,12 +62,12 @@ class Front(Protocol):
 def native_front_problem() -> str:
     """Why the native front cannot be used here, and what to do; empty if it can."""
     try:
-        from fused_mlp.service import _front
+        import fused_mlp.service._front  # `from package import module` would not say that the module is missing
     except ModuleNotFoundError:
         return "the native front was not built; install libnghttp2-dev, libssl-dev and zlib1g-dev, then build again"
     except ImportError as error:  # a shared library that it links is missing
         return explain_import(error, "the native front") or str(error)
-    if not _front.nghttp2_bounds_continuations():
+    if not fused_mlp.service._front.nghttp2_bounds_continuations():
         return "this libnghttp2 takes CONTINUATION frames without end (CVE-2024-28182); update it"
     return ""
 
