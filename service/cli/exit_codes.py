@@ -32,5 +32,10 @@ class ExitCode(IntEnum):
         "figures not valid",
         "`ab`: measured, but the figures are not valid; the last line says why.",
     )
+    HUNG_UP = (
+        129,
+        "SIGHUP",
+        "Ended by SIGHUP: the terminal was closed. `serve` may read its files again instead.",
+    )
     INTERRUPTED = 130, "Ctrl-C", "Ended by Ctrl-C. Nothing half written stays."
     TERMINATED = 143, "SIGTERM", "Ended by SIGTERM. `serve` answers what it has accepted, and exits with 0."

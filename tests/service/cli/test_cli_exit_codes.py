@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exit codes that docs/operations/commands.md lists. 3 is in test_cli_canary.py, 143 in test_cli_terminal.py."""
+"""The exit codes that docs/operations/commands.md lists. 3: test_cli_canary.py; 129 and 143: test_cli_terminal.py."""
 
 from __future__ import annotations
 

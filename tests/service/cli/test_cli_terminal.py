@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from fused_mlp.service.cli.exit_codes import ExitCode
 from tests.service.cli.terminal import Terminal
 from tests.support.server import environment
 
@@ -75,7 +77,11 @@ def test_an_import_has_a_bar_and_ctrl_c_leaves_nothing(tmp_path: Path):
     assert not (tmp_path / "repo").exists()
 
 
-def test_sigterm_ends_a_command_with_143(scripted):
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, ExitCode.TERMINATED), (signal.SIGHUP, ExitCode.HUNG_UP)],
+)
+def test_signal_ends_a_command_with_its_exit_code(scripted, number: signal.Signals, code: ExitCode):
     process = subprocess.Popen(
         [*PROGRAM, "predict", "stuck", "-i", "-", "--target", scripted.target],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -87,9 +93,9 @@ def test_sigterm_ends_a_command_with_143(scripted):
         process.stdin.close()
         process.stdin = None
         assert scripted.arrived.wait(60)
-        process.terminate()
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (143, "", "interrupted\n")
+    assert (process.returncode, out, err) == (code, "", "interrupted\n")
 
 
 def test_a_mistake_is_one_line_with_a_hint(cli):
