@@ -1,5 +1,5 @@
-"""A collector in forty lines: takes spans by OTLP over HTTP and prints each trace as a tree once it has rested a while.
-In earnest this is the OpenTelemetry Collector, Jaeger or Tempo."""
+"""A small collector: takes spans by OTLP over HTTP and prints each trace as a tree, again when more of it arrives.
+In production use the OpenTelemetry Collector, Jaeger or Tempo."""
 
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
