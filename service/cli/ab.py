@@ -14,6 +14,7 @@ import typer
 from fused_mlp.service.arm import Arm, parse_arm
 from fused_mlp.service.cli.completion import model_names
 from fused_mlp.service.cli.connection import Connector, connected_later
+from fused_mlp.service.cli.duration import seconds_of_option
 from fused_mlp.service.cli.exit_codes import ExitCode
 from fused_mlp.service.cli.failure import fail
 from fused_mlp.service.cli.page import check_folder, write_page
@@ -45,7 +46,9 @@ def command(
             help="Two versions and variants to compare. If not given, both variants of the default version.",
         ),
     ] = None,
-    duration: Annotated[float, typer.Option(min=2, help="How long to run.", metavar="SECONDS")] = 60.0,
+    duration: Annotated[
+        str, typer.Option(metavar="30s|5m", help="How long to run, at least 2s. A number alone is seconds.")
+    ] = "60s",
     rate: Annotated[
         float | None,
         typer.Option(
@@ -101,7 +104,7 @@ def command(
             connector,
             model=model,
             arms=pair,
-            duration=duration,
+            duration_s=_duration(duration),
             rate=rate,
             rows=rows,
             source=source,
@@ -129,7 +132,7 @@ def _live(
     *,
     model: str,
     arms: tuple[Arm, Arm] | None,
-    duration: float,
+    duration_s: float,
     rate: float | None,
     rows: int,
     source: str | None,
@@ -159,7 +162,7 @@ def _live(
             arms=(chosen[0][0], chosen[1][0]),
             versions=(chosen[0][1], chosen[1][1]),
             inputs=_inputs(version, rows, source),
-            duration_s=duration,
+            duration_s=duration_s,
             rate=rate,
             metrics_url=metrics or f"http://{target.rpartition(':')[0]}:8002",
         )
@@ -176,6 +179,13 @@ def _live(
 
 # The arms name a version by its number, and a variant.
 Chosen = tuple[tuple[Arm, VersionInfo], tuple[Arm, VersionInfo]]
+
+
+def _duration(text: str) -> float:
+    seconds = seconds_of_option("--duration", f"{text}s" if text[-1:].isdigit() else text)
+    if seconds < 2:
+        raise typer.BadParameter(f"--duration: expected at least 2s, got {text}")
+    return seconds
 
 
 def _parse_arms(text: str) -> tuple[Arm, Arm]:

@@ -11,7 +11,7 @@ import typer
 
 from fused_mlp.service.cli.completion import model_names
 from fused_mlp.service.cli.connection import connected_to_admin
-from fused_mlp.service.cli.duration import seconds_of
+from fused_mlp.service.cli.duration import seconds_of_option
 from fused_mlp.service.cli.exit_codes import ExitCode
 from fused_mlp.service.cli.interruption import if_interrupted
 from fused_mlp.service.cli.progress import progress_bar
@@ -20,13 +20,6 @@ from fused_mlp.service.client.admin import AdminClient, CanaryInfo, PolicyInfo
 
 POLL_S = 0.5
 _LIMITS = "What counts as worse"
-
-
-def _seconds(text: str) -> float:
-    try:
-        return seconds_of(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--interval: {error}") from None
 
 
 def _steps(text: str) -> list[float]:
@@ -103,7 +96,7 @@ def command(
         model,
         to,
         steps=shares,
-        interval_s=_seconds(interval),
+        interval_s=seconds_of_option("--interval", interval),
         max_error_increase=max_error_increase,
         max_p99_ratio=max_p99_ratio,
         min_requests=min_requests,

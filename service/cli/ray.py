@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fused_mlp.service.cli.duration import seconds_of
+from fused_mlp.service.cli.duration import seconds_of_option
 from fused_mlp.service.cli.exit_codes import ExitCode
 from fused_mlp.service.cli.failure import fail
 from fused_mlp.service.cli.interruption import if_interrupted
@@ -102,10 +102,6 @@ def up(
         fewest, most = read_range(replicas)
         settings = read_settings(given or [], repository)
         check_settings(settings)
-        try:
-            down_after_s = seconds_of(scale_down_after)
-        except ValueError as error:
-            raise typer.BadParameter(f"--scale-down-after: {error}") from None
         deployment = Deployment(
             name=name,
             fewest=fewest,
@@ -114,7 +110,7 @@ def up(
             cpus=cpus,
             gpus=gpus,
             target_utilization=target_utilization,
-            scale_down_after_s=down_after_s,
+            scale_down_after_s=seconds_of_option("--scale-down-after", scale_down_after),
             folder=str(endpoints.absolute()) if endpoints else None,
         )
         from fused_mlp.service.ray.cluster import connected, create
@@ -146,10 +142,10 @@ def rollout(
         wanted = fleet.deployment().changed(replicas, read_settings(given or [], repository))
         fleet.roll_out(wanted)
         status = _follow(fleet, wanted.generation) if wait else fleet.status()
+        _show(status, as_json)
         if wait and status["deployment"]["generation"] < wanted.generation:
             typer.echo(f"rolled back: {status['error'] or 'the controller was lost'}", err=True)
             raise typer.Exit(ExitCode.WENT_BACK)
-        _show(status, as_json)
 
 
 @app.command()

@@ -82,7 +82,7 @@ def _default(param: Any) -> str:
     if param.required:
         return "required"
     value = param.default
-    if value in (None, "", False, True) or not isinstance(value, str | int | float | Path):
+    if value == "" or isinstance(value, bool) or not isinstance(value, str | int | float | Path):
         return ""
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 

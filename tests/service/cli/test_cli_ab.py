@@ -45,12 +45,22 @@ def test_report_has_every_figure_for_both_variants(cli, server, tmp_path):
 
 
 def test_starts_a_server_of_its_own_and_prints_a_table(cli):
-    outcome = cli("ab", "digits", "--duration", 2, "--rate", 40)
+    outcome = cli("ab", "digits", "--duration", "2s", "--rate", 40)
     assert outcome.code in (0, 4), outcome.err
     for name in ROWS:
         assert name in outcome.out
     assert "unfused / fused" in outcome.out
     assert re.search(r"(Fused is|Unfused is|No difference|Not valid)", outcome.out)
+
+
+@pytest.mark.parametrize(
+    ("duration", "words"),
+    [("1s", "at least 2s"), ("soon", "expected a time such as 30s"), ("", "such as 30s")],
+)
+def test_duration_that_cannot_be_run_is_a_wrong_option(cli, duration, words):
+    outcome = cli("ab", "--duration", duration, target="127.0.0.1:1")
+    assert outcome.code == 2
+    assert words in outcome.err
 
 
 def test_server_that_refuses_to_be_told_the_variant(cli, scripted):

@@ -26,3 +26,10 @@ def test_every_command_has_a_heading_an_example_and_its_options():
 def test_every_json_document_is_on_the_page():
     shown = {id(DOCUMENTS[name]) for name in re.findall(r"<!-- json: (.+) -->", TEXT)}
     assert shown >= {id(document) for document in DOCUMENTS.values()}
+
+
+def test_defaults_of_0_and_1_are_shown_and_those_of_flags_are_not():
+    options = TEXT.partition("<!-- options: ray up -->")[2].partition("<!-- /options -->")[0]
+    assert re.search(r"^\| `--cpus CPUS` \| `1` \|", options, re.MULTILINE)
+    assert re.search(r"^\| `--gpus GPUS` \| `0` \|", options, re.MULTILINE)
+    assert re.search(r"^\| `--wait, --no-wait` \|  \|", options, re.MULTILINE)
