@@ -73,3 +73,10 @@ def test_every_alert_has_a_section_and_no_other() -> None:
     groups = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())["groups"]
     alerts = [rule["alert"] for group in groups for rule in group["rules"]]
     assert re.findall(r"^### (FusedMlp\w+)$", PAGE, re.MULTILINE) == alerts
+
+
+def test_every_alert_names_its_section() -> None:
+    groups = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())["groups"]
+    for rule in (rule for group in groups for rule in group["rules"]):
+        section = f"docs/operations/metrics.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == section
