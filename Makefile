@@ -152,7 +152,7 @@ $(VENV)/.torch: constraints.txt | $(VENV)/.build-tools
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.build-tools $(VENV)/.torch CMakeLists.txt $(NATIVE_SOURCES)
-	@echo "building and installing fused-mlp (a minute or two the first time)"
+	@echo "compiling and installing fused-mlp (some minutes the first time)"
 	@PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-build-isolation --editable '.[serve,torch]'
 	@touch $@
 
