@@ -83,18 +83,18 @@ class Limits(BaseModel):
     )
     max_pings_per_s: _Count = Field(
         default=100,
-        description="pings that one connection may send in a second, besides one for each frame of an answer; more: "
+        description="pings that one connection may send in a second, plus one for each frame of an answer; more: "
         "GOAWAY ENHANCE_YOUR_CALM",
     )
     max_settings_per_s: _Count = Field(
         default=20,
-        description="SETTINGS frames that one connection may send in a second, besides one for every 64 frames of "
+        description="SETTINGS frames that one connection may send in a second, plus one for every 64 frames of "
         "answers; more: GOAWAY ENHANCE_YOUR_CALM",
     )
     max_control_frames_per_s: _Count = Field(
         default=1000,
         description="other cheap frames per connection and second (WINDOW_UPDATE, PRIORITY, empty DATA, unknown ones), "
-        "besides four for each frame of an answer; more: GOAWAY ENHANCE_YOUR_CALM",
+        "plus four for each frame of an answer; more: GOAWAY ENHANCE_YOUR_CALM",
     )
     handshake_timeout_s: _Seconds = Field(
         default=10.0,
