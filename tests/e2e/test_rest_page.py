@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +22,22 @@ if problem := native_front_problem():
     pytest.skip(problem, allow_module_level=True)
 
 
+def documents(text: str) -> Iterator[Any]:
+    """JSON documents, one after the other: the server ends them without a line break."""
+    decoder, place = json.JSONDecoder(), 0
+    while place < len(text):
+        document, place = decoder.raw_decode(text, place)
+        yield document
+
+
 def test_every_curl_line_gets_an_answer_in_json() -> None:
     with Server(front="native", rest_port=0) as server:
-        blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/clients/rest.md").read_text(), re.DOTALL)
-        (script,) = [block for block in blocks if "localhost:8000" in block]
+        page = (ROOT / "docs/clients/rest.md").read_text()
+        section = page.partition("## With curl\n")[2].partition("\n## ")[0]
+        script = "".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
         script = script.replace("localhost:8000", f"127.0.0.1:{rest_port(server)}")
-        script = re.sub(r"^(curl .*?[^\\])$", r"\1; echo", script, flags=re.MULTILINE | re.DOTALL)
-        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=30)
-        answers = [json.loads(line) for line in done.stdout.splitlines() if line]
+        done = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True, timeout=30)
+        answers = list(documents(done.stdout))
         assert len(answers) == script.count("curl ")
         assert not [answer for answer in answers if "error" in answer]
         assert len(answers[-1]["outputs"][0]["data"]) == 10
