@@ -19,14 +19,15 @@ serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
 
 test: install-dev test-cpp ## build what is needed and run the whole test suite
-	@$(MAKE) --no-print-directory --jobs 3 --keep-going test-kernels test-service test-rest
+	@$(MAKE) --no-print-directory --jobs 4 --keep-going test-kernels test-service test-docs test-rest
 
-# Much of the suite waits, for processes and periods: three parts side by side, each printed as a whole when it ends.
-.PHONY: test-kernels test-service test-rest
+# Much of the suite waits, for processes and periods: four parts side by side, each printed as a whole when it ends.
+.PHONY: test-kernels test-service test-docs test-rest
 test-kernels: PART := tests/kernels tests/models
 test-service: PART := tests/service tests/conformance
-test-rest: PART := $(patsubst %,--ignore=tests/%,attack cluster conformance kernels kserve models packaging ray service)
-test-kernels test-service test-rest: install-dev
+test-docs: PART := tests/docs tests/examples
+test-rest: PART := $(patsubst %,--ignore=tests/%,attack cluster conformance docs examples kernels kserve models packaging ray service)
+test-kernels test-service test-docs test-rest: install-dev
 	@mkdir -p build
 	@$(BIN)/python -m pytest $(PART) >build/$@.log 2>&1; status=$$?; cat build/$@.log; exit $$status
 
