@@ -15,7 +15,7 @@ import typer
 
 from fused_mlp.service.cli.failure import explain, fail
 from fused_mlp.service.client import Client, PredictError, RetryPolicy, Tls
-from fused_mlp.service.client.admin import AdminClient
+from fused_mlp.service.client.admin import CHANGE_TIMEOUT_S, AdminClient
 from fused_mlp.service.client.channel import token_metadata
 
 
@@ -73,7 +73,10 @@ _ADMIN_TARGET = inspect.Parameter(
 
 def connected_to_admin(command: Callable[..., None]) -> Callable[..., None]:
     """As `connected`, with a client of the server's admin port."""
-    return connected(command, AdminClient, target=_ADMIN_TARGET)
+    timeout = inspect.signature(_options, eval_str=True).parameters["timeout"]
+    return connected(
+        command, AdminClient, target=_ADMIN_TARGET, timeout=timeout.replace(default=CHANGE_TIMEOUT_S)
+    )
 
 
 _OPTIONAL_TARGET = inspect.Parameter(

@@ -78,6 +78,9 @@ class PolicyChanged:
     what: str
 
 
+CHANGE_TIMEOUT_S = 60.0
+
+
 class AdminClient(Connection):
     """A connection to a server's admin port, which changes policies and versions while it runs.
 
@@ -85,7 +88,7 @@ class AdminClient(Connection):
 
     Args:
         target: HOST:PORT of the admin port.
-        timeout_s: The deadline of a call. None: no deadline.
+        timeout_s: The deadline of a call. A change may load weights and import torch first. None: no deadline.
         tls: Connect with TLS. Default: without.
         metadata: Sent with every call, such as `{"authorization": "Bearer ..."}`.
 
@@ -99,7 +102,7 @@ class AdminClient(Connection):
         self,
         target: str = "127.0.0.1:8003",
         *,
-        timeout_s: float | None = 10.0,
+        timeout_s: float | None = CHANGE_TIMEOUT_S,
         tls: Tls | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
