@@ -135,6 +135,10 @@ struct Stage {
     held = false;
     changed.notify_all();
   }
+  bool is_running() {
+    const std::lock_guard lock(mutex);
+    return running > 0;
+  }
   void wait_running(int count) {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return running >= count; });
