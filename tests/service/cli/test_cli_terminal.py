@@ -85,6 +85,7 @@ def test_signal_ends_a_command_with_its_exit_code(scripted, number: signal.Signa
     process = subprocess.Popen(
         [*PROGRAM, "predict", "stuck", "-i", "-", "--target", scripted.target],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # under nohup it is ignored
     )  # fmt: skip
     out, err = "", ""
     with process:
