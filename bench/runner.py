@@ -145,25 +145,34 @@ class Runner:
         self, command: list[str], variables: Mapping[str, str], log: Path, show_progress: Callable[[], None]
     ) -> int:
         """The exit code. Ctrl-C ends the command first."""
-        with log.open("w") as written:
-            process = subprocess.Popen(
+        interrupted = False
+
+        def note_interrupt(*_: object) -> None:
+            nonlocal interrupted
+            interrupted = True  # an exception could come between any two lines, and leave the command running
+
+        before = signal.signal(signal.SIGINT, note_interrupt)
+        try:
+            with log.open("w") as written, subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
                 env=os.environ | variables | {"COLUMNS": "180"}, start_new_session=True,
-            )  # fmt: skip
-            assert process.stdout is not None
-            self._last_line = ""
-            reader = threading.Thread(target=self._copy, args=(process.stdout, written))
-            reader.start()
-            try:
-                while process.poll() is None:
-                    show_progress()
-                    time.sleep(0.2)
-            except BaseException:
-                self._end(process)
-                raise
-            finally:
-                reader.join()
-                process.stdout.close()
+            ) as process:  # fmt: skip
+                assert process.stdout is not None
+                self._last_line = ""
+                reader = threading.Thread(target=self._copy, args=(process.stdout, written))
+                reader.start()
+                try:
+                    while process.poll() is None and not interrupted:
+                        show_progress()
+                        time.sleep(0.2)
+                finally:
+                    if process.poll() is None:
+                        self._end(process)
+                    reader.join()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if interrupted:
+            raise KeyboardInterrupt
         return process.returncode
 
     def _copy(self, output: IO[str], log: IO[str]) -> None:
