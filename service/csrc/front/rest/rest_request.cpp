@@ -57,7 +57,8 @@ class Reader {
 };
 
 void Reader::read_parameters(json::value value) {
-  static constexpr std::initializer_list kNames = {"variant"sv, "arm"sv, "binary_data_output"sv};
+  static constexpr std::initializer_list<std::string_view> kNames = {"variant"sv, "arm"sv,
+                                                                     "binary_data_output"sv};
   each_field(value, "parameters", kNames, [&](std::string_view key, json::value each) {
     if (key == "variant") variant_ = read_text(each, "parameters: variant");
     if (key == "arm") arm_ = keep(read_text(each, "parameters: arm"));
@@ -82,8 +83,8 @@ void Reader::read_input_parameters(json::value value) {
 // The data may come before the datatype that says how to read it: then it is read in a second pass.
 void Reader::read_input(json::value value) {
   if (++inputs_ > 1) return pass_over(value);
-  static constexpr std::initializer_list kNames = {"data"sv, "name"sv, "datatype"sv, "shape"sv,
-                                                   "parameters"sv};
+  static constexpr std::initializer_list<std::string_view> kNames = {"data"sv, "name"sv, "datatype"sv,
+                                                                     "shape"sv, "parameters"sv};
   const char* later = nullptr;  // where such data is
   json::object tensor = each_field(value, "inputs", kNames, [&](std::string_view key, json::value each) {
     if (key == "name") name_ = read_text(each, "name");
@@ -188,7 +189,8 @@ void Reader::place_texts() {
 }
 
 void Reader::read(json::value body, std::string_view binary) {
-  static constexpr std::initializer_list kNames = {"inputs"sv, "outputs"sv, "parameters"sv, "id"sv};
+  static constexpr std::initializer_list<std::string_view> kNames = {"inputs"sv, "outputs"sv, "parameters"sv,
+                                                                     "id"sv};
   each_field(body, "body", kNames, [&](std::string_view key, json::value each) {
     if (key == "inputs") each_element(each, "inputs", [&](json::value tensor) { read_input(tensor); });
     if (key == "outputs") each_element(each, "outputs", [&](json::value output) { read_output(output); });
