@@ -73,12 +73,10 @@ def draw_rates(results: Results, theme: str) -> Drawing:
 
 
 def _quantiles(result: Result, model: str, name: str, outstanding: int) -> dict[float, float]:
-    """Medians over the rounds; results of before have two of them."""
+    """Medians over the rounds."""
     samples = result["models"][model][name][str(outstanding)]
-    if "latency_ms" in samples[0]:
-        known = [q for q in samples[0]["latency_ms"] if float(q) >= 50]
-        return {float(q): median(s["latency_ms"][q] for s in samples) for q in known}
-    return {50.0: median(s["p50_ms"] for s in samples), 99.0: median(s["p99_ms"] for s in samples)}
+    known = [q for q in samples[0]["latency_ms"] if float(q) >= 50]
+    return {float(q): median(s["latency_ms"][q] for s in samples) for q in known}
 
 
 def draw_latencies(results: Results, theme: str) -> Drawing:
