@@ -72,7 +72,7 @@ class Envoy:
             stdout=self._log, stderr=self._log, start_new_session=True,
         )  # fmt: skip
         try:
-            wait_for(lambda: self._ended() or address.exists(), "Envoy listens")
+            wait_for(lambda: self._ended() or (address.exists() and address.read_text()), "Envoy listens")
             self.admin = f"http://{address.read_text()}"
             wait_for(self._serves, "Envoy serves")
             self.targets = {
