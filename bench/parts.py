@@ -102,6 +102,15 @@ PARTS: dict[str, Part] = {
         ),
         ("--beside", "0.4", "--burst-ms", "100", *_QUICK_BESIDE),
     ),
+    "profiling": Part(
+        "bench.profiling",
+        "where a forward pass spends its time: fused-mlp profile on four models",
+        "profiling",
+        330,
+        (),
+        ("--quick",),
+        110,
+    ),
     "serving": Part(
         "bench.serving",
         "requests end to end: fused, unfused, grpc.aio, mosec, Triton, echoes",

@@ -7,8 +7,9 @@ from bench.docs.figures import (
     operations,
     overview,
     precision,
+    profiling,
     scaling,
     serving,
 )
 
-__all__ = ["environment", "kernels", "operations", "overview", "precision", "scaling", "serving"]
+__all__ = ["environment", "kernels", "operations", "overview", "precision", "profiling", "scaling", "serving"]

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of `python -m bench.profiling`: what `fused-mlp profile` finds for four models, a sweep, a live server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from bench.docs.markdown import number, paragraphs, percent, provenance, span, table, times
+from bench.docs.registry import Result, Results, figure
+
+Column = tuple[str, Callable[["Point"], str]]
+
+
+class Point:
+    """All runs of one model at one batch size. Times are medians over the runs."""
+
+    def __init__(self, runs: Sequence[dict[str, Any]], batch: int) -> None:
+        self.batch = batch
+        self._runs = [{p["variant"]: p for p in run["points"] if p["batch"] == batch} for run in runs]
+
+    def time(self, variant: str) -> float:
+        return median(run[variant]["time_us"] for run in self._runs)
+
+    def kernel(self) -> float:
+        return median(run["fused"]["kernel_us"] for run in self._runs)
+
+    def overhead(self, variant: str) -> float:
+        return median(run[variant]["regime"]["overhead_us"] for run in self._runs)
+
+    def speedup(self) -> float:
+        return self.time("eager") / self.time("fused")
+
+    def counts(self, variant: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._runs[0][variant]["counts"]
+        return found
+
+    def operators(self, variant: str) -> int:
+        return sum(self.counts(variant)["operators"].values())
+
+    def launches(self, variant: str) -> int:
+        return sum(self.counts(variant)["launches"].values())
+
+    def regime(self, variant: str) -> str:
+        regimes = [run[variant]["regime"] for run in self._runs]
+        names = " or ".join(dict.fromkeys(each["name"] for each in regimes))
+        return f"{names} {percent(median(each['reached'] for each in regimes))}"
+
+
+TIMES: tuple[Column, ...] = (
+    ("eager us", lambda p: number(p.time("eager"))),
+    ("compile us", lambda p: number(p.time("compile"))),
+    ("fused us", lambda p: number(p.time("fused"))),
+    ("kernel alone us", lambda p: number(p.kernel())),
+    ("speed-up", lambda p: times(p.speedup())),
+)
+LAUNCHES: Column = (
+    "launches eager / compile / fused",
+    lambda p: " / ".join(str(p.launches(variant)) for variant in ("eager", "compile", "fused")),
+)
+
+
+def _points(result: Result, name: str) -> list[Point]:
+    runs = result["models"][name]
+    return [Point(runs, batch) for batch in sorted({p["batch"] for p in runs[0]["points"]})]
+
+
+def _profile(results: Results, name: str, *more: Column) -> str:
+    from bench.profiling import command_of
+
+    result = results["profiling"]
+    columns = (*TIMES, *more)
+    rows = [[str(p.batch), *(show(p) for _, show in columns)] for p in _points(result, name)]
+    written = table(["batch", *(head for head, _ in columns)], rows, left=0)
+    return paragraphs(f"`{command_of(name)}`", written, provenance(result))
+
+
+def _kib(size: float) -> str:
+    return f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
+
+
+@figure("profile-linear")
+def profile_linear(results: Results) -> str:
+    """One linear layer: nothing to fuse."""
+    ops: Column = (
+        "eager ops (no work)",
+        lambda p: f"{p.operators('eager')} ({p.counts('eager')['bookkeeping']})",
+    )
+    first = _points(results["profiling"], "linear")[0]
+    call = " and ".join(f"{number(first.overhead(v))} us for {v}" for v in ("eager", "compile"))
+    return paragraphs(
+        _profile(results, "linear", ops, LAUNCHES), f"Of this, the call of one row takes {call} (*call us*)."
+    )
+
+
+@figure("profile-geglu")
+def profile_geglu(results: Results) -> str:
+    """A GeGLU block, with the guess of its launches."""
+
+    def allocated(point: Point) -> str:
+        return " / ".join(_kib(point.counts(v)["bytes_allocated"]) for v in ("eager", "fused"))
+
+    first, *_ = runs = results["profiling"]["models"]["geglu"]
+    wrong = [each for run in runs for each in run["expectations"] if each["expected"] != each["found"]]
+    guess = "right at every batch size" if not wrong else f"wrong at {len(wrong)} points"
+    eager = Point(runs, first["points"][0]["batch"])
+    return paragraphs(
+        _profile(results, "geglu", LAUNCHES, ("allocated eager / fused", allocated)),
+        f"The guess is {guess}. Eager dispatches {eager.operators('eager')} operators for its "
+        f"{eager.launches('eager')} launches; {eager.counts('eager')['bookkeeping']} of them do no work.",
+    )
+
+
+@figure("profile-epilogue")
+def profile_epilogue(results: Results) -> str:
+    """The phases of the GeGLU block's layers at batch 8, from a trace."""
+    (first, second), (gate, down) = (
+        (layers[0], layers[1])
+        for layers in (
+            results["profiling"]["models"]["geglu"][0]["layers"]["8"],
+            [step for step in results["profiling"]["models"]["geglu"][0]["steps"] if step["batch"] == 8],
+        )
+    )
+    lines = [f"{'layer 0':12}{number(first['us']):>8} us   rows 8, 768 -> {gate['what']}"]
+    lines += [f"{'  ' + name:12}{number(us):>8} us" for name, us in first["phases"].items()]
+    lines += [f"{'layer 1':12}{number(second['us']):>8} us   rows 8, 3072 -> {down['what']}, no epilogue"]
+    share = percent(first["phases"]["epilogue"] / first["us"])
+    return paragraphs(
+        f"The trace shows the cost of this *epilogue*: {share} of layer 0 at batch 8.",
+        "\n".join(("```text", *lines, "```")),
+    )
+
+
+@figure("profile-small")
+def profile_small(results: Results) -> str:
+    """Small layers, and how far eager is from arithmetic."""
+    runs = results["profiling"]["models"]["small"]
+    first = Point(runs, 1)
+    advice = runs[0]["advice"][0].partition(";")[0]
+    said = f"{advice[0].upper()}{advice[1:]}.".replace("%", " %")
+    return paragraphs(
+        _profile(results, "small", ("eager is bound by", lambda p: p.regime("eager"))),
+        f"Eager has {first.launches('eager')} launches, as guessed, but {first.operators('eager')} operators. The "
+        f"report says: *{said}* Here fusing removes calls, not arithmetic: {first.launches('fused')} launch instead of "
+        f"{first.launches('eager')}, and a result of {first.counts('fused')['bytes_allocated']} bytes instead of "
+        f"{first.counts('eager')['bytes_allocated']:,} bytes of results.",
+    )
+
+
+@figure("profile-wide")
+def profile_wide(results: Results) -> str:
+    """784-512-256-10, a small classifier."""
+    return _profile(results, "wide", ("fused is bound by", lambda p: p.regime("fused")))
+
+
+@figure("profile-module")
+def profile_module(results: Results) -> str:
+    """What calling the kernel as a torch module adds, for the smaller models at small batches."""
+    result = results["profiling"]
+    added = [
+        point.time("fused") - point.kernel()
+        for name in ("linear", "small", "wide")
+        for point in _points(result, name)
+        if point.batch <= 8
+    ]
+    small = Point(result["models"]["small"], 1)
+    return (
+        f"For the smaller models of this page it adds {span(min(added), max(added), '{:.0f}')} us at up to 8 rows, "
+        "which a request to the server does not pay. Here it is most of the time: one row takes "
+        f"{number(small.time('fused'))} us as a torch module, and {number(small.kernel())} us in the kernel."
+    )
+
+
+@figure("profile-sweep")
+def profile_sweep(results: Results) -> str:
+    """Speed-up of fused over eager by width and batch size."""
+    result = results["profiling"]
+    cells = {(c["width"], c["batch"]): c for c in result["sweep"]["cells"]}
+    widths, batches = (sorted({key[place] for key in cells}) for place in (0, 1))
+
+    def speedup(width: int, batch: int) -> str:
+        found = cells[width, batch]
+        return "busy" if found["busy"] else f"{found['eager_us'] / found['fused_us']:.1f}x"
+
+    rows = [[str(width), *(speedup(width, batch) for batch in batches)] for width in widths]
+    return paragraphs(table(["width", *map(str, batches)], rows, left=0), provenance(result))
+
+
+@figure("profile-live")
+def profile_live(results: Results) -> str:
+    """The summary that `fused-mlp profile --live` prints."""
+    result = results["profiling"]
+    live = result["live"]
+    batches = next(phase["count"] for phase in live["phases"] if phase["phase"] == "kernel")
+    rows = [
+        [p["phase"], f"{p['count']:,}", *(number(p[key]) for key in ("mean", "median", "p99"))]
+        for p in live["phases"]
+    ]
+    return paragraphs(
+        f"{live['requests']:,} requests in {batches:,} batches, {live['requests'] / live['seconds']:,.0f} requests/s, "
+        f"from {live['clients']} Python clients with one request each at a time:",
+        table(["phase", "times", "mean us", "median us", "p99 us"], rows),
+        provenance(result),
+    )

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What docs/profiling.md shows: `fused-mlp profile` on four models, a sweep over widths and batch sizes, and a trace of
+a live server. `python -m bench.profiling`; each model is profiled in every round, so that a slow minute affects all."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from bench.provenance import describe_run, write_result
+from bench.serving.systems import MODELS, System, make_repository, service
+from bench.startup import free_port
+from fused_mlp import Client
+
+RESULTS = Path(__file__).parent / "results" / "profiling.json"
+# By the name of the section that shows it.
+PROFILES = {
+    "linear": ("--dims", "512,512"),
+    "geglu": (
+        "--dims", "768,3072,768", "--activation", "gelu", "--gated", "--expect", "launches=5,fused.launches=1",
+    ),
+    "small": ("--dims", "64,128,128,10", "--expect", "ops=5,launches=5"),
+    "wide": ("--dims", "784,512,256,10"),
+}  # fmt: skip
+COMMON = ("--threads", "1")
+# Kept of a report: the figures, without the machine (the result has it) and the flame graphs.
+KEPT = ("model", "kernel", "points", "steps", "advice", "notes", "problems", "expectations")
+CLIENTS = 4
+
+
+def command_of(name: str) -> str:
+    return " ".join(("fused-mlp", "profile", *PROFILES[name], *COMMON))
+
+
+def profile(*options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "fused_mlp.service.cli", "profile", *options, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def measure_models(options: argparse.Namespace, console: Console) -> dict[str, list[dict[str, Any]]]:
+    batches = ("--batch", "1,8") if options.quick else ()
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in PROFILES}
+    for turn in range(options.rounds):
+        for name, what in PROFILES.items():
+            report = profile(*what, *COMMON, *batches, "--budget", str(options.budget))
+            found[name].append({**{key: report[key] for key in KEPT}, "layers": _layers(report["flames"])})
+            console.print(f"[dim]round {turn + 1}: {report['model']}, {len(report['problems'])} problems")
+    return found
+
+
+def _layers(flames: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """By batch size, the layers of one call of the fused kernel, each with its phases in us."""
+    found = {}
+    for name, flame in flames.items():
+        variant, _, batch = name.partition("/")
+        if variant == "fused":
+            (operator,) = (each for each in flame["children"] if each["name"] == "fused_mlp::mlp")
+            found[batch] = [
+                {
+                    "name": layer["name"],
+                    "us": layer["us"],
+                    "phases": {p["name"]: p["us"] for p in layer["children"]},
+                }
+                for layer in operator["children"]
+                if layer["category"] == "cpu_kernel"
+            ]
+    return found
+
+
+def measure_sweep(quick: bool) -> dict[str, Any]:
+    small = ("--sweep-widths", "32,64", "--sweep-batches", "1,2") if quick else ()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sweep.json"
+        report = profile(
+            *PROFILES["small"], *COMMON, "--batch", "1", "--variants", "eager,fused", "--budget", "0.05",
+            "--sweep", "--sweep-file", str(file), *small,
+        )  # fmt: skip
+    found: dict[str, Any] = report["sweep"]
+    return found
+
+
+def measure_live(seconds: float) -> dict[str, Any]:
+    """The demo model under load from `CLIENTS` Python clients, each with one request at a time."""
+    stop = threading.Event()
+    with tempfile.TemporaryDirectory() as folder:
+        admin = free_port()
+        repository = make_repository(Path(folder))
+        with service("live", repository, False, front="native", admin_port=admin) as server:
+            clients = [threading.Thread(target=_call, args=(server, stop)) for _ in range(CLIENTS)]
+            for each in clients:
+                each.start()
+            try:
+                report = profile(
+                    "--live", f"127.0.0.1:{admin}", "--seconds", str(seconds), "--trace-dir", folder
+                )
+                return {
+                    "clients": CLIENTS,
+                    "seconds": seconds,
+                    **{k: report[k] for k in ("requests", "phases")},
+                }
+            finally:
+                stop.set()
+                for each in clients:
+                    each.join()
+
+
+def _call(server: System, stop: threading.Event) -> None:
+    rows = np.random.default_rng(0).random((1, MODELS["digits"][0]), np.float32)
+    with Client(f"127.0.0.1:{server.port}") as client:
+        while not stop.is_set():
+            client.predict("digits", rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=0.2, help="seconds per variant and batch size")
+    parser.add_argument("--quick", action="store_true", help="one round, two batch sizes, a small sweep")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.budget = 1, 0.05
+    console = Console(width=180, stderr=True)
+    result = {
+        **describe_run("bench.profiling", ("torch",)),
+        "rounds": options.rounds,
+        "models": measure_models(options, console),
+    }
+    console.print("[dim]sweep")
+    result["sweep"] = measure_sweep(options.quick)
+    console.print("[dim]live")
+    result["live"] = measure_live(0.5 if options.quick else 2.0)
+    write_result(options.output, result)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
