@@ -106,7 +106,7 @@ PARTS: dict[str, Part] = {
         "bench.profiling",
         "where a forward pass spends its time: fused-mlp profile on four models",
         "profiling",
-        330,
+        240,
         (),
         ("--quick",),
         110,
@@ -119,6 +119,14 @@ PARTS: dict[str, Part] = {
         ("--peers",),
         ("--quick", "--peers"),
         120,
+    ),
+    "low-rate": Part(
+        "bench.serving.low_rate",
+        "CPU per request at fixed rates, with one kernel thread and with all",
+        "low-rate",
+        70,
+        (),
+        ("--rounds", "1", "--seconds", "0.3"),
     ),
     "ab": Part(
         "bench.serving",

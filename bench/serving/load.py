@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import struct
@@ -11,7 +12,7 @@ import tempfile
 import typing
 import urllib.request
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,12 @@ PROTOCOLS = {
         lambda model, rows: rows_of(model, rows).tobytes(),
         http1=True,
     ),
+    "JSON": Protocol(
+        "/inference",
+        ("content-type: application/json",),
+        lambda model, rows: json.dumps({"rows": rows_of(model, rows).tolist()}).encode(),
+        http1=True,
+    ),
 }
 
 
@@ -124,11 +131,16 @@ def verify(system: System, repository: Path, model: str, rows: int) -> None:
 
 def _ask(system: System, model: str, rows: int) -> bytes:
     """The outputs as bytes of float32."""
-    if system.protocol == "bytes":
-        url = f"http://127.0.0.1:{system.port}{PROTOCOLS['bytes'].path}"
-        with urllib.request.urlopen(url, rows_of(model, rows).tobytes(), timeout=10) as response:
+    protocol = PROTOCOLS[system.protocol]
+    if protocol.http1:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{system.port}{protocol.path}",
+            protocol.body(model, rows),
+            dict(header.split(": ") for header in protocol.headers),
+        )
+        with urllib.request.urlopen(request, timeout=10) as response:
             answer: bytes = response.read()
-            return answer
+        return answer if system.protocol == "bytes" else np.array(json.loads(answer), np.float32).tobytes()
     with grpc.insecure_channel(f"127.0.0.1:{system.port}") as channel:
         if system.protocol == "ModelInfer":
             stub = Stub(channel, oip, "GRPCInferenceService")
@@ -153,9 +165,25 @@ class Load:
     headers: tuple[str, ...] = ()
     scheme: str = "http"
     protocol: str = "Predict"
+    # Of a right answer, with its frame: h2load takes an error of gRPC, which has no message, for a success.
+    answer_bytes: float = 0.0
+    per_second: int = 0  # at most so many requests; 0: as many as are answered
 
     def run(self, system: Target, requests: int, log: str | None = None) -> tuple[int, float]:
         """Sends about so many requests; how many it were, and how many per second."""
+        sent, rate, received = self._run_h2load(system, requests, log)
+        assert received >= 0.999 * sent * self.answer_bytes, (
+            f"{system.name} answered some requests with errors"
+        )
+        return sent, rate
+
+    def with_answers_of(self, system: Target) -> Load:
+        """The same, and a run fails when an answer is shorter than those which the system gives now."""
+        sent, _, received = replace(self, connections=1, streams=1)._run_h2load(system, 8, None)
+        return replace(self, answer_bytes=received / sent)
+
+    def _run_h2load(self, system: Target, requests: int, log: str | None) -> tuple[int, float, int]:
+        """Requests, their rate, and bytes of all answers without their heads."""
         if shutil.which("h2load") is None:
             raise SystemExit("h2load is missing (Debian: nghttp2-client)")
         # Every stream of every connection must have work.
@@ -170,6 +198,7 @@ class Load:
             f"--clients={connections}", f"--max-concurrent-streams={streams}", f"--data={self.frame}",
             *(f"--header={header}" for header in (*protocol.headers, *self.headers)),
             *(["--h1"] if protocol.http1 else []), *([f"--log-file={log}"] if log else []),
+            *([f"--rps={self.per_second / connections}"] if self.per_second else []),
             f"{self.scheme}://127.0.0.1:{system.port}{protocol.path}",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -178,7 +207,9 @@ class Load:
         assert rate, done.stdout + done.stderr
         assert succeeded, done.stdout
         assert int(succeeded[1]) == requests, f"{system.name}: {done.stdout}"
-        return requests, float(rate[1])
+        received = re.search(r"\((\d+)\) data", done.stdout)
+        assert received, done.stdout
+        return requests, float(rate[1]), int(received[1])
 
     def latencies_us(self, system: System, requests: int) -> np.ndarray:
         with tempfile.NamedTemporaryFile("r") as log:
@@ -192,11 +223,11 @@ def warm_up(system: System, load: Load) -> float:
     return pace
 
 
-def measure(system: System, load: Load, seconds: float) -> Sample:
-    """A short run to learn the pace, one for the rate, and one for the latencies: writing the log costs h2load a
-    system call per request, a fifth of what it can send, and more than our echo takes to answer."""
-    pace = warm_up(system, load)
-    cpu, (batches, rows) = system.cpu_seconds(), system.batches()
+def measure(system: System, load: Load, seconds: float, pace: float | None = None) -> Sample:
+    """A short run to learn the pace unless it is known, one for the rate, and one for the latencies: writing the log
+    costs h2load a system call per request, a fifth of what it can send, and more than our echo takes to answer."""
+    pace = pace or warm_up(system, load)
+    (batches, rows), cpu = system.batches(), system.cpu_seconds()  # the scrape is not a part of it
     requests, rate = load.run(system, int(pace * seconds))
     cpu = system.cpu_seconds() - cpu
     batches, rows = (after - before for after, before in zip(system.batches(), (batches, rows), strict=True))

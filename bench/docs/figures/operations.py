@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of starting, reloading, many models in one server, and a GPU batch's cost on the host."""
+"""Figures of starting, low rates, reloading, many models in one server, and a GPU batch's cost on the host."""
 
 from __future__ import annotations
 
 from statistics import median
 
-from bench.docs.markdown import megabytes, number, paragraphs, provenance, span, table, times
+from bench.docs.figures.serving import MODEL_TITLES
+from bench.docs.markdown import megabytes, ms, number, paragraphs, provenance, span, table, times
 from bench.docs.registry import Results, figure
 
 STARTUP = {
@@ -142,3 +143,21 @@ def many_models_summary(results: Results) -> str:
         "demand it is "
         f"ready after {lazy['ready_s']:.0f} s, with {lazy['resident_mb']:.0f} MB in all."
     )
+
+
+@figure("low-rate")
+def low_rate(results: Results) -> str:
+    """CPU per request and latency at fixed rates, with one kernel thread and with one per core."""
+    result = results["low-rate"]
+    parts = []
+    for model, systems in result["models"].items():
+        rates = list(next(iter(systems.values())))
+        heads = [MODEL_TITLES[model], *(f"{int(rate):,} requests/s: CPU, p50" for rate in rates)]
+
+        def cell(samples: list[dict[str, float]]) -> str:
+            cpu, p50 = (median(each[key] for each in samples) for key in ("cpu_us", "p50_ms"))
+            return f"{number(cpu)} us, {ms(p50)}"
+
+        rows = [[name, *(cell(found[rate]) for rate in rates)] for name, found in systems.items()]
+        parts.append(table(heads, rows))
+    return paragraphs(*parts, provenance(result))

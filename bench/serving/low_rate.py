@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU per request and latency at fixed rates, far below saturation, with one and with all kernel threads:
+`python -m bench.serving.low_rate`. One connection has one request outstanding; h2load sends the requests of 10 ms one
+after the other, then waits. The servers take turns."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.provenance import describe_run, h2load_version, write_result
+from bench.serving.load import Load, measure, request_for, verify, write_frame
+from bench.serving.systems import make_repository, service
+
+RESULTS = Path(__file__).parent.parent / "results" / "low-rate.json"
+RATES = (100, 1000, 5000)
+THREADS: dict[str, dict[str, object]] = {"one thread": {"threads": 1}, "a thread per core": {}}
+
+
+def measure_model(
+    repository: Path, model: str, options: argparse.Namespace, folder: Path, console: Console
+) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    frame = write_frame(folder / f"{model}.frame", request_for(model, 1).SerializeToString())
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    with ExitStack() as stack:
+        systems = [
+            stack.enter_context(service(name, repository, False, front="native", **settings))
+            for name, settings in THREADS.items()
+        ]
+        for system in systems:
+            verify(system, repository, model, 1)
+            found[system.name] = {str(rate): [] for rate in RATES}
+        for turn in range(options.rounds):
+            for rate in RATES:
+                load = Load(frame, 1, 1, per_second=rate)
+                for system in systems:
+                    sample = measure(system, load, options.seconds, pace=rate)
+                    found[system.name][str(rate)].append(sample.as_dict())
+                    said = f"{system.name} {sample.cpu_us:.1f} us, p50 {sample.p50_ms:.3f} ms"
+                    console.print(f"[dim]{model}, round {turn + 1}, {rate} requests/s: {said}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each run of h2load")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    console = Console(width=180, stderr=True)
+    with tempfile.TemporaryDirectory() as folder:
+        repository = make_repository(Path(folder) / "models")
+        result = {
+            **describe_run("bench.serving.low_rate", (), {"h2load": h2load_version()}),
+            "rounds": options.rounds,
+            "models": {
+                model: measure_model(repository, model, options, Path(folder), console)
+                for model in ("digits", "mnist")
+            },
+        }
+    write_result(options.output, result)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
