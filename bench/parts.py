@@ -163,6 +163,15 @@ PARTS: dict[str, Part] = {
         ("--rounds", "3"),
         ("--rounds", "1", "--seconds", "0.3"),
     ),
+    "locks": Part(
+        "bench.engine_locks",
+        "how long the engine's locks are held, by threads",
+        "engine-locks",
+        90,
+        (),
+        ("--rounds", "1"),
+        60,
+    ),
     "startup": Part(
         "bench.startup", "cold start and memory", "startup", 40, (), ("--rounds", "2"), 10
     ),

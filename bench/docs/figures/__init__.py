@@ -2,6 +2,7 @@
 """The figures, by benchmark. Importing this registers them."""
 
 from bench.docs.figures import (
+    engine,
     environment,
     kernels,
     operations,
@@ -12,4 +13,14 @@ from bench.docs.figures import (
     serving,
 )
 
-__all__ = ["environment", "kernels", "operations", "overview", "precision", "profiling", "scaling", "serving"]
+__all__ = [
+    "engine",
+    "environment",
+    "kernels",
+    "operations",
+    "overview",
+    "precision",
+    "profiling",
+    "scaling",
+    "serving",
+]
