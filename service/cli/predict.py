@@ -136,6 +136,8 @@ def command(
 
         labels = _labels(client, prediction)
         print_table(prediction_view(prediction, labels, top, answers.rows, answers.requests))
+        if output is not None:
+            typer.echo(f"written: {output}")
 
 
 def _arm(text: str | None, version: int | None, variant: str | None) -> Arm | None:

@@ -87,6 +87,7 @@ def test_many_rows_are_cut_and_saved_whole(cli, scripted, tmp_path, expected):
     assert "... and 2 more rows" in outcome.out
     assert "#2" in outcome.out
     assert "#3" not in outcome.out
+    assert outcome.out.endswith(f"written: {tmp_path / 'y.npy'}\n")
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected(rows), rtol=1e-6)
 
 
