@@ -166,7 +166,7 @@ def unset(
     *,
     model: Owner,
     fields: Annotated[
-        list[str], typer.Argument(help="Such as split or version: docs/ab/index.md lists them.")
+        list[str], typer.Argument(help="Such as split or version: docs/ab/policies.md lists them.")
     ],
     as_json: Json = False,
 ) -> None:
