@@ -18,7 +18,8 @@ help: ## this list
 serve: install ## build what is needed and serve the demo model
 	@$(BIN)/fused-mlp serve
 
-test: install-dev test-cpp ## build what is needed and run the whole test suite
+# The C++ tests under ThreadSanitizer are a build of their own, of two minutes: test-front-sanitized runs them.
+test: install-dev test-cpp-address,undefined ## build what is needed and run the whole test suite
 	@$(MAKE) --no-print-directory --jobs 4 --keep-going test-kernels test-service test-docs test-rest
 
 # Much of the suite waits, for processes and periods: four parts side by side, each printed as a whole when it ends.
@@ -29,7 +30,7 @@ test-docs: PART := tests/docs tests/examples
 test-rest: PART := $(patsubst %,--ignore=tests/%,attack cluster conformance docs examples kernels kserve models packaging ray service)
 test-kernels test-service test-docs test-rest: install-dev
 	@mkdir -p build
-	@$(BIN)/python -m pytest $(PART) >build/$@.log 2>&1; status=$$?; cat build/$@.log; exit $$status
+	@$(BIN)/python -m pytest --durations 10 --durations-min 5 $(PART) >build/$@.log 2>&1; status=$$?; cat build/$@.log; exit $$status
 
 .PHONY: wheel test-wheel
 # The wheel is built from the unpacked sdist, so that the sdist is known to build by itself.
@@ -71,7 +72,7 @@ build-cpp-%: install-dev
 
 # The stand-in server of service/csrc/front/tests, built with a sanitizer, under the suite of the native front.
 FRONT_SUITE := $(wildcard tests/service/fronts/test_native_*.py)
-test-front-sanitized: build-cpp-thread build-cpp-address,undefined ## the native front's own suite (not the conformance clients) against sanitized builds
+test-front-sanitized: test-cpp-thread build-cpp-address,undefined ## the C++ tests under ThreadSanitizer; the native front's own suite (not the conformance clients) against sanitized builds
 	FUSED_MLP_FRONT_SERVER=build/cpp-thread/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
 	FUSED_MLP_FRONT_SERVER=build/cpp-address,undefined/service/csrc/front/tests/front_server $(BIN)/python -m pytest -q $(FRONT_SUITE)
 
