@@ -120,6 +120,15 @@ PARTS: dict[str, Part] = {
         ("--quick", "--peers"),
         120,
     ),
+    "servers": Part(
+        "bench.serving.servers",
+        "this server beside Triton, mosec, LitServe, BentoML, MLServer, KServe, Ray Serve and others",
+        "servers",
+        360,
+        (),
+        ("--quick",),
+        120,
+    ),
     "low-rate": Part(
         "bench.serving.low_rate",
         "CPU per request at fixed rates, with one kernel thread and with all",

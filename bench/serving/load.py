@@ -172,13 +172,14 @@ class Load:
     def run(self, system: Target, requests: int, log: str | None = None) -> tuple[int, float]:
         """Sends about so many requests; how many it were, and how many per second."""
         sent, rate, received = self._run_h2load(system, requests, log)
-        assert received >= 0.999 * sent * self.answer_bytes, (
-            f"{system.name} answered some requests with errors"
-        )
+        # Not all of it: timings in an answer vary by a few bytes.
+        assert received >= 0.98 * sent * self.answer_bytes, f"{system.name} answered requests with errors"
         return sent, rate
 
     def with_answers_of(self, system: Target) -> Load:
         """The same, and a run fails when an answer is shorter than those which the system gives now."""
+        if PROTOCOLS[self.protocol].http1:  # its status says it; and numbers in JSON differ in length
+            return self
         sent, _, received = replace(self, connections=1, streams=1)._run_h2load(system, 8, None)
         return replace(self, answer_bytes=received / sent)
 

@@ -45,14 +45,16 @@ def start_peers(repository: Path, model: str, wanted: bool) -> Iterator[dict[str
         yield ports
 
 
-def wait_for_http(url: str, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Until something answers there, an error of HTTP included."""
+def wait_for_http(
+    url: str, process: subprocess.Popen[bytes] | subprocess.Popen[str], any_answer: bool = True
+) -> None:
+    """Until something answers there; with `any_answer` an error of the client's is an answer too."""
     for _ in range(600):
         assert process.poll() is None, "a peer did not start"
         try:
             urllib.request.urlopen(url, timeout=1).close()
         except urllib.error.HTTPError as error:
-            if error.code < 500:
+            if any_answer and error.code < 500:
                 return
         except OSError:
             pass

@@ -12,6 +12,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
@@ -19,6 +20,7 @@ from typing import Self
 import torch
 from torch import nn
 
+from bench.serving import processes
 from bench.serving.peers import triton
 from bench.serving.peers.venvs import PeerUnavailable, install, version
 from bench.serving.rest_peers import wait_for_http
@@ -95,22 +97,25 @@ class System:
         self._process = subprocess.Popen(
             [*prefix, *command],
             env=environment,
-            stdout=subprocess.PIPE,
+            stdout=self._log if port else subprocess.PIPE,  # a pipe that is not read fills up, and blocks
             stderr=self._log,
             text=True,
             cwd=ROOT,
         )
         self.metrics_url: str | None = None
         self.rest_port: int | None = None
-        self.port = port or self._read_port()
-        if ready:
-            try:
-                wait_for_http(ready, self._process)
-            except AssertionError as error:
-                self._log.seek(0)
-                said = self._log.read().strip().splitlines()
-                self.stop()
-                raise PeerUnavailable(f"{error}: {said[-1] if said else 'it said nothing'}") from None
+        try:
+            self.port = port or self._read_port()
+            if ready:
+                wait_for_http(ready, self._process, any_answer=False)
+        except AssertionError as error:
+            self._log.seek(0)
+            said = self._log.read().strip().splitlines()
+            self.stop()
+            raise PeerUnavailable(f"{error}: {said[-1] if said else 'it said nothing'}") from None
+        except BaseException:  # Ctrl-C while it starts
+            self.stop()
+            raise
 
     def _read_port(self) -> int:
         assert self._process.stdout is not None
@@ -130,7 +135,11 @@ class System:
 
     def cpu_seconds(self) -> float:
         """By the clock of clock_getcpuclockid(3): what /proc says is in hundredths of a second."""
-        return sum(time.clock_gettime((~pid << 3) | 2) for pid in _family(self._process.pid))
+        total = 0.0
+        for pid in processes.family(self._process.pid):
+            with suppress(OSError):  # ended meanwhile, such as a worker of Ray that was started in reserve
+                total += time.clock_gettime((~pid << 3) | 2)
+        return total
 
     def thread_cpu_seconds(self, name: str) -> float:
         """Of the threads of that name, which helpers that they start inherit."""
@@ -157,7 +166,9 @@ class System:
             return response.read().decode()
 
     def stop(self) -> None:
+        started = processes.family(self._process.pid) if self._process.poll() is None else {}
         child_process.end(self._process)
+        processes.end(started)
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._log.close()
@@ -167,15 +178,6 @@ class System:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _family(pid: int) -> list[int]:
-    """The process and its descendants."""
-    found = [pid]
-    for each in found:
-        for task in Path(f"/proc/{each}/task").glob("*/children"):
-            found += map(int, task.read_text().split())
-    return found
 
 
 def _sum_of(text: str, name: str, label: str = "") -> float:

@@ -2,6 +2,7 @@
 """The figures, by benchmark. Importing this registers them."""
 
 from bench.docs.figures import (
+    comparison,
     engine,
     environment,
     kernels,
@@ -14,6 +15,7 @@ from bench.docs.figures import (
 )
 
 __all__ = [
+    "comparison",
     "engine",
     "environment",
     "kernels",

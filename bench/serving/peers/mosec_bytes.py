@@ -12,9 +12,8 @@ import mosec
 import numpy as np
 import torch
 
+from bench.serving.peers.limits import MAX_BATCH, MAX_WAIT_S, WORKERS
 from fused_mlp import models
-
-WORKERS, MAX_BATCH, MAX_WAIT_MS = 2, 64, 1
 
 
 class Infer(mosec.Worker):  # type: ignore[misc, unused-ignore]
@@ -37,5 +36,5 @@ class Infer(mosec.Worker):  # type: ignore[misc, unused-ignore]
 if __name__ == "__main__":
     sys.argv[1:] = ["--address", "127.0.0.1", "--port", sys.argv[1], "--log-level", "error"]
     server = mosec.Server()
-    server.append_worker(Infer, num=WORKERS, max_batch_size=MAX_BATCH, max_wait_time=MAX_WAIT_MS)
+    server.append_worker(Infer, num=WORKERS, max_batch_size=MAX_BATCH, max_wait_time=int(1000 * MAX_WAIT_S))
     server.run()

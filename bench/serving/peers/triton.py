@@ -10,9 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from bench.serving.peers.limits import MAX_BATCH, WORKERS
 from bench.serving.peers.venvs import ROOT, PeerUnavailable, install, packages
 
-INSTANCES, MAX_BATCH = 2, 64
 CONFIG = """name: "{model}"
 backend: "python"
 max_batch_size: {batch}
@@ -41,7 +41,7 @@ def prepare(folder: Path, model: str, widths: tuple[int, ...], source: Path) -> 
     version.mkdir(parents=True, exist_ok=True)
     shutil.copy(Path(__file__).with_name("triton_model.py"), version / "model.py")
     config = CONFIG.format(
-        model=model, batch=MAX_BATCH, inputs=widths[0], outputs=widths[-1], instances=INSTANCES
+        model=model, batch=MAX_BATCH, inputs=widths[0], outputs=widths[-1], instances=WORKERS
     )
     (folder / model / "config.pbtxt").write_text(config)
     # Python inside the backend finds its packages by the first python3 of PATH: the peer's venv, which has ours too.

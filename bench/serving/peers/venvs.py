@@ -15,6 +15,11 @@ INSTALL_TIMEOUT_S = 600
 VENVS = {
     "rest-peers": ("mosec>=0.9", "fastapi>=0.110", "uvicorn[standard]>=0.30"),
     "triton-peer": ("nvidia-pytriton>=0.7",),
+    "litserve-peer": ("litserve>=0.2",),
+    "bentoml-peer": ("bentoml>=1.4",),
+    "mlserver-peer": ("mlserver>=1.7",),
+    "kserve-peer": ("kserve>=0.15", "protobuf<7"),
+    "ray-peer": ("ray[serve]>=2.40",),
 }
 
 
@@ -28,7 +33,10 @@ def install(name: str) -> Path:
     python = venv / "bin" / "python"
     if not (venv / ".installed").exists():
         _run([sys.executable, "-m", "venv", "--clear", str(venv)])
-        _run([str(python), "-m", "pip", "install", "--quiet", *VENVS[name]])
+        # A package that requires torch fails here, instead of getting another torch with gigabytes of CUDA.
+        (venv / "constraints.txt").write_text("torch==0+ours\n")
+        constraint = f"--constraint={venv / 'constraints.txt'}"
+        _run([str(python), "-m", "pip", "install", "--quiet", constraint, *VENVS[name]])
         (packages(python) / "torch_of_ours.pth").write_text(
             f"import site; site.addsitedir({OUR_PACKAGES!r})\n"
         )
