@@ -284,7 +284,8 @@ class Service:
         """Some have not heard that it leaves, and still open connections."""
         log.info("not ready any more: serving on for %g s; a second signal ends that", delay_s)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.leave_now.wait(), delay_s)
+            async with asyncio.timeout(delay_s):
+                await self.leave_now.wait()
         self.leave_now.set()
 
     def close(self) -> None:

@@ -82,7 +82,8 @@ async def keep_reloading(reloads: Sequence[Reload], asked: asyncio.Event) -> Non
     """Until cancelled. `asked`: read all of them now, changed or not. Files are read on another thread."""
     while True:
         with suppress(TimeoutError):
-            await asyncio.wait_for(asked.wait(), POLL_S)
+            async with asyncio.timeout(POLL_S):  # wait_for may lose a cancellation in Python 3.11
+                await asked.wait()
         now = asked.is_set()
         asked.clear()
         for item in reloads:

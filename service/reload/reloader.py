@@ -248,6 +248,8 @@ class Reloader:
 
 
 async def _wait(event: asyncio.Event, most_s: float | None) -> None:
+    # asyncio.wait_for would lose a cancellation that comes as the event is set, in Python 3.11.
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), most_s)
+        async with asyncio.timeout(most_s):
+            await event.wait()
     event.clear()

@@ -109,8 +109,8 @@ class PuppetService:
 
     def __enter__(self) -> Self:
         try:
-            self._await(self.service.start())
-            self._await(self.service.load())
+            self.run(self.service.start())
+            self.run(self.service.load())
         except BaseException:
             self._end_loop()  # its thread would keep the process from ending
             raise
@@ -129,7 +129,7 @@ class PuppetService:
     def __exit__(self, *_: object) -> None:
         if hasattr(self, "kernel"):
             self.release()
-        self._await(self.service.stop())
+        self.run(self.service.stop())
         self._end_loop()
 
     def _end_loop(self) -> None:
@@ -138,5 +138,6 @@ class PuppetService:
         self._thread.join()
         self._loop.close()
 
-    def _await(self, coroutine: Any) -> None:
+    def run(self, coroutine: Any) -> None:
+        """On the loop of the service."""
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
 import subprocess
@@ -150,3 +151,21 @@ def test_a_watched_repository_that_was_away_is_followed_again(
         puppet.wait_for(lambda: "m001" in puppet.service.catalog.served_versions())
         save(tiny_mlp(), root / "m002" / "1")
         puppet.wait_for(lambda: "m002" in puppet.service.catalog.served_versions())
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_look_that_is_asked_for_as_the_server_stops_does_not_keep_it_from_stopping(
+    tmp_path: Path, turns: int
+) -> None:
+    """`turns`: of the loop between the two, since a cancellation can meet the wait for a look at any of its steps."""
+    make_fleet(tmp_path, 1)
+
+    async def ask_and_stop(reloader: Reloader) -> None:
+        reloader.ask()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        stopped, _ = await asyncio.wait([asyncio.ensure_future(reloader.stop())], timeout=20)
+        assert stopped
+
+    with PuppetService(model_repository=tmp_path, reload="poll:60", backend="auto") as puppet:
+        puppet.run(ask_and_stop(puppet.service.reloader))

@@ -76,7 +76,7 @@ def test_the_ports_answer_while_models_are_fetched(tmp_path: Path, gate: threadi
     wide = Mlp(spec, {name: np.zeros(shape, np.float32) for name, shape in spec.shapes()})
     models.save(wide, tmp_path / "remote" / "wide" / "1")
     puppet = store_service(tmp_path, front=front)
-    puppet._await(puppet.service.start())
+    puppet.run(puppet.service.start())
     loading = asyncio.run_coroutine_threadsafe(puppet.service.load(), puppet._loop)
     try:
         assert get(puppet, "/healthz")[0] == 200
@@ -91,7 +91,7 @@ def test_the_ports_answer_while_models_are_fetched(tmp_path: Path, gate: threadi
             assert client.predict("wide", np.zeros((4096, 512), np.float32)).output.shape == (4096, 1)
     finally:
         gate.set()
-        puppet._await(puppet.service.stop())
+        puppet.run(puppet.service.stop())
         puppet._end_loop()
 
 
