@@ -133,12 +133,13 @@ def _kserve(repository: Path, _: Path) -> System:
     )
 
 
-def _ray_serve(repository: Path, _: Path) -> System:
+def _ray_serve(repository: Path, folder: Path) -> System:
+    (folder / "ray").mkdir(exist_ok=True)
     program = [str(install("ray-peer")), "-m", "bench.serving.peers.ray_serve"]
     return System(
         "Ray Serve",
         [*program, str(free_port()), str(free_port())],
-        variables=_model(repository) | RAY_VARIABLES,
+        variables=_model(repository) | RAY_VARIABLES | {"RAY_TMPDIR": str(folder / "ray")},
     )
 
 
