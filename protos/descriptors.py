@@ -24,6 +24,8 @@ def names_of(proto: str) -> dict[str, Any]:
     names: dict[str, Any] = {"DESCRIPTOR": file}
     for name, message in file.message_types_by_name.items():
         names[name] = GetMessageClass(message)
+        # Without it pickle looks for the class in every module, for every message.
+        names[name].__module__ = f"fused_mlp.protos.{proto.removesuffix('.proto')}_pb2"
     for name, enum in file.enum_types_by_name.items():
         names[name] = EnumTypeWrapper(enum)
         names.update((value.name, value.number) for value in enum.values)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 from importlib import import_module
 from pathlib import Path
 
@@ -57,3 +58,12 @@ def test_our_messages_stay_out_of_the_default_pool() -> None:
         assert module.DESCRIPTOR.pool is not descriptor_pool.Default()
         with pytest.raises(KeyError):
             descriptor_pool.Default().FindFileByName(module.DESCRIPTOR.name)
+
+
+def test_messages_can_be_pickled_by_the_name_of_their_module() -> None:
+    """As Ray and multiprocessing do."""
+    from fused_mlp.protos import fused_mlp_pb2
+
+    request = fused_mlp_pb2.PredictRequest(model="digits")
+    assert type(request).__module__ == fused_mlp_pb2.__name__
+    assert pickle.loads(pickle.dumps(request)) == request

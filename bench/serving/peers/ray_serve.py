@@ -20,10 +20,6 @@ START_TIMEOUT_S = 90
 # Ray replaces 127.0.0.1 by an address of the network.
 ADDRESS = "127.0.0.2"
 
-# Ray pickles each message. Our classes do not say where they are, and pickle would search all modules for them.
-for message in (fm.PredictRequest, fm.PredictResponse):
-    message.__module__ = fm.__name__
-
 
 def add_servicer(servicer: Any, server: Any) -> None:
     """What grpcio-tools would generate."""
