@@ -130,7 +130,7 @@ function drawShadow(shown, gauges, served) {
   row(table, "skipped, failed", `${n("batches skipped")} (busy or paused), ${n("batches failed")}`);
   row(table, "mismatches by verdict", `${n("mismatches fused_wrong")} fused, ${n("mismatches unfused_wrong")} unfused, ${n("mismatches both_wrong")} both`);
   row(table, "differ: explained", `${n("mismatches within_bound")} by rounding, ${n("mismatches int8_cost")} by int8, ${n("mismatches unfused_not_finite")} by overflow of unfused; ${n("mismatches not_judged")} not judged`);
-  row(table, "largest difference since the start", `${(largest.absolute || 0).toPrecision(2)} absolute, ${(largest.relative || 0).toPrecision(2)} relative${tolerance != null ? `; tolerance ${tolerance.toPrecision(2)}` : ""}`, "shadow-largest");
+  row(table, "largest difference since the start", `${small(largest.absolute || 0)} absolute, ${small(largest.relative || 0)} relative${tolerance != null ? `; tolerance ${small(tolerance)}` : ""}`, "shadow-largest");
 }
 
 // What the weights are kept in, and what fewer bits cost.

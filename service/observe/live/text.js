@@ -10,4 +10,5 @@ function time(s) {
 }
 function shortTime(s) { return s === Infinity ? "more" : s < 1e-3 ? `${+(s * 1e6).toPrecision(3)}\u00b5s` : s < 1 ? `${+(s * 1e3).toPrecision(3)}ms` : `${s}s`; }
 function number(x) { return !Number.isFinite(x) ? "\u2013" : x >= 1000 ? Math.round(x).toLocaleString("en") : x >= 100 ? x.toFixed(0) : +x.toPrecision(3) + ""; }
+function small(x) { return x !== 0 && x < 1e-3 ? x.toExponential(1) : +x.toPrecision(2) + ""; }
 function percent(x) { return `${+(100 * x).toPrecision(3)} %`; }
