@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from bench.docs.markdown import paragraphs, provenance, table
+from bench.docs.markdown import paragraphs, provenance, span, table
 from bench.docs.registry import Results, figure
 
+LEAST_WORK_NS = 100_000  # a loop runs what takes less itself
 WHERE = {"on the loop": "kept by its loop", "by workers": "for workers, of 150 us each"}
 
 
@@ -20,12 +21,27 @@ def engine_locks(results: Results) -> str:
                 f"{WHERE[line['where']]}, {line['burst']:.0f} at once",
                 f"{line['threads']:.0f}",
                 f"{line['locks']:.2f}",
-                f"{line['held_ns']:,.0f}, {line['waited_ns']:,.0f}",
+                f"{line['held_ns']:,.0f}",
+                f"{line['waited_ns']:,.0f}",
                 f"{line['batch_ns']:,.0f}",
             ]
         )
-    heads = ["requests", "threads", "locks per request", "held, waited per request, ns", "held per batch, ns"]
-    return paragraphs(table(heads, rows), provenance(result))
+    heads = [
+        "requests",
+        "threads",
+        "locks per request",
+        "held, ns per request",
+        "waited",
+        "held, ns per batch",
+    ]
+    held = [line["held_ns"] for line in result["requests"] if line["where"] == "by workers"]
+    cores = 10 * round(LEAST_WORK_NS / max(held) / 10)
+    return paragraphs(
+        table(heads, rows),
+        f"A request for workers holds the scheduler's mutex for {span(min(held), max(held), '{:.0f}')} ns, and "
+        f"computes for more than {LEAST_WORK_NS // 1000} us: the mutex would be fully used at about {cores} cores.",
+        provenance(result),
+    )
 
 
 @figure("engine-choice")
