@@ -63,7 +63,8 @@ class StuckServer:
         """Returns the gRPC target."""
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        assert self.process.stdout.readline() == "building\n"
+        if self.process.stdout.readline() != "building\n":
+            raise AssertionError(f"the server ended with {self.process.wait(10)}: {self.process.stderr.read()}")
         found = re.search(r"listening on (\S+), loading models", self.process.stderr.readline())
         assert found
         return found[1]
