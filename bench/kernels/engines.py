@@ -49,6 +49,10 @@ def eager(mlp: Mlp, threads: int) -> Call:
 def torch_compile(mlp: Mlp, threads: int) -> Call:
     torch.set_num_threads(threads)
     torch._inductor.config.freezing = True  # weights become constants, and are packed for oneDNN
+    # All models that are an nn.Sequential share one limit of 8 compilations, two for each model; beyond it
+    # torch.compile runs eager without saying so.
+    torch._dynamo.reset()
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     return _torch_call(torch.compile(_module(mlp), dynamic=True))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,18 @@ from typing import Any
 import numpy as np
 import onnx.reference
 import pytest
+import torch
+import torch._dynamo.config
+import torch._inductor.config
 
 from bench.kernels.__main__ import main
-from bench.kernels.engines import last_row
+from bench.kernels.engines import last_row, torch_compile
 from bench.kernels.neighbour import work
 from bench.kernels.onnx_export import onnx_bytes
 from bench.kernels.report import beside_summary
 from bench.kernels.shapes import SHAPES, build
 from fused_mlp import from_onnx, kernels
-from fused_mlp.kernels.profile.shapes import with_random_weights
+from fused_mlp.kernels.profile.shapes import spec_of, with_random_weights
 from fused_mlp.models import MlpSpec
 from fused_mlp.models.evaluation import evaluate
 from fused_mlp.models.spec import (
@@ -43,6 +47,31 @@ def test_the_onnx_model_of_the_benchmark_is_the_same_model(shape: str, tmp_path:
     x = np.random.default_rng(0).standard_normal((3, SHAPES[shape].in_features), np.float32)
     expected = kernels.compile(mlp, threads=1)(x)
     assert np.array_equal(kernels.compile(from_onnx(path), threads=1)(x), expected)
+
+
+def test_torch_compile_compiles_each_of_many_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond 8 compilations of one kind of module, torch runs eager unless it is told to start again."""
+    compiled = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    threads = torch.get_num_threads()
+    try:  # torch_compile sets these for its whole process
+        with (
+            torch._inductor.config.patch(freezing=False),
+            torch._dynamo.config.patch(fail_on_recompile_limit_hit=False),
+        ):
+            for width in range(2, 7):
+                call = torch_compile(with_random_weights(spec_of((width, 4, 4), "relu")), 1)
+                for batch in (1, 2, 3):
+                    call(np.ones((batch, width), np.float32))()
+    finally:
+        torch.set_num_threads(threads)
+        torch._dynamo.reset()
+    assert len(compiled) == 5 * 2  # batch 1, and all others
 
 
 EVERY_STEP = MlpSpec(
