@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.docs.__main__ import main
+from bench.docs.figures.kernels import slower_text
 from bench.docs.markdown import clean_command, number, provenance, span, table
 from bench.docs.pages import PageError, names_in, pages, rewrite
 from bench.docs.registry import FIGURES, ROOT, Results
@@ -76,6 +78,16 @@ def test_provenance_names_machine_date_commit_and_the_command_without_its_files(
         "<small>X, 4 cores, Python 3.12; 2026-01-02, commit abc, `python -m bench.kernels --realtime`</small>"
     )
     assert clean_command("python -m a --rounds 3") == "python -m a --rounds 3"
+
+
+def test_points_that_are_lost_name_their_threads_where_there_are_several_counts() -> None:
+    def cell(threads: int, fused: float) -> dict[str, Any]:
+        return {"shape": "8x2", "batch": 1, "threads": threads, "best_us": {"fused": fused, "eager": 8.5}}
+
+    one, two = cell(1, 5.0), cell(2, 10.0)
+    assert slower_text([one, two]) == "at 1 of 2 points: 8x2 at batch 1 on 2 threads (0.85x)"
+    assert slower_text([two]) == "at 1 of 1 points: 8x2 at batch 1 (0.85x)"
+    assert slower_text([one]) == "at none of 1 points"
 
 
 def test_numbers_have_three_digits_and_ranges_collapse() -> None:

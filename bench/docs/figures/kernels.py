@@ -49,7 +49,13 @@ def slower_text(cells: list[Cell], of: Any = ratio) -> str:
     slower = [cell for cell in cells if of(cell) < 1 - NOISE]
     if not slower:
         return f"at none of {len(cells)} points"
-    points = ", ".join(f"{c['shape']} at batch {c['batch']} ({times(of(c))})" for c in slower)
+    several = len(by_threads({"cells": cells})) > 1
+
+    def point(cell: Cell) -> str:
+        threads = f" on {threads_text(cell['threads'])}" if several else ""
+        return f"{cell['shape']} at batch {cell['batch']}{threads} ({times(of(cell))})"
+
+    points = ", ".join(map(point, slower))
     return f"at {len(slower)} of {len(cells)} points: {points}"
 
 
