@@ -133,9 +133,9 @@ PARTS: dict[str, Part] = {
         "bench.serving.low_rate",
         "CPU per request at fixed rates, with one kernel thread and with all",
         "low-rate",
-        70,
+        115,
         (),
-        ("--rounds", "1", "--seconds", "0.3"),
+        ("--rounds", "1", "--share", "0.2"),
     ),
     "ab": Part(
         "bench.serving",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU per request and latency at fixed rates, far below saturation, with one and with all kernel threads:
 `python -m bench.serving.low_rate`. One connection has one request outstanding; h2load sends the requests of 10 ms one
-after the other, then waits. The servers take turns."""
+after the other, then waits. The servers take turns; their first runs at each rate are not measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from bench.serving.load import Load, measure, request_for, verify, write_frame
 from bench.serving.systems import make_repository, service
 
 RESULTS = Path(__file__).parent.parent / "results" / "low-rate.json"
-RATES = (100, 1000, 5000)
+# Requests per second, and how many requests one sample has. The latencies are of half as many, sent afterwards.
+REQUESTS = {100: 300, 1000: 2000, 5000: 2000}
+WARM_UP_S = 0.2
 THREADS: dict[str, dict[str, object]] = {"one thread": {"threads": 1}, "a thread per core": {}}
 
 
@@ -34,12 +36,16 @@ def measure_model(
         ]
         for system in systems:
             verify(system, repository, model, 1)
-            found[system.name] = {str(rate): [] for rate in RATES}
+            found[system.name] = {str(rate): [] for rate in REQUESTS}
+        loads = {rate: Load(frame, 1, 1, per_second=rate) for rate in REQUESTS}
+        for rate, load in loads.items():
+            for system in systems:
+                load.run(system, int(rate * WARM_UP_S))
         for turn in range(options.rounds):
-            for rate in RATES:
-                load = Load(frame, 1, 1, per_second=rate)
+            for rate, load in loads.items():
                 for system in systems:
-                    sample = measure(system, load, options.seconds, pace=rate)
+                    seconds = options.share * REQUESTS[rate] / rate
+                    sample = measure(system, load, seconds, pace=rate)
                     found[system.name][str(rate)].append(sample.as_dict())
                     said = f"{system.name} {sample.cpu_us:.1f} us, p50 {sample.p50_ms:.3f} ms"
                     console.print(f"[dim]{model}, round {turn + 1}, {rate} requests/s: {said}")
@@ -49,7 +55,7 @@ def measure_model(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each run of h2load")
+    parser.add_argument("--share", type=float, default=1.0, help="of the requests of each sample")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     console = Console(width=180, stderr=True)
