@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The baseline, a server written without us: grpc.aio, an asyncio batcher that takes what has queued up while the last
-batch ran (at most 64 rows), torch eager in a thread. `python -m bench.serving.baseline REPOSITORY MODEL` prints its
-port."""
+batch ran (at most 64 rows), eager torch with its default of a thread per core. `python -m bench.serving.baseline
+REPOSITORY MODEL` prints its port."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import grpc
 import numpy as np
 import torch
 
+from bench.serving.peers.limits import MAX_BATCH
 from fused_mlp import models
 from fused_mlp.protos import fused_mlp_pb2 as fm
-
-MAX_BATCH = 64
 
 
 class Batcher:

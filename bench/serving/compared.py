@@ -24,7 +24,8 @@ MODEL = "mnist"
 READY = "/v2/health/ready"
 RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray Serve's own set of choices for throughput; without HAProxy there is no direct ingress.
+    # Ray Serve's own set of choices for throughput, but for direct ingress: there each replica listens on a port of its
+    # own, for an HAProxy in front of them, and Ray's own proxy is not started.
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
 }
@@ -165,6 +166,9 @@ def _own_libpython() -> dict[str, str]:
 _BATCHES = f"batches of at most {MAX_BATCH}"
 _AT_ONCE = f"{_BATCHES} of what is waiting"
 _WAITING = f"{_BATCHES}, which wait {1000 * MAX_WAIT_S:g} ms for more rows"
+_ONE = "one torch thread"
+_EACH = f"{_ONE} each"
+_PER_CORE = "a torch thread per core"
 _RAW = "raw tensors in the Open Inference Protocol"
 _OWN = "the messages of this server's proto"
 
@@ -173,42 +177,48 @@ SERVERS: dict[str, Server] = {
         "this server, fused", "gRPC", f"{_OWN}; settings as installed", "fused-mlp", _ours("fused"), ours=True
     ),
     "unfused": Server(
-        "this server, unfused", "gRPC", f"{_OWN}; `FUSED_MLP_VARIANT=unfused`", "fused-mlp", _ours("unfused"), ours=True
+        "this server, unfused", "gRPC", f"{_OWN}; `FUSED_MLP_VARIANT=unfused`, {_PER_CORE}", "fused-mlp",
+        _ours("unfused"), ours=True,
     ),
     "mosec": Server(
-        "mosec", "HTTP, raw bytes", f"HTTP/1.1; {WORKERS} workers, {_WAITING}", "mosec",
+        "mosec", "HTTP, raw bytes", f"HTTP/1.1; {WORKERS} workers with {_EACH}, {_WAITING}", "mosec",
         lambda repository, folder: mosec(repository, MODEL, False, folder), "rest-peers",
     ),
     "triton": Server(
-        "Triton", "Python backend, gRPC", f"{_RAW}; {WORKERS} instances, {_AT_ONCE}", "tritonserver",
+        "Triton", "Python backend, gRPC", f"{_RAW}; {WORKERS} instances with {_EACH}, {_AT_ONCE}", "tritonserver",
         lambda repository, folder: triton_server(repository, MODEL, False, folder), "triton-peer",
     ),
-    "pytriton": Server("pytriton", "gRPC", f"{_RAW}; {_AT_ONCE}", "nvidia-pytriton", _pytriton, "triton-peer"),
+    "pytriton": Server(
+        "pytriton", "gRPC", f"{_RAW}; {WORKERS} inference functions in one process with {_EACH}, {_AT_ONCE}",
+        "nvidia-pytriton", _pytriton, "triton-peer",
+    ),
     "litserve": Server(
-        "LitServe", "HTTP, JSON", f"HTTP/1.1; {WORKERS} workers, {_WAITING}", "litserve", _litserve, "litserve-peer"
+        "LitServe", "HTTP, JSON", f"HTTP/1.1; {WORKERS} workers with {_EACH}, `fast_queue=True`, {_WAITING}",
+        "litserve", _litserve, "litserve-peer",
     ),
     "bentoml": Server(
-        "BentoML", "HTTP, JSON", f"HTTP/1.1; {WORKERS} workers, adaptive {_BATCHES}", "bentoml", _bentoml,
-        "bentoml-peer",
+        "BentoML", "HTTP, JSON", f"HTTP/1.1; {WORKERS} workers with {_EACH}, adaptive {_BATCHES}", "bentoml",
+        _bentoml, "bentoml-peer",
     ),
     "mlserver": Server(
-        "MLServer", "gRPC", f"{_RAW}; inference in the server's own process, {_WAITING}", "mlserver", _mlserver,
-        "mlserver-peer",
+        "MLServer", "gRPC", f"{_RAW}; inference in the server's own process, {_ONE}, {_WAITING}", "mlserver",
+        _mlserver, "mlserver-peer",
     ),
     "kserve": Server(
-        "KServe Python server", "gRPC, no batches", f"{_RAW}; one process", "kserve", _kserve, "kserve-peer"
+        "KServe Python server", "gRPC, no batches", f"{_RAW}; one process, {_ONE}", "kserve", _kserve, "kserve-peer"
     ),
     "ray-serve": Server(
         "Ray Serve", "gRPC proxy",
-        f"{_OWN}; one replica, `RAY_SERVE_THROUGHPUT_OPTIMIZED=1` without direct ingress, {_WAITING}",
+        f"{_OWN}; one replica with {_ONE} behind Ray's proxy (`RAY_SERVE_THROUGHPUT_OPTIMIZED=1`, "
+        f"`RAY_SERVE_ENABLE_DIRECT_INGRESS=0`), {_WAITING}",
         "ray", _ray_serve, "ray-peer",
     ),
     "grpcio": Server(
-        "grpcio", f"by hand, {THREADS} threads, no batches", f"{_OWN}; a forward pass for each request", "grpcio",
-        _threads,
+        "grpcio", f"by hand, {THREADS} threads, no batches", f"{_OWN}; a forward pass with {_ONE} for each request",
+        "grpcio", _threads,
     ),
     "grpc-aio": Server(
-        "grpc.aio", "by hand, with batches", f"{_OWN}; an asyncio batcher, {_AT_ONCE}", "grpcio", _baseline
+        "grpc.aio", "by hand, with batches", f"{_OWN}; an asyncio batcher, {_PER_CORE}, {_AT_ONCE}", "grpcio", _baseline
     ),
     "echo": Server(
         "gRPC C++ library", "echo, no model", f"{_OWN}; it sends back what it gets", "grpc++", _echo

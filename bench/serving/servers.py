@@ -25,8 +25,11 @@ from bench.serving.systems import MODELS, System, make_repository
 RESULTS = Path(__file__).parent.parent / "results" / "servers.json"
 # Each run is as long as the pace of the last one says; the first has only cold requests to go by.
 WARM_UP_S = (0.0, 0.1, 0.3)
-# A server that does not start (of which SystemExit is one sign), answers wrongly, or fails under load.
-FAILURES = (PeerUnavailable, OSError, AssertionError, grpc.RpcError, subprocess.SubprocessError, SystemExit)
+# A server that does not start (of which SystemExit is one sign), answers wrongly (ValueError: in another shape, or not
+# in JSON), or fails under load.
+FAILURES = (
+    PeerUnavailable, OSError, AssertionError, ValueError, grpc.RpcError, subprocess.SubprocessError, SystemExit,
+)  # fmt: skip
 
 
 @dataclass

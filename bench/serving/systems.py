@@ -104,10 +104,14 @@ class System:
         )
         self.metrics_url: str | None = None
         self.rest_port: int | None = None
+        self._started: dict[
+            int, str
+        ] = {}  # the family once it is up: a parent that has died leads to no child
         try:
             self.port = port or self._read_port()
             if ready:
                 wait_for_http(ready, self._process, any_answer=False)
+            self._started = processes.family(self._process.pid)
         except AssertionError as error:
             self._log.seek(0)
             said = self._log.read().strip().splitlines()
@@ -166,9 +170,10 @@ class System:
             return response.read().decode()
 
     def stop(self) -> None:
-        started = processes.family(self._process.pid) if self._process.poll() is None else {}
+        if self._process.poll() is None:
+            self._started |= processes.family(self._process.pid)
         child_process.end(self._process)
-        processes.end(started)
+        processes.end(self._started)
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._log.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +104,19 @@ def test_a_peer_that_answers_wrongly_in_a_later_round_has_no_samples(
     assert log[-1] == "stop ours"
 
 
+def test_a_peer_whose_answer_cannot_be_read_is_left_out(
+    tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(system: FakeSystem, *_: object) -> None:
+        if system.name == "peer":
+            json.loads("<html>")
+
+    monkeypatch.setattr(servers, "verify", verify)
+    found = compare(tmp_path, rounds=1)
+    assert set(found.samples) == {"fused"}
+    assert "Expecting value" in found.left_out["peer"]
+
+
 def test_without_this_server_there_is_no_result(
     tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +197,19 @@ def test_what_a_server_leaves_running_is_ended_with_it() -> None:
         family = processes.family(system._process.pid)
         assert len(family) == 2
     assert processes._running(family) == []
+
+
+def test_what_a_server_that_has_died_leaves_running_is_ended() -> None:
+    with System("parent", [sys.executable, "-c", PARENT_OF_AN_ORPHAN]) as system:
+        family = processes.family(system._process.pid)
+        assert len(family) == 2
+        os.kill(system._process.pid, signal.SIGKILL)
+        system._process.wait()
+        assert len(processes._running(family)) == 1
+    try:
+        assert processes._running(family) == []
+    finally:
+        processes.end(family)
 
 
 def test_a_server_that_does_not_come_up_leaves_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every peer of servers.py runs: the model in the folder PEER_MODEL, in eager torch on one thread. The servers
-run several workers or batches at once, and more threads would fight for the cores."""
+"""What the peers of servers.py run, all but baseline.py: the model in the folder PEER_MODEL, in eager torch on one
+thread. They run several workers or batches at once, whose threads would contend for the cores."""
 
 from __future__ import annotations
 

@@ -4,23 +4,19 @@ in PEER_MODEL. A module of its own, because mosec's workers are processes that i
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import mosec
 import numpy as np
-import torch
 
+from bench.serving.peers.eager import EagerModel
 from bench.serving.peers.limits import MAX_BATCH, MAX_WAIT_S, WORKERS
-from fused_mlp import models
 
 
 class Infer(mosec.Worker):  # type: ignore[misc, unused-ignore]
     def __init__(self) -> None:
         super().__init__()
-        torch.set_num_threads(1)
-        self.module = models.load(Path(os.environ["PEER_MODEL"])).to_torch().eval()
+        self._model = EagerModel()
 
     def deserialize(self, data: bytes) -> np.ndarray:
         return np.frombuffer(data, np.float32)
@@ -29,8 +25,7 @@ class Infer(mosec.Worker):  # type: ignore[misc, unused-ignore]
         return data.tobytes()
 
     def forward(self, data: list[np.ndarray]) -> list[np.ndarray]:
-        with torch.inference_mode():
-            return list(self.module(torch.from_numpy(np.stack(data))).numpy())
+        return list(self._model.predict(np.stack(data)))
 
 
 if __name__ == "__main__":

@@ -4,32 +4,28 @@ because mosec's workers are processes that import it again."""
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import mosec
-import torch
+import numpy as np
 
-from fused_mlp import models
+from bench.serving.peers.eager import EagerModel
+from bench.serving.peers.limits import MAX_BATCH, MAX_WAIT_S, WORKERS
 
 
 class Infer(mosec.Worker):  # type: ignore[misc, unused-ignore]
     def __init__(self) -> None:
         super().__init__()
-        torch.set_num_threads(1)
-        self.module = models.load(Path(os.environ["PEER_MODEL"])).to_torch().eval()
+        self._model = EagerModel()
 
     def forward(self, data: list[Any]) -> list[Any]:
-        rows = torch.tensor([each["inputs"][0]["data"] for each in data], dtype=torch.float32)
-        with torch.inference_mode():
-            outputs = self.module(rows)
-        return [{"outputs": [{"name": "output", "data": row.tolist()}]} for row in outputs]
+        rows = np.array([each["inputs"][0]["data"] for each in data], np.float32)
+        return [{"outputs": [{"name": "output", "data": row.tolist()}]} for row in self._model.predict(rows)]
 
 
 if __name__ == "__main__":
     sys.argv[1:] = ["--address", "127.0.0.1", "--port", sys.argv[1], "--log-level", "error"]
     server = mosec.Server()
-    server.append_worker(Infer, num=1, max_batch_size=64)
+    server.append_worker(Infer, num=WORKERS, max_batch_size=MAX_BATCH, max_wait_time=int(1000 * MAX_WAIT_S))
     server.run()

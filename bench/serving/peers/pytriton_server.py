@@ -13,7 +13,7 @@ from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
 
 from bench.serving.peers.eager import EagerModel
-from bench.serving.peers.limits import MAX_BATCH
+from bench.serving.peers.limits import MAX_BATCH, WORKERS
 
 
 def main(name: str, http_port: int, grpc_port: int) -> None:
@@ -34,7 +34,7 @@ def main(name: str, http_port: int, grpc_port: int) -> None:
     with Triton(config=config) as server:
         server.bind(
             model_name=name,
-            infer_func=infer,
+            infer_func=[infer] * WORKERS,  # an instance of Triton for each, in a thread of this process
             inputs=[Tensor(name="input", dtype=np.float32, shape=(-1,))],
             outputs=[Tensor(name="output", dtype=np.float32, shape=(-1,))],
             config=ModelConfig(max_batch_size=MAX_BATCH, batcher=DynamicBatcher()),

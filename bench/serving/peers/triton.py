@@ -46,7 +46,8 @@ def prepare(folder: Path, model: str, widths: tuple[int, ...], source: Path) -> 
     (folder / model / "config.pbtxt").write_text(config)
     # Python inside the backend finds its packages by the first python3 of PATH: the peer's venv, which has ours too.
     path = f"{ROOT / 'build' / 'triton-peer' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return server, {"PATH": path, "PEER_MODEL": str(source)}
+    # PYTHONPATH: the model imports `bench`, which is in no venv.
+    return server, {"PATH": path, "PYTHONPATH": str(ROOT), "PEER_MODEL": str(source)}
 
 
 def command(server: Path, repository: Path, http_port: int, grpc_port: int) -> list[str]:
