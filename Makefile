@@ -40,7 +40,7 @@ test-kernels test-service test-docs test-rest: install-dev
 .PHONY: test-again
 test-again: ## the tests that failed in the last `make test`, once more, part by part
 	@failed=$$(for part in kernels service docs rest; do [ -e build/test-$$part.passed ] || echo test-$$part; done); \
-	[ -z "$$failed" ] || $(MAKE) --no-print-directory AGAIN='--last-failed --last-failed-no-failures=none' $$failed
+	[ -z "$$failed" ] || $(MAKE) --no-print-directory AGAIN='-v --last-failed --last-failed-no-failures=none' $$failed
 
 .PHONY: wheel test-wheel
 # The wheel is built from the unpacked sdist, so that the sdist is known to build by itself.
@@ -178,7 +178,7 @@ $(VENV)/.installed-bench: pyproject.toml | $(VENV)/.installed-dev
 	@$(PIP) --no-build-isolation --editable '.[bench]'
 	@touch $@
 
-# PARTS="serving startup": some of them (python -m bench --list). QUICK=1: minutes, into build/bench. RESUME=1: goes on.
+# PARTS="serving startup": some of them (python -m bench --list). QUICK=1: 15 minutes, into build/bench. RESUME=1: goes on.
 bench: $(VENV)/.installed-bench ## every benchmark, the plots and the figures of the docs; leave the machine alone meanwhile
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(RESUME),--resume) $(PARTS)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m bench`: every benchmark one after the other, into bench/results, then the plots and the figures of the
-docs. `--quick` runs a few minutes into build/bench and leaves results and docs alone. Ctrl-C ends it; `--resume` goes
-on with what is not done at this commit. A part that fails leaves the others running, and the exit code is 1."""
+docs. `--quick` takes about a quarter of an hour, writes into build/bench and leaves results and docs alone. Ctrl-C ends
+it; `--resume` goes on with what is not done at this commit. A part that fails leaves the others running, and the exit
+code is 1."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ QUICK_FOLDER = ROOT / "build" / "bench"
 def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help="some of them; default: all")
-    parser.add_argument("--quick", action="store_true", help="little of everything, into build/bench")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="little of everything, about a quarter of an hour, into build/bench",
+    )
     parser.add_argument("--resume", action="store_true", help="skip parts that are done at this commit")
     parser.add_argument("--list", action="store_true", help="name the parts, and how long each takes")
     options = parser.parse_args(given)

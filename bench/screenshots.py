@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,9 +41,11 @@ def take(browser: webdriver.Chrome, name: str, height: int | None = None) -> Non
 
 
 def make_models(folder: Path) -> Path:
+    """The digits demo, and two with random weights."""
     repository = make_repository(folder)
+    shutil.rmtree(repository / "mnist")
     for name, inputs in INPUTS.items():
-        if name != "digits":  # which is there
+        if name != "digits":
             net = torch.nn.Sequential(torch.nn.Linear(inputs, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
             fused_mlp.save(fused_mlp.from_torch(net), repository / name / "1")
     return repository
