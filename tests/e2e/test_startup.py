@@ -64,7 +64,9 @@ class StuckServer:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         if self.process.stdout.readline() != "building\n":
-            raise AssertionError(f"the server ended with {self.process.wait(10)}: {self.process.stderr.read()}")
+            raise AssertionError(
+                f"the server ended with {self.process.wait(10)}: {self.process.stderr.read()}"
+            )
         found = re.search(r"listening on (\S+), loading models", self.process.stderr.readline())
         assert found
         return found[1]

@@ -142,16 +142,10 @@ def _goals(result: Result) -> str:
     return table(heads, ([goal, *found] for goal, found in rows.items()), left=len(heads))
 
 
-@figure("kernels-avx512")
-def kernels_avx512(results: Results) -> str:
+@figure("kernels-goals")
+def kernels_goals(results: Results) -> str:
     """The main run against its limits, with one and two threads."""
     return paragraphs(_goals(results["kernels"]), provenance(results["kernels"]))
-
-
-@figure("kernels-avx2")
-def kernels_avx2(results: Results) -> str:
-    """The same on a machine with AVX2 alone."""
-    return paragraphs(_goals(results["kernels-avx2"]), provenance(results["kernels-avx2"]))
 
 
 @figure("kernels-by-shape")
