@@ -122,16 +122,7 @@ def _mlserver(repository: Path, folder: Path) -> System:
 
 
 def _kserve(repository: Path, _: Path) -> System:
-    http_port, grpc_port = free_port(), free_port()
-    program = [str(install("kserve-peer")), "-m", "bench.serving.peers.kserve_server", MODEL]
-    return System(
-        "KServe",
-        [*program, str(http_port), str(grpc_port)],
-        protocol="ModelInfer",
-        port=grpc_port,
-        ready=f"http://127.0.0.1:{http_port}{READY}",
-        variables=_model(repository),
-    )
+    return _open_inference("KServe", "kserve-peer", "kserve_server", READY, _model(repository))
 
 
 def _ray_serve(repository: Path, folder: Path) -> System:
@@ -145,15 +136,23 @@ def _ray_serve(repository: Path, folder: Path) -> System:
 
 
 def _pytriton(repository: Path, _: Path) -> System:
+    variables = _model(repository) | _own_libpython()
+    return _open_inference(
+        "pytriton", "triton-peer", "pytriton_server", f"/v2/models/{MODEL}/ready", variables
+    )
+
+
+def _open_inference(name: str, venv: str, module: str, ready: str, variables: dict[str, str]) -> System:
+    """A program of peers/ whose arguments are the model, the port of HTTP and that of gRPC."""
     http_port, grpc_port = free_port(), free_port()
-    program = [str(install("triton-peer")), "-m", "bench.serving.peers.pytriton_server", MODEL]
+    program = [str(install(venv)), "-m", f"bench.serving.peers.{module}", MODEL]
     return System(
-        "pytriton",
+        name,
         [*program, str(http_port), str(grpc_port)],
         protocol="ModelInfer",
         port=grpc_port,
-        ready=f"http://127.0.0.1:{http_port}/v2/models/{MODEL}/ready",
-        variables=_model(repository) | _own_libpython(),
+        ready=f"http://127.0.0.1:{http_port}{ready}",
+        variables=variables,
     )
 
 
